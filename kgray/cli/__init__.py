@@ -1,0 +1,29 @@
+"""The `kgray` command. Nothing heavy is imported until a command runs: `kgray --help` answers at once."""
+
+from __future__ import annotations
+
+import click
+
+from kgray import __version__
+from kgray.cli.frame import KgrayGroup
+
+__all__ = ["cli", "main"]
+
+cli = KgrayGroup(
+    name="kgray",
+    help=(
+        "Long-term memory for AI agents: messages in, a temporal knowledge graph out.\n\n"
+        "\b\n"
+        "  kgray init\n"
+        "  kgray add chat.jsonl --group team\n"
+        '  kgray search "Where does Alice work?" --group team --as-of 2026-03-01\n\n'
+        "Options stand after the command. Data lies in ./kgray-data, or where --data or KGRAY_DATA says."
+    ),
+)
+
+click.version_option(__version__, prog_name="kgray")(cli)
+
+
+def main() -> None:
+    """Run the command line; ends the process with its exit code."""
+    cli()

@@ -1,0 +1,251 @@
+"""add, backfill, retry: input to the log, and what is pending to the graph."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common
+from kgray.cli.progress import Progress
+from kgray.errors import InputError, NotBuilt
+
+if TYPE_CHECKING:
+    from kgray.intake import Defaults, Refusal, Submitted
+    from kgray.memory import Memory, Report
+
+_KINDS = ("message", "text", "json", "triples")
+
+
+@click.command(short_help="Accept files and ingest them.")
+@click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
+@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none.")
+@click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none.")
+@click.option("--kind", type=click.Choice(_KINDS), help="The kind of rows that name none.")
+@click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none.")
+@click.option("--dry-run", is_flag=True, help="Print what would change; accept nothing.")
+@click.option("--accept-only", is_flag=True, help="Accept and return; a later add ingests.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("skip", "stop")),
+    default="skip",
+    help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
+)
+@click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content.")
+@common
+def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
+    r"""Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
+
+    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md).
+
+    \b
+    Example:
+      kgray add chat.jsonl --group team
+      echo '{"text": "I work at Acme now", "speaker": "Alice"}' | kgray add - --group team
+    """
+    from kgray.intake import Defaults
+    from kgray.times import from_datetime
+
+    at = None if options["at"] is None else from_datetime(options["at"])
+    defaults = Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
+    with ExitStack() as stack:
+        paths = [(name, _regular(name, stack)) for name in files]
+        memory = stack.enter_context(call.memory(create=not options["dry_run"]))
+        if options["dry_run"]:
+            return _preview(call, memory, paths, defaults)
+        if options["on_error"] == "stop":
+            checked = memory.check(_read(paths, defaults)) if not options["replace"] else None
+            refused = checked.refusals if checked else tuple(_refusals(paths, defaults))
+            if refused:
+                from kgray.memory import Report
+
+                return _nothing_accepted(call, Report(refusals=refused))
+        with Signals.gentle():
+            progress = Progress()
+            report = asyncio.run(
+                memory.add_many(
+                    _read(paths, defaults),
+                    replace=options["replace"],
+                    accept_only=options["accept_only"],
+                    on_step=_steps(progress, memory),
+                    stop=Signals.asked,
+                )
+            )
+            progress.close()
+        if not options["accept_only"]:
+            _say_quality(call)
+    return _print_report(call, report)
+
+
+@click.command(
+    short_help="Bulk add on a cluster (not built in this version).",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+@click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
+@common
+def backfill(call: Call, paths: tuple[str, ...]) -> int:
+    r"""Add in bulk, through the configured runtime. Not built in this version: it says so and exits 2.
+
+    \b
+    Example (what to use until then):
+      kgray add archive/*.jsonl --group team
+    """
+    raise NotBuilt("`kgray backfill` is not built in this version: use `kgray add`, which resumes as well")
+
+
+@click.command(short_help="Take failed episodes up again.")
+@any_group_option
+@click.option("--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="This one only; repeatable.")
+@common
+def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
+    r"""Take failed episodes up again, at a new place in their group's order.
+
+    \b
+    Example:
+      kgray retry --group team
+    """
+    with call.memory() as memory, Signals.gentle():
+        progress = Progress()
+        report = asyncio.run(
+            memory.retry(
+                group=group, episodes=episodes, on_step=_steps(progress, memory), stop=Signals.asked
+            )
+        )
+        progress.close()
+    return _print_report(call, report)
+
+
+# -------------------------------------------------------------------------------------- input
+
+
+def _regular(name: str, stack: ExitStack) -> Path:
+    """Return a path that can be read twice: what is no regular file is spooled first."""
+    from kgray.intake import spooled
+
+    if name == "-":
+        return stack.enter_context(spooled())
+    path = Path(name)
+    try:
+        if path.is_dir():
+            raise InputError(f"{name} is a folder: name the files in it")
+        if path.is_file():
+            with path.open("rb"):
+                return path
+        with path.open("rb") as stream:
+            return stack.enter_context(spooled(stream, suffix=path.suffix))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
+    from kgray.intake import read_file
+
+    for name, path in paths:
+        yield from read_file(path, defaults, name=name)
+
+
+def _refusals(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Refusal]:
+    from kgray.intake import Refusal
+
+    return (item for item in _read(paths, defaults) if isinstance(item, Refusal))
+
+
+def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callback
+    """Return a callback that asks how much there is at the first step: accepting is over then."""
+
+    def step(group: str, sequence: int, outcome: str) -> None:
+        if not progress.total:
+            progress.total = memory.store.pending_count() + 1
+        progress.step(group, sequence, outcome)
+
+    return step
+
+
+def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults: Defaults) -> int:
+    from kgray.intake import Refusal
+
+    refusals: list[Refusal] = []
+
+    def drafts() -> Iterator[Any]:
+        for item in _read(paths, defaults):
+            if isinstance(item, Refusal):
+                refusals.append(item)
+            else:
+                yield item.draft
+
+    async def run() -> int:
+        count = 0
+        async for row in memory.preview(drafts()):
+            _print_change(call, row, first=count == 0)
+            count += 1
+        return count
+
+    count = asyncio.run(run())
+    if call.as_json:
+        click.echo("]}" if count else '{"changes": []}')
+    elif not count:
+        click.echo("Nothing would change.")
+    for refusal in refusals:
+        printing.note(_refusal_line(refusal))
+    if refusals:
+        printing.note(f"{len(refusals)} refused")
+    return 1 if refusals else 0
+
+
+def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
+    import json
+
+    if call.as_json:  # one document, written as it comes: the input may be long
+        start = '{"changes": [' if first else ", "
+        click.echo((start + json.dumps(row, ensure_ascii=False)).encode(), nl=False)
+        return
+    shown = {key: value for key, value in row.items() if key not in ("op", "type") and value not in (None, [])}
+    told = ", ".join(f"{key}={value}" for key, value in shown.items())
+    click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(told)}")
+
+
+# ------------------------------------------------------------------------------------- output
+
+
+def _say_quality(call: Call) -> None:
+    if call.settings().model.backend == "rules":
+        printing.note(
+            "the rules model reads simple English sentences and JSON only: demo quality, it will miss much"
+        )
+
+
+def _nothing_accepted(call: Call, report: Report) -> int:
+    _print_report(call, report, quiet=True)
+    printing.note(f"{report.refused} refused, so nothing of this run was accepted (--on-error stop)")
+    return 2
+
+
+def _print_report(call: Call, report: Report, *, quiet: bool = False) -> int:
+    if call.as_json:
+        printing.emit_json(report.as_dict())
+    else:
+        names = ("accepted", "duplicate", "refused", "committed", "failed")
+        click.echo(", ".join(f"{getattr(report, name)} {name}" for name in names))
+        for refusal in report.refusals:
+            click.echo(_refusal_line(refusal))
+    if report.untimed:
+        shown = printing.counted(report.untimed, "episode")
+        printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
+    if report.stopped:
+        printing.note("stopped before the end; what was accepted is safe, run it again to go on")
+    elif (report.refused or report.failed) and not quiet:
+        wrong = [f"{report.refused} refused"] if report.refused else []
+        wrong += [f"{report.failed} failed (`kgray failures` says why)"] if report.failed else []
+        printing.note(", ".join(wrong))
+    return report.exit_code
+
+
+def _refusal_line(refusal: Refusal) -> str:
+    line = f":{refusal.line}" if refusal.line is not None else ""
+    field = f" {refusal.field}:" if refusal.field else ""
+    return printing.plain(f"{refusal.file or '(input)'}{line}:{field} {refusal.reason}")

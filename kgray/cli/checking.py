@@ -1,0 +1,141 @@
+"""doctor: what is installed, what would be used and why, and whether the stored graph is what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import Call, common
+from kgray.errors import KgrayError
+
+if TYPE_CHECKING:
+    from kgray.settings import Settings
+
+_PACKAGES = ("apsw", "click", "dateparser", "numpy", "pyarrow", "dateutil")
+_DISTRIBUTIONS = {"dateutil": "python-dateutil"}
+_ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
+Check = tuple[str, bool, str]
+
+
+@click.command(short_help="What is installed, used, and missing.")
+@common
+def doctor(call: Call) -> int:
+    r"""Check the installation, the settings, the store, and the stored graph against its records.
+
+    \b
+    Example:
+      kgray doctor --data my-data
+    """
+    found = list(_checks(call))
+    if call.as_json:
+        rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
+        printing.emit_json({"checks": rows})
+    else:
+        for name, good, detail in found:
+            mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
+            click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
+    wrong = [name for name, good, _ in found if not good]
+    if wrong:
+        printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
+    return 2 if set(wrong) & set(_ENGINE) else 1 if wrong else 0
+
+
+def _checks(call: Call) -> Iterator[Check]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield "python", sys.version_info >= (3, 11), f"{version} at {sys.executable}; 3.11 or newer is needed"
+    yield from _packages()
+    yield from _database()
+    try:
+        settings = call.settings()
+    except KgrayError as error:
+        yield "settings", False, str(error)
+        return
+    yield from _chosen(call, settings)
+    yield from _data(call)
+
+
+def _packages() -> Iterator[Check]:
+    for name in _PACKAGES:
+        try:
+            importlib.import_module(name)
+            yield name, True, metadata.version(_DISTRIBUTIONS.get(name, name))
+        except (ImportError, metadata.PackageNotFoundError) as error:
+            yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
+
+
+def _database() -> Iterator[Check]:
+    try:
+        engine = importlib.import_module("apsw")
+    except ImportError:
+        return  # said above
+    fts5 = "ENABLE_FTS5" in engine.compile_options
+    yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
+    yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"
+
+
+def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
+    from kgray.settings import config_file, unbuilt
+
+    config = config_file(call.config, call.folder, os.environ)
+    lines = list(unbuilt(settings))
+    yield "settings", not lines, " ".join(lines) or (f"from {config}" if config else "the defaults; no kgray.toml")
+    why = {
+        "model": (
+            settings.model.backend,
+            {
+                "rules": "offline, demo quality: simple English sentences and JSON",
+                "scripted": f"answers from {settings.model.script}",
+            },
+        ),
+        "embedder": (
+            settings.embedder.backend,
+            {"hashing": "offline, words and character n-grams: it knows no synonyms"},
+        ),
+        "reranker": (settings.reranker.backend, {"none": "ranks are fused without one"}),
+        "runtime": (settings.runtime.backend, {"local": "in this process"}),
+        "store backend": (settings.store.backend, {"sqlite": "one file in the data folder"}),
+    }
+    for name, (backend, told) in why.items():
+        yield name, backend in told, f"{backend}: {told.get(backend, 'not built in this version')}"
+    missing = "models over HTTP, vLLM, MiniLM and BGE embedders, rerankers, Ray and Neo4j"
+    yield "optional parts", True, f"{missing} are not built in this version; there is nothing to install for them"
+
+
+def _data(call: Call) -> Iterator[Check]:
+    from kgray.stores.schema import FILE, VERSION
+
+    path = call.folder / FILE
+    if not call.folder.exists():
+        yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
+        return
+    writable = os.access(call.folder, os.W_OK)
+    yield "data", writable, f"{call.folder}" + ("" if writable else " cannot be written: check its permissions")
+    if not path.exists():
+        yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
+        return
+    try:
+        yield from _store(call, path, VERSION)
+    except KgrayError as error:
+        yield "store", False, str(error)
+
+
+def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
+    with call.memory() as memory:
+        counts = asyncio.run(memory.groups())
+        embedder = memory.parts.embedder
+        size = path.stat().st_size / 1e6
+        built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
+        yield "store", True, f"{path} ({size:.1f} MB, schema {schema}, {printing.counted(len(counts), 'group')}), {built}"
+        for group in counts:
+            wrong = asyncio.run(memory.verify(group))
+            detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
+            yield f"graph of {group}", not wrong, detail

@@ -1,0 +1,270 @@
+"""What all commands share: lazy loading, the common options, errors to one line and an exit code, signals."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from kgray.errors import KgrayError
+
+if TYPE_CHECKING:
+    from kgray.memory import Memory
+    from kgray.settings import Settings
+
+STOPPED = 75
+BUG = 70
+# In the order in which a person meets them; module and attribute, imported when needed.
+COMMANDS: Mapping[str, str] = {
+    "init": "ledger:init",
+    "add": "adding:add",
+    "backfill": "adding:backfill",
+    "status": "ledger:status",
+    "failures": "ledger:failures",
+    "retry": "adding:retry",
+    "groups": "ledger:groups",
+    "search": "reading:search",
+    "context": "reading:context",
+    "history": "reading:history",
+    "show": "reading:show",
+    "merge": "correcting:merge",
+    "split": "correcting:split",
+    "undo": "correcting:undo",
+    "retract": "correcting:retract",
+    "remove": "correcting:remove",
+    "dump": "reading:dump",
+    "doctor": "checking:doctor",
+}
+
+
+@dataclass(slots=True)
+class Call:
+    """One run of a command: the common options."""
+
+    data: str | None
+    config: str | None
+    as_json: bool
+    debug: bool
+
+    @property
+    def folder(self) -> Path:
+        """The data folder."""
+        from kgray.settings import data_folder
+
+        return data_folder(self.data, os.environ)
+
+    def settings(self) -> Settings:
+        """Read the settings."""
+        from kgray.settings import config_file, load
+
+        return load(config_file(self.config, self.folder, os.environ))
+
+    @contextmanager
+    def memory(self, *, create: bool = False) -> Iterator[Memory]:
+        """Open the memory; closed at the end."""
+        from kgray.opening import open as open_memory
+
+        memory = open_memory(self.data, config=self.config, create=create)
+        try:
+            yield memory
+        finally:
+            memory.close()
+
+
+class Signals:
+    """SIGTERM and SIGINT: while work can end cleanly the first one asks it to, else they end it at once."""
+
+    stopped = False
+    _gentle = False
+
+    @classmethod
+    def asked(cls) -> bool:
+        """Whether a signal asked the work to stop."""
+        return cls.stopped
+
+    @classmethod
+    @contextmanager
+    def gentle(cls) -> Iterator[None]:
+        """Let the first signal finish what is in flight; a second one ends it (the store rolls back)."""
+        cls._gentle = True
+        try:
+            yield
+        finally:
+            cls._gentle = False
+
+    @classmethod
+    def _handle(cls, number: int, frame: FrameType | None) -> None:
+        if not cls._gentle or cls.stopped:
+            raise KeyboardInterrupt
+        cls.stopped = True
+
+    @classmethod
+    @contextmanager
+    def caught(cls) -> Iterator[None]:
+        """Take the two signals over, where this is the main thread."""
+        cls.stopped = False
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, cls._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class KgrayGroup(click.Group):
+    """Loads a command when it is named; turns what it raises into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        found = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
+        assert isinstance(found, click.Command)  # noqa: S101 - the table above is ours
+        return found
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
+        """Run and end the process: 0, 1, 2 or 75 as the interface promises; 70 is a fault of ours."""
+        given = list(sys.argv[1:] if args is None else args)
+        extra.pop("standalone_mode", None)
+        with Signals.caught():
+            code = self._guarded(given, extra)
+            _flush()
+        sys.exit(code)
+
+    def _guarded(self, given: list[str], extra: dict[str, Any]) -> int:
+        debug = "--debug" in given
+        try:
+            result = super().main(args=given, prog_name="kgray", standalone_mode=False, **extra)
+            return result if isinstance(result, int) else 0
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except KgrayError as error:
+            return _said(error, str(error), error.exit_code, debug=debug)
+        except (KeyboardInterrupt, click.Abort) as error:
+            return _said(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
+        except BrokenPipeError:  # the reader has what it wanted
+            _hush()
+            return 0
+        except MemoryError as error:
+            return _said(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
+        except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
+            what = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
+            return _said(error, what, BUG, debug=debug)
+
+
+def _said(error: BaseException, line: str, code: int, *, debug: bool) -> int:
+    if debug:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    one_line = " ".join(line.split())
+    click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
+    return code
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hush()
+
+
+def _hush() -> None:
+    """Send what is still buffered nowhere, so that the interpreter does not complain at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # standard output is no file: a caller's buffer
+        pass
+
+
+def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Add --data, --config, --json and --debug, handed on as one Call."""
+
+    @wraps(command)
+    def run(
+        *, data: str | None, config: str | None, as_json: bool, debug: bool, **rest: Any  # noqa: ANN401
+    ) -> int | None:
+        return command(Call(data, config, as_json, debug), **rest)
+
+    options = (
+        click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
+        click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
+        click.option("--debug", is_flag=True, help="Show a traceback with an error."),
+    )
+    wrapped: Callable[..., int | None] = run
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+class Group(click.ParamType[str]):
+    """A group's name."""
+
+    name = "group"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Refuse a malformed name."""
+        from kgray.records import GROUP_NAME
+
+        if not GROUP_NAME.fullmatch(value):
+            self.fail(f"{ascii(value[:140])} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx)
+        return str(value)
+
+
+class Moment(click.ParamType[datetime]):
+    """A time, as an aware datetime, which every verb of the library takes."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:  # noqa: ANN401
+        """Read ISO 8601 or epoch seconds."""
+        from kgray.times import parse, to_datetime
+
+        try:
+            return to_datetime(parse(value)[0])
+        except ValueError as error:
+            self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
+
+
+class Text(click.ParamType[str]):
+    """A text that is Unicode: the shell may hand over any bytes."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Refuse bytes that are no UTF-8."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("not valid UTF-8", param, ctx)
+        return str(value)
+
+
+GROUP, MOMENT, TEXT = Group(), Moment(), Text()
+group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
+any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
+as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")
+known_at_option = click.option(
+    "--known-at", type=MOMENT, metavar="T", help="As this memory knew it then. Default: now."
+)

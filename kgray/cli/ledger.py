@@ -1,0 +1,129 @@
+"""init, status, failures, groups: the folder and its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import Call, any_group_option, common
+
+
+@click.command(short_help="Make the data folder and its store.")
+@common
+def init(call: Call) -> int:
+    r"""Make the data folder and its store. Run again, it changes nothing.
+
+    \b
+    Example:
+      kgray init --data my-data
+    """
+    settings = call.settings()
+    with call.memory(create=True):
+        from kgray.stores.schema import VERSION
+    made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": VERSION}
+    if call.as_json:
+        printing.emit_json(made)
+    else:
+        click.echo(f"{made['data']} is ready ({made['store']}, schema {VERSION}).")
+    return 0
+
+
+@click.command(short_help="The ledger: episodes by state.")
+@any_group_option
+@common
+def status(call: Call, group: str | None) -> int:
+    r"""Show how many episodes are in which state, and what the model has cost.
+
+    \b
+    Example:
+      kgray status
+    """
+    with call.memory() as memory:
+        counts = asyncio.run(memory.status(group=group))
+    states = ("accepted", "extracted", "committed", "failed")
+    costs = ("calls", "prompt_tokens", "completion_tokens")
+    model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
+    if call.as_json:
+        groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
+        printing.emit_json({"groups": groups, "model": model})
+        return 0
+    rows = [[name, *(str(getattr(row, state)) for state in states)] for name, row in counts.items()]
+    if rows:
+        printing.table(rows, head=("group", *states))
+    else:
+        click.echo("No episodes.")
+    click.echo(
+        f"model: {printing.counted(model['calls'], 'call')}, "
+        f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
+    )
+    return 0
+
+
+@click.command(short_help="Failed episodes with their reasons.")
+@any_group_option
+@common
+def failures(call: Call, group: str | None) -> int:
+    r"""List the episodes that failed by their own content; `kgray retry` takes them up again.
+
+    \b
+    Example:
+      kgray failures --group team
+    """
+    with call.memory() as memory:
+        found = asyncio.run(memory.failures(group=group))
+    if call.as_json:
+        rows = [
+            {
+                "id": row.episode.id,
+                "client_id": row.episode.client_id,
+                "class": row.failure.kind,
+                "message": row.failure.message,
+                "attempts": row.failure.attempts,
+                "group": row.episode.group,
+            }
+            for row in found
+        ]
+        printing.emit_json({"failures": rows})
+    elif found:
+        printing.table(
+            [
+                [row.episode.group, row.episode.client_id or row.episode.id, str(row.failure.attempts)]
+                + [row.failure.kind, row.failure.message]
+                for row in found
+            ],
+            head=("group", "episode", "attempts", "class", "message"),
+        )
+    else:
+        click.echo("No failed episodes.")
+    return 0
+
+
+@click.command(short_help="Groups with their counts.")
+@common
+def groups(call: Call) -> int:
+    r"""List the groups.
+
+    \b
+    Example:
+      kgray groups
+    """
+    with call.memory() as memory:
+        counts = asyncio.run(memory.groups())
+    rows = [
+        {
+            "group": name,
+            "episodes": row.accepted + row.extracted + row.committed + row.failed,
+            "entities": row.entities,
+            "facts": row.facts,
+        }
+        for name, row in counts.items()
+    ]
+    if call.as_json:
+        printing.emit_json({"groups": rows})
+    elif rows:
+        printing.table([[str(cell) for cell in row.values()] for row in rows], head=tuple(rows[0]))
+    else:
+        click.echo("No groups.")
+    return 0

@@ -1,0 +1,236 @@
+"""What one commit changes in the derived graph, worked out where it touches (R2, R17).
+
+`absorb` takes an episode's records into a GroupGraph and returns the rows that differ. It costs what
+the touched components cost, whatever the size of the group; `compare` holds two graphs against each
+other where records of any age may have moved (merges, removals, folded relation names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from kgray.derivation.group import GroupGraph, claim_of
+from kgray.graph import Derived, Fact
+from kgray.records import EpisodeHead, Evidence, Mention, Place, Ruling, Verdict
+from kgray.timeline import Claim, Span
+
+Changes = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """The records that one episode adds; the order is that of their ordinals."""
+
+    head: EpisodeHead
+    entity_births: tuple[tuple[str, Place], ...] = ()
+    statement_births: tuple[tuple[str, Place], ...] = ()
+    mentions: tuple[Mention, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def refolds(graph: GroupGraph, addition: Addition) -> bool:
+    """Whether the rulings would fold names that stored statements use: then the graph is built anew."""
+    telling = [r for r in addition.rulings if r.aspect == "symmetric" or r.value in {"same_as", "inverse_of"}]
+    if not telling:
+        return False
+    trial = graph.relations.copy()
+    for ruling in addition.rulings:
+        trial.rule(ruling, addition.head.recorded_at)
+    for name in graph.relations.names():
+        old, new = graph.relations.folded(name), trial.folded(name)
+        if old[:2] != new[:2]:
+            return True
+        if graph.relations.traits(old.name).symmetric != trial.traits(new.name).symmetric:
+            return True
+    return False
+
+
+def absorb(graph: GroupGraph, addition: Addition) -> Derived:
+    """Take an episode's records into the graph and return what shows differently."""
+    before = graph.spans_of(_rivalry_changes(graph, addition))
+    graph.births.update((*addition.entity_births, *addition.statement_births))
+    for evidence in addition.evidence:
+        graph.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
+    _take_rulings(graph, addition)
+    shown = {}
+    for mention in addition.mentions:
+        note, changed = graph._mention(mention)
+        if changed:
+            shown[note.id] = note
+    claims = _take_evidence(graph, addition)
+    for verdict in addition.verdicts:
+        graph._judge(verdict.a, verdict.b, verdict.exclusive, addition.head.recorded_at)
+    for statement in dict.fromkeys((*claims, *(s for v in addition.verdicts for s in (v.a, v.b)))):
+        graph._link(statement)
+    changes = _sweep_again(graph, before, claims) if before else _sweep_on(graph, claims)
+    facts, gone = _fact_rows(graph, graph, changes)
+    spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken}
+    places = [(e.sequence, e.ordinal) for e in addition.evidence]
+    return Derived(
+        entities=tuple(shown[i].shown() for i in sorted(shown)),
+        facts=facts,
+        gone_facts=gone,
+        shown_entities=tuple((i, i) for i, _ in sorted(addition.entity_births)),
+        shown_statements=tuple((place, spoken.get(place)) for place in places),
+    )
+
+
+def _rivalry_changes(graph: GroupGraph, addition: Addition) -> list[str]:
+    """Return the stored statements that rulings or verdicts of this episode make rivals, or no rivals."""
+    touched: list[str] = []
+    for ruling in addition.rulings:
+        shown = graph.relations.folded(ruling.name).name
+        if ruling.aspect == "cardinality":
+            if graph.relations.traits(shown).cardinality != ruling.value:
+                touched += graph.by_relation.get(shown, ())
+        elif ruling.aspect == "pair" and ruling.value != "independent":
+            for name in (shown, graph.relations.folded(ruling.other).name):
+                touched += graph.by_relation.get(name, ())
+    for verdict in addition.verdicts:
+        touched += [s for s in (verdict.a, verdict.b) if s in graph.statements]
+    return touched
+
+
+def _take_rulings(graph: GroupGraph, addition: Addition) -> None:
+    if not addition.rulings:
+        return
+    for ruling in addition.rulings:
+        graph.relations.rule(ruling, addition.head.recorded_at)
+    for name in dict.fromkeys(graph.relations.folded(r.name).name for r in addition.rulings):
+        graph.reindex(name)
+
+
+def _take_evidence(graph: GroupGraph, addition: Addition) -> dict[str, list[Claim]]:
+    """Make the statements that are new; return the claims by statement, not yet added to them."""
+    mentions = {m.ordinal: m for m in addition.mentions}
+    claims: dict[str, list[Claim]] = {}
+    head = addition.head
+    for evidence in addition.evidence:
+        graph.texts[evidence.sequence, evidence.ordinal] = (evidence.text, head.id)
+        key = graph.target_of(evidence, mentions)
+        if key is None:
+            continue
+        if evidence.statement not in graph.statements:
+            graph._add_statement(evidence, key, evidence.statement, evidence.variant)
+        claim = claim_of(evidence, evidence.statement, head.reference_time, head.recorded_at)
+        claims.setdefault(evidence.statement, []).append(claim)
+    return claims
+
+
+def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> Changes:
+    """Add the claims where rivalry between stored statements is as it was."""
+    parts: dict[Hashable, tuple[Hashable | None, list[str], list[Claim]]] = {}
+    for statement, added in claims.items():
+        key, members = graph.component(statement)
+        part = parts.setdefault(key if key is not None else tuple(members), (key, members, []))
+        part[2].extend(added)
+    changes: Changes = {}
+    for key, members, added in parts.values():
+        changes.update(graph.kept_sweep(key, members).add(added))
+    for statement, added in claims.items():
+        graph.statements[statement].claims.extend(added)
+    return changes
+
+
+def _sweep_again(
+    graph: GroupGraph, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
+) -> Changes:
+    """Sweep anew where the rivalry between stored statements changed; `before` holds their spans as they were."""
+    graph.forget_sweeps()
+    for statement in claims:
+        _, members = graph.component(statement)
+        missing = [m for m in members if m not in before]
+        if missing:
+            found = graph.spans_of(missing)
+            before.update((m, found[m]) for m in missing)
+    for statement, added in claims.items():
+        graph.statements[statement].claims.extend(added)
+    after = graph.spans_of(dict.fromkeys((*before, *claims)))
+    return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
+
+
+def _fact_rows(
+    old: GroupGraph, new: GroupGraph, changes: Changes
+) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+    rows: list[Fact] = []
+    gone: set[str] = set()
+    kept: set[str] = set()
+    for earlier, later in changes.values():
+        was = {fact.id: fact for fact in map(old.fact, earlier)}
+        now = {fact.id: fact for fact in map(new.fact, later)}
+        rows += [fact for i, fact in now.items() if was.get(i) != fact]
+        kept.update(now)
+        gone.update(was)
+    return tuple(sorted(rows, key=lambda f: f.id)), tuple(sorted(gone - kept))
+
+
+# ------------------------------------------------------------------ two graphs
+
+
+def compare(old: GroupGraph, new: GroupGraph) -> Derived:
+    """Return the rows that differ between two graphs of one group; sweeps only what records moved."""
+    touched = _moved_statements(old, new)
+    changes = _changed_spans(old, new, touched)
+    facts, gone = _fact_rows(old, new, changes)
+    entities, lost = [], []
+    for entity, note in new.entities.items():
+        was = old.entities.get(entity)
+        if was is None or was.shown() != note.shown():
+            entities.append(note.shown())
+    lost = sorted(old.entities.keys() - new.entities.keys())
+    return Derived(
+        entities=tuple(sorted(entities, key=lambda e: e.id)),
+        gone_entities=tuple(lost),
+        facts=facts,
+        gone_facts=gone,
+        shown_entities=_entity_moves(old, new),
+        shown_statements=_statement_moves(old, new),
+    )
+
+
+def _moved_statements(old: GroupGraph, new: GroupGraph) -> set[str]:
+    touched = set(old.statements.keys() ^ new.statements.keys())
+    for statement, now in new.statements.items():
+        was = old.statements.get(statement)
+        if was is not None and (was.key != now.key or was.variant != now.variant or was.claims != now.claims):
+            touched.add(statement)
+    for name in old.by_relation.keys() | new.by_relation.keys():
+        if old.relations.traits(name) != new.relations.traits(name):
+            touched.update(old.by_relation.get(name, ()), new.by_relation.get(name, ()))
+    for statement in old.verdicts.keys() | new.verdicts.keys():
+        if old.verdicts.get(statement) != new.verdicts.get(statement):
+            touched.add(statement)
+    for place in old.moved.keys() | new.moved.keys():
+        if old.moved.get(place) != new.moved.get(place):
+            touched.update(s for g in (old, new) if (s := g.statement_at(place)) is not None)
+    return touched
+
+
+def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> Changes:
+    """Return old and new spans of the touched statements and of all tied to them on either side."""
+    asked = set(touched)
+    while True:
+        was = old.spans_of(s for s in sorted(asked) if s in old.statements)
+        now = new.spans_of(s for s in sorted(asked) if s in new.statements)
+        reached = was.keys() | now.keys()
+        if reached <= asked:
+            return {s: (was.get(s, ()), now.get(s, ())) for s in sorted(asked)}
+        asked |= reached
+
+
+def _statement_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[Place, str | None], ...]:
+    was, now = old.places(), new.places()
+    return tuple((place, now.get(place)) for place in sorted(was.keys() | now.keys()) if was.get(place) != now.get(place))
+
+
+def _entity_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[str, str | None], ...]:
+    was, now = old.shown_by_recorded(), new.shown_by_recorded()
+    moves: list[tuple[str, str | None]] = []
+    for recorded in sorted(was.keys() | now.keys()):
+        shown = now.get(recorded, frozenset())
+        if was.get(recorded) != shown:
+            moves += [(recorded, i) for i in sorted(shown)] or [(recorded, None)]
+    return tuple(moves)

@@ -1,0 +1,178 @@
+"""What the rulings make of a group's relation names (R17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kgray.records import Place, Ruling
+from kgray.times import Instant
+
+_FLIPPED = {"single": "single_object", "single_object": "single"}
+
+
+class Folded(NamedTuple):
+    """A name as it shows: the name born first of its class, subject and object swapped or not."""
+
+    name: str
+    flipped: bool
+    since: Instant  # record time of the last ruling that folds it; 0 = shows as itself
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What holds of a class of names, seen from the name it shows."""
+
+    cardinality: str | None  # None = never ruled on: counts as many
+    cardinality_since: Instant
+    cardinality_judge: str | None
+    symmetric: bool
+    excludes: frozenset[str]  # shown names
+    excludes_since: dict[str, Instant]
+
+
+_NO_TRAITS = Traits(None, 0, None, False, frozenset(), {})
+
+
+class Relations:
+    """Rulings and uses, as functions of names; kept current by `use` and `rule`."""
+
+    def __init__(self) -> None:
+        """Start with no name in use and no ruling."""
+        self._uses: dict[str, Place] = {}
+        self._aspects: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
+        self._pairs: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
+        self._links: dict[str, dict[str, tuple[str, Instant]]] = {}  # name -> other -> (ruling, recorded)
+        self._folded: dict[str, Folded] = {}
+        self._traits: dict[str, Traits] = {}
+
+    def use(self, name: str, place: Place) -> None:
+        """Note that evidence at `place` uses `name`; places may come in any order."""
+        known = self._uses.get(name)
+        if known is None or place < known:
+            self._uses[name] = place
+            self._forget(name)
+
+    def rule(self, ruling: Ruling, recorded: Instant) -> None:
+        """Take a ruling; the newest for an aspect holds."""
+        place = (ruling.sequence, ruling.ordinal)
+        if ruling.aspect == "pair":
+            table, aspect = self._pairs, self._pair(ruling.name, ruling.other)
+        else:
+            table, aspect = self._aspects, (ruling.name, ruling.aspect)
+        held = table.get(aspect)
+        if held is not None and (held[0].sequence, held[0].ordinal) > place:
+            return
+        table[aspect] = (ruling, recorded)
+        if ruling.aspect == "pair":
+            self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
+            self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
+            if held is not None or ruling.value != "independent":
+                self._folded.clear()
+                self._traits.clear()
+        else:
+            self._forget(ruling.name)
+
+    def copy(self) -> Relations:
+        """Return an independent copy: to see what rulings would change before they are taken."""
+        twin = Relations()
+        twin._uses = dict(self._uses)
+        twin._aspects = dict(self._aspects)
+        twin._pairs = dict(self._pairs)
+        twin._links = {name: dict(ties) for name, ties in self._links.items()}
+        return twin
+
+    def names(self) -> list[str]:
+        """Return the names in use, oldest first."""
+        return sorted(self._uses, key=lambda name: (self._uses[name], name))
+
+    def in_use(self, name: str) -> bool:
+        """Whether live evidence uses the name."""
+        return name in self._uses
+
+    def born(self, name: str) -> Place:
+        """Return the place of the name's first use."""
+        return self._uses[name]
+
+    def pair_ruling(self, a: str, b: str) -> Ruling | None:
+        """Return the ruling on two names, whichever of them it names first."""
+        held = self._pairs.get(self._pair(a, b))
+        return held[0] if held else None
+
+    def aspect(self, name: str, aspect: str) -> Ruling | None:
+        """Return the ruling on one name's cardinality or symmetry."""
+        held = self._aspects.get((name, aspect))
+        return held[0] if held else None
+
+    def folded(self, name: str) -> Folded:
+        """Return how a name shows."""
+        if name not in self._folded:
+            self._fold_class(name)
+        return self._folded[name]
+
+    def traits(self, shown: str) -> Traits:
+        """Return what holds of the class that shows as `shown`."""
+        if shown not in self._traits:
+            self._traits[shown] = self._find_traits(shown)
+        return self._traits[shown]
+
+    def _forget(self, name: str) -> None:
+        """Drop what was worked out from `name`: itself, or everything where it has ties to other names."""
+        if any(value != "independent" for value, _ in self._links.get(name, {}).values()):
+            self._folded.clear()
+            self._traits.clear()
+        else:
+            self._folded.pop(name, None)
+            self._traits.pop(name, None)
+
+    @staticmethod
+    def _pair(a: str, b: str) -> tuple[str, str]:
+        return (a, b) if a <= b else (b, a)
+
+    def _fold_class(self, name: str) -> None:
+        """Walk the class of `name` over same_as and inverse_of; the name born first shows."""
+        seen: dict[str, tuple[bool, Instant]] = {name: (False, 0)}
+        waiting = [name]
+        while waiting:
+            current = waiting.pop()
+            flipped, since = seen[current]
+            for other, (value, recorded) in sorted(self._links.get(current, {}).items()):
+                if other not in seen and value in {"same_as", "inverse_of"}:
+                    seen[other] = (flipped != (value == "inverse_of"), max(since, recorded))
+                    waiting.append(other)
+        used = [n for n in seen if n in self._uses]
+        shown = min(used, key=lambda n: (self._uses[n], n), default=name)
+        turned = seen[shown][0]
+        for member, (flipped, since) in seen.items():
+            moved = 0 if member == shown else max(since, seen[shown][1])
+            self._folded[member] = Folded(shown, flipped != turned, moved)
+
+    def _find_traits(self, shown: str) -> Traits:
+        if shown not in self._folded:
+            self._fold_class(shown)
+        members = {n: f.flipped for n, f in self._folded.items() if f.name == shown}
+        cardinality: tuple[Place, str, Instant, str] | None = None
+        symmetric: tuple[Place, bool] | None = None
+        for member, flipped in sorted(members.items()):
+            if held := self._aspects.get((member, "cardinality")):
+                ruling, recorded = held
+                value = _FLIPPED.get(ruling.value, ruling.value) if flipped else ruling.value
+                found = ((ruling.sequence, ruling.ordinal), value, recorded, ruling.judge)
+                cardinality = max(cardinality, found) if cardinality else found
+            if held := self._aspects.get((member, "symmetric")):
+                ruling, _ = held
+                saying = ((ruling.sequence, ruling.ordinal), ruling.value == "yes")
+                symmetric = max(symmetric, saying) if symmetric else saying
+        excluded: dict[str, Instant] = {}
+        for member in sorted(members):
+            for other, (value, recorded) in self._links.get(member, {}).items():
+                rival = self.folded(other).name
+                if value == "excludes" and rival != shown:
+                    excluded[rival] = max(recorded, excluded.get(rival, 0))
+        if cardinality is None and symmetric is None and not excluded:
+            return _NO_TRAITS
+        paired = bool(symmetric and symmetric[1])
+        if cardinality is None:
+            return Traits(None, 0, None, paired, frozenset(excluded), excluded)
+        _, value, since, judge = cardinality
+        return Traits(value, since, judge, paired, frozenset(excluded), excluded)

@@ -1,0 +1,186 @@
+"""Which statement each piece of evidence speaks of, once entities and relations are folded (R16, R18).
+
+A statement is found by what it says: subject, relation and object as they show, and a variant.
+Its id is that of its recorded statement; where a merge folds several, of the one born first; where a
+split divides one, the part with the founding evidence keeps the id and another part takes the id of
+its own earliest evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kgray.derivation import wording
+from kgray.derivation.fold import Fold
+from kgray.derivation.relations import Folded, Relations
+from kgray.records import Evidence, Mention, Place, Value, statement_id
+from kgray.timeline import Claim
+from kgray.times import Instant
+
+Key = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+
+
+@dataclass(slots=True)
+class Statement:
+    """A derived statement with its evidence, in order of place."""
+
+    id: str
+    born: Place
+    subject: str
+    relation: str
+    object: str | None
+    value: Value | None
+    variant: int
+    wording: str  # its first wording: the statement's card (R21)
+    marks: tuple[frozenset[str], bool, frozenset[str]]
+    claims: list[Claim] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        """What it says, its variant aside."""
+        return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A piece of evidence with its ends folded; key None = a loop, which derives nothing."""
+
+    evidence: Evidence
+    key: Key | None
+    moved_at: Instant  # record time of the last merge, split or ruling that moved it off what was recorded; 0 = none
+
+
+def marks_of(evidence: Evidence) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
+    numbers, negated, qualifiers = wording.marks(evidence.text, (evidence.valid_from, evidence.valid_to))
+    if evidence.value is not None:
+        told, _, _ = wording.marks(evidence.value.shown())
+        numbers = numbers - told
+    return numbers, negated and evidence.kind == "holds", qualifiers
+
+
+def fold_key(
+    relations: Relations,
+    births: Mapping[str, Place],
+    relation: str,
+    subject: str,
+    target: str | Value,
+) -> tuple[Key | None, Folded]:
+    """Return what subject, relation and object say once the relation is folded; None for a loop."""
+    folded = relations.folded(relation)
+    if isinstance(target, Value):
+        return (subject, folded.name, target), folded
+    if subject == target:
+        return None, folded
+    if folded.flipped:
+        subject, target = target, subject
+    if relations.traits(folded.name).symmetric and births[target] < births[subject]:
+        subject, target = target, subject
+    return (subject, folded.name, target), folded
+
+
+def spoken(
+    evidence: Iterable[Evidence],
+    mentions: Mapping[Place, Mention],
+    fold: Fold,
+    relations: Relations,
+    births: Mapping[str, Place],
+) -> list[Spoken]:
+    """Return the evidence in the order given, each with what it says as the graph shows it now."""
+    found = []
+    for item in evidence:
+        subject = mentions[item.sequence, item.subject]
+        shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
+        target: str | Value
+        if item.object is not None:
+            other = mentions[item.sequence, item.object]
+            target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
+            moved = max(moved, moved_too)
+        elif item.value is not None:
+            target = item.value
+        else:  # the store's check makes this impossible; a wrong row must not derive anything
+            raise ValueError(f"evidence {item.sequence}.{item.ordinal} has neither object nor value")
+        key, folded = fold_key(relations, births, item.relation, shown, target)
+        found.append(Spoken(item, key, max(moved, folded.since)))
+    return found
+
+
+def name_statements(
+    group: str,
+    said: list[Spoken],
+    mentions: Mapping[Place, Mention],
+    births: Mapping[str, Place],
+) -> dict[Place, tuple[str, int]]:
+    """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
+    variants = _variants(said, mentions, births)
+    owner: dict[str, tuple[Key, int]] = {}
+    parts: dict[tuple[Key, int], list[Spoken]] = {}
+    for item, variant in zip(said, variants, strict=True):
+        if item.key is None:
+            continue
+        part = (item.key, variant)
+        owner.setdefault(item.evidence.statement, part)
+        parts.setdefault(part, []).append(item)
+    named: dict[Place, tuple[str, int]] = {}
+    for part, items in parts.items():
+        held = {i.evidence.statement for i in items}
+        kept = [s for s in held if owner[s] == part]
+        first = items[0].evidence
+        own = statement_id(group, (first.sequence, first.ordinal))
+        shown = min(kept, key=lambda s: (births[s], s)) if kept else own
+        for item in items:
+            named[item.evidence.sequence, item.evidence.ordinal] = (shown, part[1])
+    return named
+
+
+def _variants(
+    said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
+) -> list[int]:
+    """Return each evidence's variant: as recorded, unless statements of several recordings meet in one key."""
+    origins: dict[Key, set[tuple[object, ...]]] = {}
+    of: dict[str, tuple[object, ...]] = {}
+    for item in said:
+        if item.key is None:
+            continue
+        e = item.evidence
+        if e.statement not in of:
+            target = e.value if e.object is None else mentions[e.sequence, e.object].entity
+            of[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
+        origins.setdefault(item.key, set()).add(of[e.statement])
+    mixed: dict[Key, dict[str, Evidence]] = {key: {} for key, meeting in origins.items() if len(meeting) > 1}
+    if not mixed:
+        return [item.evidence.variant for item in said]
+    for item in said:
+        if item.key in mixed:
+            mixed[item.key].setdefault(item.evidence.statement, item.evidence)
+    renumbered = {key: _match_by_wording(first, of, births) for key, first in mixed.items()}
+    return [
+        renumbered[item.key][item.evidence.statement] if item.key in renumbered else item.evidence.variant
+        for item in said
+    ]
+
+
+def _match_by_wording(
+    first: Mapping[str, Evidence], of: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
+) -> dict[str, int]:
+    """Number the recorded statements of one key: like wordings are one, the others follow by birth (R16).
+
+    first: recorded statement -> its earliest evidence
+    """
+    numbers: dict[str, int] = {}
+    used: list[list[str]] = []
+    for statement in sorted(first, key=lambda s: (births[s], s)):
+        meant = marks_of(first[statement])
+        for number, members in enumerate(used):
+            strangers = all(
+                of[m] != of[statement] or first[m].variant == first[statement].variant for m in members
+            )
+            if strangers and marks_of(first[members[0]]) == meant:
+                members.append(statement)
+                numbers[statement] = number
+                break
+        else:
+            numbers[statement] = len(used)
+            used.append([statement])
+    return numbers

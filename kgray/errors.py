@@ -1,0 +1,94 @@
+"""Every error kgray raises on purpose; the message is the one line a user reads.
+
+    KgrayError                      exit 2 unless said
+    ├── InputError                  an argument, a line, a name, a time
+    ├── SettingsError               the configuration
+    ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
+    │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
+    │   └── Locked                  another process ingests this folder (its pid is in the message)
+    ├── NotFound                    an id or a name that is not there
+    ├── Ambiguous                   a name that several entities bear
+    ├── NotBuilt                    promised by the interface, not in this version
+    ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
+    ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
+    └── ContentError                never leaves a run: it fails one episode (R24)
+        ├── Refused                 the model's server refused the text itself
+        └── InvalidAnswer           no usable answer, after repair
+"""
+
+from __future__ import annotations
+
+
+class KgrayError(Exception):
+    """What, where, why and what to do, in one line."""
+
+    exit_code = 2
+
+
+class InputError(KgrayError):
+    """An argument, a line, a name or a time that cannot be used."""
+
+    def __init__(self, reason: str, *, field: str | None = None) -> None:
+        """`field` is the input's field as the user wrote it, where one is to blame."""
+        super().__init__(reason)
+        self.field = field
+
+
+class SettingsError(KgrayError):
+    """An unknown key, or a value that its key does not take."""
+
+
+class StoreError(KgrayError):
+    """The data folder cannot be used as asked; nothing was changed."""
+
+
+class StaleWriter(StoreError):
+    """A writer with an older fencing epoch; its transaction was rolled back (R23)."""
+
+
+class Locked(StoreError):
+    """Another process ingests the folder."""
+
+
+class NotFound(KgrayError):
+    """An id or a name that the group does not have."""
+
+
+class Ambiguous(KgrayError):
+    """A name borne by several entities; the message lists their ids."""
+
+
+class NotBuilt(KgrayError):
+    """A value that the interface knows and this version has not built."""
+
+
+class Stopped(KgrayError):
+    """The run was asked to stop; run it again to go on."""
+
+    exit_code = 75
+
+
+class Unavailable(KgrayError):
+    """A server that cannot be reached: the episodes stay accepted (R24)."""
+
+    exit_code = 75
+
+
+class ContentError(KgrayError):
+    """An episode that fails by its own content; caught by the run that meets it.
+
+    raw: the model's last output, kept with the failure ("" where there is none).
+    """
+
+    def __init__(self, reason: str, *, raw: str = "") -> None:
+        """Keep the last output beside the reason."""
+        super().__init__(reason)
+        self.raw = raw
+
+
+class Refused(ContentError):
+    """The server refused the text: too long, malformed, or on its own policy."""
+
+
+class InvalidAnswer(ContentError):
+    """No parsable answer, or one cut before its first complete item."""

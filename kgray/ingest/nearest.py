@@ -1,0 +1,138 @@
+"""Exact, deterministic similarity between names, flat in the size of the group (design section 5).
+
+Vectors are quantised to integers whose products stay below 2**24 in sum, so a float32 matrix product
+is exact in any order and on any machine. Past a set size the 16-bit pieces of the sign bits bring
+candidates together (two vectors that share one whole piece), and exact products rank them: a vector
+with cosine 0.8 shares one of 64 pieces with probability 0.81, 0.9 with 0.996, 0 with 0.001 (Charikar,
+STOC 2002, for the sign bits; banding as in Leskovec et al., Mining of Massive Datasets, 3.4).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.ports import Matrix, Vector
+
+# Up to this many rows all products are taken: 2 M multiplications, about as much as the bands cost.
+EXACT_UP_TO = 2048
+_RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
+_PIECE = 16
+
+
+class Nearest:
+    """Rows of quantised unit vectors, appended in a fixed order; one query, the rows near it."""
+
+    def __init__(self, dimensions: int) -> None:
+        """Make an index for vectors of this width."""
+        self._levels = min(127, math.isqrt((2**24 - 1) // dimensions))
+        self._scale = self._levels * math.sqrt(dimensions) / 4
+        self._dimensions = dimensions
+        if dimensions < _PIECE:
+            raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_PIECE} are needed")
+        self._pieces = dimensions // _PIECE
+        self._count = 0
+        self._rows: NDArray[np.int8] = np.empty((0, dimensions), np.int8)
+        self._bands: NDArray[np.uint16] = np.empty((0, self._pieces), np.uint16)
+        self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
+        self._sorted = 0
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return self._count
+
+    def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
+        """Return the integers of unit vectors; levels chosen so that dims x levels**2 < 2**24."""
+        levels = np.clip(np.rint(vector * np.float32(self._scale)), -self._levels, self._levels)
+        return np.asarray(levels, dtype=np.int8)
+
+    def add(self, vector: Vector) -> int:
+        """Append a row and return its number."""
+        if self._count == len(self._rows):
+            self._grow(max(64, 2 * self._count))
+        row = self.quantised(vector)
+        self._rows[self._count] = row
+        self._bands[self._count] = self._pieces_of(row)
+        self._count += 1
+        if self._count - self._sorted >= _RUN:
+            self._sort_tail()
+        return self._count - 1
+
+    def extend(self, vectors: Matrix) -> None:
+        """Append rows (n, d) at once: what a group's state does when it is loaded."""
+        if self._count + len(vectors) > len(self._rows):
+            self._grow(self._count + len(vectors))
+        rows = self.quantised(vectors)
+        self._rows[self._count : self._count + len(rows)] = rows
+        self._bands[self._count : self._count + len(rows)] = self._pieces_of(rows)
+        self._count += len(rows)
+        if self._count - self._sorted >= _RUN:
+            self._sort_tail()
+
+    def near(self, vector: Vector, floor: float, limit: int) -> list[int]:
+        """Return the rows with cosine >= floor, nearest first, ties by age; at most `limit`."""
+        if not self._count:
+            return []
+        query = self.quantised(vector)
+        chosen = self._candidates(query)
+        rows = self._rows[: self._count] if chosen is None else self._rows[chosen]
+        if not len(rows):
+            return []
+        dots = rows.astype(np.float32) @ query.astype(np.float32)
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64).astype(np.float64))
+        length = math.sqrt(int(np.dot(query.astype(np.int64), query.astype(np.int64))))
+        cosines = dots.astype(np.float64) / (norms * length + (norms == 0))
+        ids = np.arange(self._count) if chosen is None else chosen
+        order = np.lexsort((ids, -cosines))[:limit]
+        return [int(ids[i]) for i in order if cosines[i] >= floor]
+
+    def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64] | None:
+        """Return the rows that share a whole piece of sign bits with the query; None = all rows."""
+        if self._count <= EXACT_UP_TO:
+            return None
+        pieces = self._pieces_of(query)
+        keys = _keys(pieces[None, :]).ravel()
+        found = []
+        for run_keys, run_rows, _ in self._runs:
+            starts = np.searchsorted(run_keys, keys, "left")
+            ends = np.searchsorted(run_keys, keys, "right")
+            found += [run_rows[s:e] for s, e in zip(starts, ends, strict=True) if e > s]
+        tail = self._bands[self._sorted : self._count]
+        found.append(np.flatnonzero((tail == pieces).any(axis=1)).astype(np.int32) + self._sorted)
+        return np.unique(np.concatenate(found)).astype(np.int64)
+
+    def _pieces_of(self, rows: NDArray[np.int8]) -> NDArray[np.uint16]:
+        """Return the sign bits in whole pieces, (..., p); a remainder of dims % 16 is not looked at."""
+        signs = rows[..., : self._pieces * _PIECE] > 0
+        return np.packbits(signs, axis=-1).view(np.uint16)
+
+    def _grow(self, capacity: int) -> None:
+        rows = np.empty((capacity, self._dimensions), np.int8)
+        rows[: self._count] = self._rows[: self._count]
+        bands = np.empty((capacity, self._pieces), np.uint16)
+        bands[: self._count] = self._bands[: self._count]
+        self._rows, self._bands = rows, bands
+
+    def _sort_tail(self) -> None:
+        """Turn the tail into a sorted run; runs of like size merge, so a row is merged O(log n) times."""
+        keys = _keys(self._bands[self._sorted : self._count])
+        rows = np.repeat(np.arange(self._sorted, self._count, dtype=np.int32), self._pieces)
+        self._push(keys.ravel(), rows, self._count - self._sorted)
+        self._sorted = self._count
+
+    def _push(self, keys: NDArray[np.uint32], rows: NDArray[np.int32], count: int) -> None:
+        while self._runs and self._runs[-1][2] <= count:
+            older_keys, older_rows, older = self._runs.pop()
+            keys, rows = np.concatenate((older_keys, keys)), np.concatenate((older_rows, rows))
+            count += older
+        order = np.argsort(keys, kind="stable")
+        self._runs.append((keys[order], rows[order], count))
+
+
+def _keys(pieces: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Return (n, p) pieces as keys that tell which piece they are: place << 16 | bits."""
+    places = np.arange(pieces.shape[1], dtype=np.uint32) << 16
+    keys: NDArray[np.uint32] = np.bitwise_or(places[None, :], pieces.astype(np.uint32))
+    return keys

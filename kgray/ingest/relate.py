@@ -1,0 +1,212 @@
+"""Relation names: what the ontology declares of them, and what must be asked about two of them (R17).
+
+Rulings, not facts: a pair of names is asked about once, when the second appears with a like wording
+or when they first meet on one pair of things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from kgray.derivation.relations import Relations
+from kgray.ingest.resolve import Resolved
+from kgray.ingest.state import GroupState
+from kgray.ingest.values import Answers, Questions, Read
+from kgray.ontology import Ontology, RelationType
+from kgray.ports import Question
+from kgray.records import ExtractedFact, Extraction, Ruling, Value
+
+# Words of a relation name that say nothing by themselves: WORKS_AT and LIVES_AT are not alike.
+_FUNCTION_WORDS = frozenset(
+    "A AN THE AT IN ON TO OF FOR BY WITH FROM AS IS ARE WAS WERE BE BEEN HAS HAVE HAD DOES DO DID NOT AND OR".split()
+)
+
+
+@dataclass(slots=True)
+class Related:
+    """The relations as they will stand after this episode, and the rulings that take them there."""
+
+    relations: Relations
+    rulings: list[Ruling] = field(default_factory=list)
+    undecided: set[str] = field(default_factory=set)  # names with an open question of what they are to another
+
+
+def relate(
+    read: Read,
+    extraction: Extraction,
+    resolved: Resolved,
+    state: GroupState,
+    ontology: Ontology,
+    judge: str,
+    answers: Answers,
+    asked: Questions,
+) -> Related:
+    """Rule on the names of the episode's facts; what is open is added to `asked`."""
+    fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not state.graph.relations.in_use(n)]
+    related = Related(state.graph.relations)
+    declared = _declared(fresh, state, ontology, read.episode.sequence)
+    if fresh or declared:
+        related.relations = state.graph.relations.copy()
+        for ordinal, fact in enumerate(extraction.facts):
+            related.relations.use(fact.relation, (read.episode.sequence, ordinal))
+    for ruling in declared:
+        _rule(related, ruling)
+    for newer, older, fact in _pairs_to_rule(read, extraction, resolved, fresh, state, related):
+        if related.relations.pair_ruling(newer, older) is not None or _both_declared(newer, older, ontology):
+            continue
+        question = Question(
+            kind="relation",
+            item=newer,
+            candidates=(older,),
+            cards=(fact.text, *_example(older, extraction, state)),
+        )
+        answer = answers.said.get(question)
+        if answer is None:
+            asked.ask(question)
+            related.undecided.update((newer, older))
+            continue
+        value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
+        if related.relations is state.graph.relations:
+            related.relations = state.graph.relations.copy()
+        _rule(
+            related,
+            Ruling(
+                sequence=read.episode.sequence,
+                ordinal=0,
+                name=newer,
+                aspect="pair",
+                other=older,
+                value=value,
+                judge=judge,
+                reason=str(answer.get("reason", "")),
+            ),
+        )
+    return related
+
+
+def rule_cardinality(related: Related, state: GroupState, ruling: Ruling) -> None:
+    """Take a ruling on a cardinality that comparing asked for."""
+    if related.relations is state.graph.relations:
+        related.relations = state.graph.relations.copy()
+    _rule(related, ruling)
+
+
+def _rule(related: Related, ruling: Ruling) -> None:
+    ruling = replace(ruling, ordinal=len(related.rulings))
+    related.rulings.append(ruling)
+    # The record time is given at the commit; for deciding only the newest counts.
+    related.relations.rule(ruling, 0)
+
+
+def _pairs_to_rule(
+    read: Read,
+    extraction: Extraction,
+    resolved: Resolved,
+    fresh: list[str],
+    state: GroupState,
+    related: Related,
+) -> list[tuple[str, str, ExtractedFact]]:
+    """Return (newer name, older name, a fact with the newer) for each pair that could need a ruling, once."""
+    found: dict[tuple[str, str], ExtractedFact] = {}
+    order = {name: place for place, name in enumerate(related.relations.names())}
+    firsts: dict[str, ExtractedFact] = {}
+    for fact in extraction.facts:
+        firsts.setdefault(fact.relation, fact)
+    for name in fresh:
+        words = _telling(name)
+        for older in related.relations.names()[: order[name]]:
+            if words & _telling(older):
+                found.setdefault((name, older), firsts[name])
+    met: dict[tuple[str, str | Value], dict[str, None]] = {}
+    for fact in extraction.facts:
+        subject = resolved.shown[fact.source]
+        target = fact.value if fact.target is None else resolved.shown[fact.target]
+        if target is None:
+            continue
+        ends = [(subject, target)] + ([(target, subject)] if isinstance(target, str) else [])
+        here = {state.graph.statements[s].relation for e in ends for s in state.graph.by_ends.get(e, ())}
+        for end in ends:
+            here.update(met.get(end, ()))
+        for other in sorted(here, key=lambda n: order.get(n, -1)):
+            if other != fact.relation and other in order:
+                newer, older = sorted((fact.relation, other), key=order.__getitem__, reverse=True)
+                found.setdefault((newer, older), firsts.get(newer, fact))
+        met.setdefault((subject, target), {})[fact.relation] = None
+    return [(newer, older, fact) for (newer, older), fact in found.items()]
+
+
+def _example(name: str, extraction: Extraction, state: GroupState) -> tuple[str, ...]:
+    """Return the first wording of a name: stored, else of this episode."""
+    for statement in state.graph.by_relation.get(state.graph.relations.folded(name).name, ())[:1]:
+        return (state.graph.statements[statement].wording,)
+    return tuple(f.text for f in extraction.facts if f.relation == name)[:1]
+
+
+def _telling(name: str) -> frozenset[str]:
+    """Return the stems of a relation name's telling words: WORKS_AT, WORKED_FOR and WORK_WITH share WORK."""
+    return frozenset(_stem(word) for word in name.split("_") if word and word not in _FUNCTION_WORDS)
+
+
+def _stem(word: str) -> str:
+    for ending in ("ING", "ED", "ES", "S"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)].rstrip("E")
+    return word.rstrip("E")
+
+
+def _both_declared(a: str, b: str, ontology: Ontology) -> bool:
+    """Whether the ontology knows both names: then what it says, or does not say, of them is the ruling."""
+    return ontology.get(a) is not None and ontology.get(b) is not None
+
+
+def _declared(fresh: list[str], state: GroupState, ontology: Ontology, sequence: int) -> list[Ruling]:
+    """Return the rulings that the ontology makes on names now first used, and on all where it changed."""
+    names = list(fresh)
+    if not state.ontology_settled:
+        names = [*state.graph.relations.names(), *fresh]
+    rulings: list[Ruling] = []
+    for name in names:
+        kind = ontology.get(name)
+        if kind is not None:
+            rulings += _differing(kind, state.graph.relations, ontology, sequence)
+    return rulings
+
+
+def _differing(kind: RelationType, relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
+    """Return what the declaration says and no ruling in force says already."""
+    found: list[Ruling] = []
+
+    def say(aspect: str, value: str, other: str = "") -> None:
+        held = relations.pair_ruling(kind.name, other) if aspect == "pair" else relations.aspect(kind.name, aspect)
+        if held is None or held.value != value:
+            found.append(
+                Ruling(
+                    sequence=sequence,
+                    ordinal=0,
+                    name=kind.name,
+                    aspect=aspect,  # type: ignore[arg-type]
+                    value=value,
+                    other=other,
+                    judge="ontology",
+                )
+            )
+
+    if kind.cardinality is not None:
+        say("cardinality", kind.cardinality)
+    if kind.symmetric or relations.aspect(kind.name, "symmetric") is not None:
+        say("symmetric", "yes" if kind.symmetric else "no")
+    for other in kind.excludes:
+        say("pair", "excludes", other)
+    if kind.same_as:
+        say("pair", "same_as", kind.same_as)
+    if kind.inverse_of:
+        say("pair", "inverse_of", kind.inverse_of)
+    # A tie is declared on one of the two; the other one's first use must bring it as well.
+    for partner in ontology:
+        if kind.name in partner.excludes:
+            say("pair", "excludes", partner.name)
+        elif kind.name == partner.same_as:
+            say("pair", "same_as", partner.name)
+        elif kind.name == partner.inverse_of:
+            say("pair", "inverse_of", partner.name)
+    return found

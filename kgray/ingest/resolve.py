@@ -1,0 +1,176 @@
+"""Mentions to entities: which known entity a name means, or that it makes a new one (R14, R15).
+
+The ladder: one entity bears exactly this name -> one entity's name is surely this one, written
+otherwise -> the model, which sees the candidates' cards in order of birth. Nothing is merged on
+cosine alone; digits that differ are never one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kgray.derivation import names
+from kgray.derivation.entities import EntityNote, card
+from kgray.ingest.lookup import Likeness, likeness
+from kgray.ingest.state import GroupState
+from kgray.ingest.values import Answers, Questions, Read
+from kgray.ports import Question
+from kgray.records import ExtractedEntity, Mention, Place, entity_id
+
+# With the shipped hashing embedder unrelated names stay below 0.35, "Bob Smith" and "Robert Smith"
+# reach about 0.6, spelling variants 0.7 and more. What passes is only asked about, never merged.
+NAME_FLOOR = 0.6
+NEAR_LIMIT = 5
+MAX_CANDIDATES = 10
+CARD_LENGTH = 240
+
+
+@dataclass(slots=True)
+class Resolved:
+    """The mentions of an episode so far, and the entities they made."""
+
+    mentions: list[Mention] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)  # by ordinal: the entity as it shows
+    births: dict[str, Place] = field(default_factory=dict)
+    made: dict[str, EntityNote] = field(default_factory=dict)
+
+
+def resolve_entities(
+    read: Read, entities: tuple[ExtractedEntity, ...], state: GroupState, answers: Answers, asked: Questions
+) -> Resolved:
+    """Resolve the mentions in order; what is open is added to `asked`, and the mention taken as new for now."""
+    resolved = Resolved()
+    for ordinal, entity in enumerate(entities):
+        sentence = sentence_of(read.episode.text, entity.span)
+        note = _entity_for(read, entity, sentence, state, resolved, answers, asked)
+        place = (read.episode.sequence, ordinal)
+        if note is None:
+            made = entity_id(read.episode.group, place)
+            note = EntityNote(made, place)
+            resolved.births[made] = place
+            resolved.made[made] = note
+        # A surface that the entity bears is recorded with the id it was first recorded with, so that
+        # undoing a merge gives later mentions back too (R16).
+        recorded = note.surfaces.get(entity.name, note.id)
+        mention = Mention(
+            sequence=place[0],
+            ordinal=ordinal,
+            surface=entity.name,
+            entity=recorded,
+            type=entity.type,
+            sentence=sentence,
+            span=entity.span,
+        )
+        if note.id in resolved.made:
+            note.take(mention)
+        resolved.mentions.append(mention)
+        resolved.shown.append(note.id)
+    return resolved
+
+
+def _entity_for(
+    read: Read,
+    entity: ExtractedEntity,
+    sentence: str,
+    state: GroupState,
+    resolved: Resolved,
+    answers: Answers,
+    asked: Questions,
+) -> EntityNote | None:
+    """Return the entity that the mention means, or None for a new one."""
+    bearers = _notes(state, resolved, state.names.bearers(entity.name))
+    bearers += [n for n in resolved.made.values() if _bears(n, entity.name)]
+    if read.episode.kind == "triples":
+        # Names of triples resolve by exact name alone; of several bearers the oldest (cli.md, Input).
+        return min(bearers, key=lambda n: (n.born, n.id), default=None)
+    if len(bearers) == 1 and _types_agree(entity, bearers[0]) and not _doubtful(entity, bearers[0], state, resolved):
+        return bearers[0]
+    alike = _alike(entity, state, resolved)
+    if not bearers and (sure := _sure(entity, alike, state, resolved)) is not None:
+        return sure
+    candidates = {n.id: n for n in (*bearers, *(n for n, _ in alike))}
+    vector = answers.vectors.get(entity.name)
+    if vector is not None:
+        near = state.near_names(vector, NAME_FLOOR, NEAR_LIMIT)
+        for note in _notes(state, resolved, near):
+            if names.digits(note.name) == names.digits(entity.name):
+                candidates.setdefault(note.id, note)
+    if not candidates:
+        return None
+    chosen = sorted(list(candidates.values())[:MAX_CANDIDATES], key=lambda n: (n.born, n.id))
+    question = Question(
+        kind="entity",
+        item=entity.name,
+        candidates=tuple(next(iter(n.surfaces)) for n in chosen),
+        cards=(card(entity.name, entity.type, sentence), *(n.card for n in chosen)),
+    )
+    answer = answers.said.get(question)
+    if answer is None:
+        asked.ask(question)
+        return None
+    index = answer["duplicate_of"]
+    return None if index is None else chosen[index]
+
+
+def _alike(entity: ExtractedEntity, state: GroupState, resolved: Resolved) -> list[tuple[EntityNote, Likeness]]:
+    """Return the entities whose shown name is alike by its letters, with how."""
+    notes = [*_notes(state, resolved, state.names.near(entity.name)), *resolved.made.values()]
+    found = []
+    for note in notes:
+        how = likeness(entity.name, note.name)
+        if how is not None:
+            found.append((note, how))
+    return found
+
+
+def _sure(
+    entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]], state: GroupState, resolved: Resolved
+) -> EntityNote | None:
+    """Return the one entity that the name surely means though it is written otherwise (R14's second rung)."""
+    equal = [n for n, how in alike if how == "equal"]
+    if len(equal) == 1:
+        only = equal[0]
+        return only if _types_agree(entity, only) and not _doubtful(entity, only, state, resolved) else None
+    if equal:
+        return None
+    paired = [n for n, how in alike if how == "initials"]
+    if len(paired) != 1 or len(names.tokens(entity.name)) < 2:
+        return None
+    only = paired[0]
+    ordered = names.strictly_expands(entity.name, only.name) or names.strictly_expands(only.name, entity.name)
+    whole = set(names.tokens(entity.name)) & set(names.tokens(only.name))
+    return only if ordered and any(len(t) > 1 for t in whole) and _types_agree(entity, only) else None
+
+
+def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, resolved: Resolved) -> bool:
+    """Whether a one-word personal name could mean another entity that bears the word too (R15)."""
+    tokens = names.tokens(entity.name)
+    if len(tokens) != 1 or ("Person" not in (entity.type, *bearer.labels)):
+        return False
+    others = [i for i in state.names.bears_word(tokens[0]) if i != bearer.id and i in state.graph.entities]
+    return bool(others) or any(tokens[0] in names.tokens(n.name) for n in resolved.made.values() if n is not bearer)
+
+
+def _notes(state: GroupState, resolved: Resolved, ids: list[str]) -> list[EntityNote]:
+    known = state.graph.entities
+    return [known[i] for i in ids if i in known and i not in resolved.made]
+
+
+def _bears(note: EntityNote, surface: str) -> bool:
+    wanted = names.key(surface)
+    return any(names.key(s) == wanted for s in note.surfaces)
+
+
+def _types_agree(entity: ExtractedEntity, note: EntityNote) -> bool:
+    return not entity.type or not note.labels or entity.type in note.labels
+
+
+def sentence_of(text: str, span: tuple[int, int] | None) -> str:
+    """Return the sentence around a span, cut to 240 characters; the text's start where there is no span."""
+    if span is None:
+        return " ".join(text[: 4 * CARD_LENGTH].split())[:CARD_LENGTH]
+    start = max((text.rfind(mark, 0, span[0]) for mark in ".!?\n"), default=-1) + 1
+    start = max(start, span[0] - CARD_LENGTH // 2)
+    ends = [e for mark in ".!?\n" if (e := text.find(mark, span[1], span[1] + CARD_LENGTH)) >= 0]
+    end = min(ends, default=span[1] + CARD_LENGTH) + 1
+    return " ".join(text[start:end].split())[:CARD_LENGTH]

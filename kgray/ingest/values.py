@@ -1,0 +1,59 @@
+"""The values that pass between the steps of deciding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kgray.ports import Answer, NamedVector, Question, Vector
+from kgray.records import Episode, Evidence, Extraction, Mention, Place, Ruling, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """An episode with what its text says."""
+
+    episode: Episode
+    extraction: Extraction
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is known of an episode's own rounds so far: vectors by text, answers by question (R21)."""
+
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    said: dict[Question, Answer] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Questions:
+    """What is missing before an episode can be decided: one request, and texts to embed."""
+
+    texts: list[str] = field(default_factory=list)
+    open: list[Question] = field(default_factory=list)
+
+    def ask(self, question: Question) -> None:
+        """Add a question once."""
+        if question not in self.open:
+            self.open.append(question)
+
+    def __bool__(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.texts or self.open)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an episode changes: its records, printable before they are written; no time stands in it yet."""
+
+    episode: Episode
+    entity_births: tuple[tuple[str, Place], ...] = ()
+    statement_births: tuple[tuple[str, Place], ...] = ()
+    mentions: tuple[Mention, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    vectors: tuple[NamedVector, ...] = ()
+
+
+Births = Mapping[str, Place]

@@ -1,0 +1,144 @@
+"""Which format a file is in, and its rows as drafts."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from kgray.errors import InputError
+from kgray.intake.formats import Row, csv_rows, json_array, json_lines, parquet_rows
+from kgray.intake.rows import Defaults, Refusal, draft_from
+from kgray.intake.texts import Piece, pieces
+from kgray.records import MAX_CLIENT_ID, Draft
+
+Format = Literal["lines", "array", "csv", "tsv", "parquet", "text"]
+_EXTENSIONS: dict[str, Format] = {
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}
+_SNIFFED = 1 << 16
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A draft and where it stood. whole: the file is one source, so what it lacks may be retracted."""
+
+    draft: Draft
+    file: str
+    line: int | None
+    whole: bool = False
+
+
+def read_file(path: Path, defaults: Defaults, *, name: str | None = None) -> Iterator[Submitted | Refusal]:
+    """Yield each row of a file, taken or refused, in order; never raises for what the file contains.
+
+    name: what refusals and text sources call the file; its path unless said.
+    """
+    shown = name or str(path)
+    try:
+        form = _format(path)
+        if form == "text":
+            yield from _text(path, defaults, shown)
+        elif form == "parquet":
+            yield from _drafts(parquet_rows(path), defaults, shown)
+        else:
+            with path.open("rb") as file:
+                yield from _drafts(_rows(file, form), defaults, shown)
+    except OSError as error:
+        yield Refusal(file=shown, line=None, field=None, reason=f"cannot be read: {error.strerror or error}")
+
+
+@contextmanager
+def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Path]:
+    """Copy standard input (or a stream) to a temporary file, gone at the end, and hand its path."""
+    with tempfile.NamedTemporaryFile(prefix="kgray-", suffix=suffix) as file:
+        shutil.copyfileobj(stream or sys.stdin.buffer, file)
+        file.flush()
+        yield Path(file.name)
+
+
+def _format(path: Path) -> Format:
+    """Return the format that the extension tells, else the first byte that is not blank."""
+    if known := _EXTENSIONS.get(path.suffix.lower()):
+        return known
+    with path.open("rb") as file:
+        first = file.read(4)
+        if first == b"PAR1":
+            return "parquet"
+        file.seek(0)
+        while block := file.read(_SNIFFED).removeprefix(b"\xef\xbb\xbf"):
+            if start := block.lstrip():
+                return "array" if start.startswith(b"[") else "lines"
+    return "lines"
+
+
+def _rows(file: BinaryIO, form: Format) -> Iterator[Row]:
+    if form == "array":
+        return json_array(file)
+    if form in ("csv", "tsv"):
+        return csv_rows(file, "," if form == "csv" else "\t")
+    return json_lines(file)
+
+
+def _drafts(rows: Iterator[Row], defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
+    for line, row in rows:
+        try:
+            if isinstance(row, InputError):
+                raise row
+            draft = draft_from(row, defaults)
+        except InputError as error:
+            yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
+        else:
+            yield Submitted(draft=draft, file=shown, line=line)
+
+
+def _text(path: Path, defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
+    """Yield the pieces of a text file as `text` episodes of one source.
+
+    A piece's client id is the file's and its number: the same file again is a no-op, an edited one a
+    conflict that `replace` resolves piece by piece.
+    """
+    base = Path(shown).name
+    source = defaults.source or base
+    prefix = base if source == base else f"{source}/{base}"
+    if len(prefix) > MAX_CLIENT_ID - 12:
+        prefix = prefix[:100] + "~" + hashlib.sha256(prefix.encode(errors="replace")).hexdigest()[:32]
+    line: int | None = None
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, piece in enumerate(pieces(file), 1):
+                line = piece.line
+                row = _piece_row(piece, number, f"{prefix}#{number}", source)
+                draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
+                yield Submitted(draft=draft, file=shown, line=line, whole=True)
+    except InputError as error:
+        yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
+        return
+    if not number:
+        yield Refusal(file=shown, line=None, field="text", reason="the file holds no text")
+
+
+def _piece_row(piece: Piece, number: int, client_id: str, source: str) -> dict[str, object]:
+    return {
+        "id": client_id,
+        "source": source,
+        "kind": "text",
+        "text": piece.text,
+        "part": number,
+        "characters": [piece.start, piece.end],
+    }

@@ -1,0 +1,298 @@
+"""Rows with their line numbers, out of JSON Lines, a JSON array, CSV and Parquet; streaming.
+
+A reader yields (line, row) or (line, InputError) and never raises for what a file contains. What is
+held at once is one row, or one batch of BATCH rows of Parquet.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kgray.errors import InputError
+from kgray.intake.rows import LENIENT, STRICT, parse_json
+
+MAX_LINE = 16 << 20  # bytes of one row: an episode is a page, not a library
+BATCH = 256  # rows of Parquet at a time
+_BLOCK = 1 << 16
+_BLANKS = " \t\r\n"
+_BOM = codecs.BOM_UTF8
+
+Row = tuple[int | None, object]  # (line, row or InputError)
+
+
+def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (number, line without its end); None in place of one longer than MAX_LINE bytes."""
+    number = first - 1
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            while (more := file.readline(_BLOCK)) and not more.endswith(b"\n"):
+                pass
+            yield number, None
+        else:
+            yield number, line.rstrip(b"\r\n")
+
+
+def _too_long() -> InputError:
+    return InputError(f"longer than {MAX_LINE >> 20} MiB")
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not valid UTF-8 at byte {error.start + 1}") from None
+
+
+# ------------------------------------------------------------------------------------- JSON
+
+
+def json_lines(file: BinaryIO, first: int = 1) -> Iterator[Row]:
+    """Yield one row a line that is not blank."""
+    for number, line in lines(file, first):
+        if line is None:
+            yield number, _too_long()
+        elif line.strip():
+            try:
+                yield number, parse_json(_decoded(line))
+            except InputError as error:
+                yield number, error
+
+
+class _Text:
+    """A window on a file's text that can grow: what was read and not yet taken, and its line number."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._at = 0
+        self.line = 1
+        self.ended = False
+
+    def grow(self) -> None:
+        """Read another block, twice as much as is held, so that a long row is scanned few times."""
+        block = self._file.read(max(_BLOCK, len(self._text) - self._at))
+        self.ended = not block
+        try:
+            more = self._decoder.decode(block, self.ended)
+        except UnicodeDecodeError:
+            raise InputError("not valid UTF-8 from here; the rest of the file was not read") from None
+        if self._at == 0 and not self._text:
+            more = more.removeprefix("\ufeff")
+        self._text, self._at = self._text[self._at :] + more, 0
+
+    def skip_blanks(self) -> str:
+        """Take blanks and return the next character, "" at the end of the file."""
+        while True:
+            for i in range(self._at, len(self._text)):
+                if self._text[i] not in _BLANKS:
+                    self.take(i)
+                    return self._text[i]
+            self.take(len(self._text))
+            if self.ended:
+                return ""
+            self.grow()
+
+    def take(self, end: int) -> None:
+        """Move to `end`, counting lines."""
+        self.line += self._text.count("\n", self._at, end)
+        self._at = end
+
+    def take_sign(self) -> None:
+        """Move past the character that `skip_blanks` returned."""
+        self.take(self._at + 1)
+
+    def value(self) -> object:
+        """Take one JSON value and return it, or the InputError that it deserves.
+
+        Raises InputError where its end cannot be found: the rest of the file is then unreadable.
+        """
+        while True:
+            try:
+                _, end = LENIENT.raw_decode(self._text, self._at)
+                if end < len(self._text) or self.ended:
+                    break
+            except json.JSONDecodeError as error:
+                if self.ended:
+                    raise InputError(f"not valid JSON ({error.msg}); the rest of the file was not read") from None
+            except RecursionError:
+                raise InputError("nested too deep; the rest of the file was not read") from None
+            if len(self._text) - self._at > MAX_LINE:
+                raise InputError(
+                    f"not valid JSON, or longer than {MAX_LINE >> 20} MiB; the rest of the file was not read"
+                )
+            self.grow()
+        start = self._at
+        self.take(end)
+        try:
+            return STRICT.raw_decode(self._text, start)[0]
+        except InputError as error:
+            return error
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what follows as JSON Lines."""
+        held = self._text[self._at :].encode()
+        yield from json_lines(_Joined(held, self._file), self.line)  # type: ignore[arg-type]
+
+
+class _Joined:
+    """Bytes that were read already, then the rest of a file; as much of a file as `lines` needs."""
+
+    def __init__(self, held: bytes, file: BinaryIO) -> None:
+        self._held, self._file = held, file
+
+    def readline(self, limit: int) -> bytes:
+        if not self._held:
+            return self._file.readline(limit)
+        end = min(self._held.find(b"\n") + 1 or len(self._held), limit)
+        line, self._held = self._held[:end], self._held[end:]
+        if line.endswith(b"\n") or len(line) == limit:
+            return line
+        return line + self._file.readline(limit - len(line))
+
+
+def json_array(file: BinaryIO) -> Iterator[Row]:
+    """Yield the items of a JSON array, each with the line where it starts.
+
+    What cannot be read ends the file with one refusal, for no border is left to go on from; lines
+    after the array's end are read as JSON Lines.
+    """
+    text = _Text(file)
+    try:
+        text.skip_blanks()
+        text.take_sign()  # the "[" that the caller saw
+        if text.skip_blanks() == "]":
+            text.take_sign()
+        else:
+            yield from _items(text)
+        if text.skip_blanks():
+            yield from text.rest()
+    except InputError as error:
+        yield text.line, error
+
+
+def _items(text: _Text) -> Iterator[Row]:
+    while True:
+        text.skip_blanks()
+        line = text.line
+        yield line, text.value()
+        sign = text.skip_blanks()
+        if sign not in (",", "]"):
+            missing = "the array does not end" if not sign else "a comma is missing between two items"
+            raise InputError(f"not valid JSON: {missing}; the rest of the file was not read")
+        text.take_sign()
+        if sign == "]":
+            return
+
+
+# -------------------------------------------------------------------------------------- CSV
+
+
+def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
+    """Yield one row a record under the header's names; an empty cell is an absent field."""
+    csv.field_size_limit(MAX_LINE)
+    too_long: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for number, line in lines(file):
+            if line is None:
+                too_long.append(number)
+            # A byte that is no UTF-8 becomes a lone surrogate, and its record is refused as a whole.
+            yield "\n" if line is None else line.decode(errors="surrogateescape") + "\n"
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        start = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield start, InputError(f"not valid CSV: {error}")
+            continue
+        finally:
+            for number in too_long:
+                yield number, _too_long()
+            too_long.clear()
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            if reason := _header_fault(header):
+                yield start, InputError(reason)
+                return
+        else:
+            yield start, _record(header, cells)
+
+
+def _header_fault(header: list[str]) -> str | None:
+    twice = {name for name in header if name and header.count(name) > 1}
+    if twice:
+        return f"the header names {ascii(min(twice)[:80])} twice; the file was not read"
+    if any("\udc80" <= c <= "\udcff" for name in header for c in name):
+        return "the header is not valid UTF-8; the file was not read"
+    return None
+
+
+def _record(header: list[str], cells: list[str]) -> object:
+    if len(cells) > len(header):
+        return InputError(f"{len(cells)} cells under a header of {len(header)} names")
+    if any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell):
+        return InputError("not valid UTF-8")
+    return {name or f"column{i}": cell for i, (name, cell) in enumerate(zip(header, cells, strict=False), 1) if cell}
+
+
+# ---------------------------------------------------------------------------------- Parquet
+
+
+def parquet_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a Parquet file by number; a null, or NaN, is an absent field."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH):
+                for row in _micros(batch).to_pylist():
+                    number += 1
+                    yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        yield number + 1 if number else None, InputError(
+            f"not readable as Parquet: {reason}; the rest of the file was not read"
+        )
+
+
+def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return the batch with nanosecond times cut to microseconds, the finest that kgray keeps."""
+    import pyarrow as pa
+
+    for i, column in enumerate(batch.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            micros = batch.column(i).cast(pa.timestamp("us", column.type.tz), safe=False)
+            batch = batch.set_column(i, column.name, micros)
+    return batch
+
+
+def _present(value: object) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _bare(value: object) -> object:
+    """Return a value without the nulls inside it: every struct of a column has all the keys."""
+    if isinstance(value, dict):
+        return {key: _bare(inner) for key, inner in value.items() if _present(inner)}
+    if isinstance(value, list):
+        return [_bare(inner) for inner in value]
+    return value

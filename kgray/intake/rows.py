@@ -1,0 +1,321 @@
+"""One row of input to one Draft: the table of fields that people write against."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from kgray import times, triples
+from kgray.errors import InputError
+from kgray.records import EPISODE_KINDS, GROUP_NAME, MAX_CLIENT_ID, Draft, EpisodeKind, canonical, clean_text
+from kgray.times import Instant
+
+MAX_DEPTH = 64  # of nested JSON: deeper than any record, and no recursion of ours comes near its limit
+MAX_DIGITS = 400  # of an integer: beyond the range of a double there is no such quantity
+MAX_SOURCE = 256
+# The names of a field, the first one present wins; the other is then metadata like any key.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "text": ("text", "content"),
+    "at": ("at", "timestamp"),
+    "speaker": ("speaker", "role"),
+    "id": ("id",),
+    "group": ("group",),
+    "source": ("source",),
+    "kind": ("kind",),
+    "triples": ("triples",),
+}
+FIELDS = frozenset(name for names in _NAMES.values() for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A row that was not taken. line: 1-based (a row's number in Parquet); None = the file itself."""
+
+    file: str
+    line: int | None
+    field: str | None
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray add --json` prints."""
+        return {"file": self.file, "line": self.line, "field": self.field, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a row gets that does not say it; None = nothing."""
+
+    group: str | None = None
+    source: str | None = None
+    kind: EpisodeKind | None = None
+    at: Instant | None = None
+
+
+def draft_from(row: object, defaults: Defaults | None = None) -> Draft:
+    """Return the draft that a row describes. Raises InputError with the field and the reason."""
+    defaults = defaults or Defaults()
+    if not isinstance(row, Mapping):
+        raise InputError(f"not an object but {_kind_of(row)}")
+    found = {field: _named(row, names) for field, names in _NAMES.items()}
+    values = {field: row[name] if name else None for field, name in found.items()}
+    spelled = {field: name or field for field, name in found.items()}
+    speaker = _speaker(values["speaker"], spelled["speaker"])
+    kind = _kind(values, speaker, defaults)
+    at = _time(values["at"], spelled["at"], defaults.at)
+    used = {name for name in found.values() if name} - ({spelled["text"]} if kind == "triples" else set())
+    return Draft(
+        group=_group(values["group"], defaults.group),
+        source=_source(values["source"], defaults.source),
+        kind=kind,
+        text=_content(kind, values, spelled["text"], at),
+        speaker=speaker,
+        reference_time=at,
+        client_id=_client_id(values["id"]),
+        metadata=_metadata({key: row[key] for key in row if not _is_used(key, row, used)}),
+    )
+
+
+# -------------------------------------------------------------------------------------- fields
+
+
+def _is_used(key: object, row: Mapping[Any, Any], used: set[str]) -> bool:
+    return key in used or (key in FIELDS and row[key] is None)
+
+
+def _named(row: Mapping[Any, Any], names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if row.get(name) is not None), None)
+
+
+def _kind_of(value: object) -> str:
+    names = {type(None): "null", bool: "true or false", str: "a text", list: "a list"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def _kind(values: Mapping[str, Any], speaker: str | None, defaults: Defaults) -> EpisodeKind:
+    kind = values["kind"]
+    if kind is None and values["triples"] is not None and values["text"] is None:
+        kind = "triples"
+    if kind is None:
+        kind = defaults.kind or ("message" if speaker is not None else "text")
+    if not isinstance(kind, str) or kind not in EPISODE_KINDS:
+        raise InputError(f"kind {_cut(kind)} is none of {', '.join(EPISODE_KINDS)}", field="kind")
+    if values["triples"] is not None and kind != "triples":
+        raise InputError(f'triples are for kind "triples", and this is a {kind}', field="triples")
+    return kind
+
+
+def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Instant | None) -> str:
+    if kind == "triples":
+        return _triples(values["triples"], at)
+    text = values["text"]
+    if text is None:
+        raise InputError("text is missing", field="text")
+    if kind == "json":
+        return _json(text, field)
+    if not isinstance(text, str):
+        raise InputError(f'{field} must be a text, not {_kind_of(text)}; for JSON set kind to "json"', field=field)
+    _check_text(text, field)
+    return text
+
+
+def _triples(items: object, at: Instant | None) -> str:
+    if items is None:
+        raise InputError("triples are missing", field="triples")
+    if isinstance(items, str):  # a cell of a table: JSON
+        items = _parsed(items, "triples")
+    return triples.normalise(plain(items, "triples"), at)
+
+
+def _json(value: object, field: str) -> str:
+    """Return canonical JSON; a text that is itself a JSON object or list is taken as that."""
+    if isinstance(value, str):
+        _check_text(value, field)
+        if value.lstrip()[:1] in ("{", "["):
+            value = _parsed(value, field)
+    value = plain(value, field)
+    if value in ({}, []):
+        raise InputError(f"{field} is empty", field=field)
+    return canonical(value)
+
+
+def _check_text(text: str, field: str) -> None:
+    if not text.strip():
+        raise InputError(f"{field} is empty", field=field)
+    _check_signs(text, field)
+
+
+def _check_signs(text: str, field: str) -> None:
+    if "\0" in text:
+        raise InputError(f"{field} contains U+0000", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{field} is not valid Unicode: it contains half of a surrogate pair", field=field) from None
+
+
+def _line(value: object, field: str, limit: int) -> str:
+    """Return a one-line text: no control character, not empty, at most `limit` characters."""
+    if not isinstance(value, str):
+        raise InputError(f"{field} must be a text, not {_kind_of(value)}", field=field)
+    if not value.strip():
+        raise InputError(f"{field} is empty", field=field)
+    if len(value) > limit:
+        raise InputError(f"{field} has {len(value)} characters: at most {limit}", field=field)
+    if any(unicodedata.category(c) == "Cc" for c in value):
+        raise InputError(f"{field} contains a control character", field=field)
+    _check_signs(value, field)
+    return value
+
+
+def _speaker(value: object, field: str) -> str | None:
+    if value is None:
+        return None
+    return clean_text(_line(value, field, triples.MAX_NAME))
+
+
+def _client_id(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):  # 17 and "17" are one id, in every format
+        value = str(plain(value, "id"))
+    return _line(value, "id", MAX_CLIENT_ID)
+
+
+def _group(value: object, default: str | None) -> str:
+    value = default if value is None else value
+    if value is None:
+        raise InputError("no group: give the row one, or say --group", field="group")
+    if not isinstance(value, str) or not GROUP_NAME.fullmatch(value):
+        raise InputError(f"group {_cut(value)} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
+    return value
+
+
+def _source(value: object, default: str | None) -> str:
+    value = (default or "default") if value is None else value
+    return _line(value, "source", MAX_SOURCE)
+
+
+def _time(value: object, field: str, default: Instant | None) -> Instant | None:
+    if value is None:
+        return default
+    if isinstance(value, datetime):
+        try:
+            instant = times.from_datetime(value)
+            times.to_datetime(instant)
+        except OverflowError:
+            raise InputError(f"{field} lies outside the years 1 to 9999", field=field) from None
+        return instant
+    if isinstance(value, date):
+        value = value.isoformat()
+    if isinstance(value, Decimal):
+        value = float(value)
+    return triples.read_time(value, field)[0]
+
+
+def _cut(value: object) -> str:
+    text = value if isinstance(value, str) else _kind_of(value)
+    return ascii(text[:80]) + ("..." if len(text) > 80 else "")
+
+
+# ------------------------------------------------------------------------------------ metadata
+
+
+def _metadata(rest: Mapping[Any, Any]) -> str:
+    tree: dict[str, Any] = {}
+    for key, value in rest.items():
+        if not isinstance(key, str):
+            raise InputError("a field's name must be a text")
+        shown = _cut(key)[1:-1]
+        tree[plain(key, shown)] = plain(value, shown)
+    return canonical(tree) if tree else "{}"
+
+
+def _parsed(text: str, field: str) -> object:
+    try:
+        return parse_json(text)
+    except InputError as error:
+        raise InputError(f"{field} is not usable JSON: {error}", field=field) from None
+
+
+def plain(value: object, field: str, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value in the types of JSON: dates as ISO 8601, decimals as text. Raises InputError."""
+    if depth > MAX_DEPTH:
+        raise InputError(f"{field} is nested more than {MAX_DEPTH} deep", field=field)
+    match value:
+        case None | bool():
+            return value
+        case str():
+            _check_signs(value, field)
+            return value
+        case int():
+            if value.bit_length() > MAX_DIGITS * 10 // 3:
+                raise InputError(f"{field} holds a number of more than {MAX_DIGITS} digits", field=field)
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise InputError(f"{field} holds {value}, which is no number", field=field)
+            return value
+        case Mapping():
+            if not all(isinstance(key, str) for key in value):
+                raise InputError(f"{field} holds a name that is no text", field=field)
+            return {plain(key, field): plain(inner, field, depth + 1) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner, field, depth + 1) for inner in value]
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return str(value)
+    raise InputError(f"{field} holds {type(value).__name__}, which JSON cannot say", field=field)
+
+
+# ----------------------------------------------------------------------------------- JSON text
+
+
+def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return the value of a JSON text, strictly. Raises InputError with a reason for one line."""
+    try:
+        return STRICT.decode(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise InputError("nested too deep") from None
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"the name {_cut(twice)} stands twice in one object", field=ascii(twice[:80])[1:-1])
+    return row
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InputError(f"a number of more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise InputError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _constant(name: str) -> float:
+    raise InputError(f"{name} is not JSON")
+
+
+STRICT = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
+)
+LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)  # finds where a value ends, reads no number

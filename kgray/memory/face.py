@@ -1,0 +1,466 @@
+"""The library's face: one data folder, the verbs on it. Every verb that reads or writes names its group.
+
+Reads never ask a model. Corrections first ingest what is pending, take their place in the group's
+order, and wait until they are carried out; where another process ingests the folder, it does so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from kgray import times
+from kgray.derivation import dump as dumping
+from kgray.derivation.view import View
+from kgray.errors import Ambiguous, InputError, NotFound, Stopped
+from kgray.graph import Hit
+from kgray.ingest.loop import Loop, Parts
+from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.memory.queueing import (
+    Done,
+    Intake,
+    Item,
+    OnStep,
+    Stop,
+    carry_out,
+    ignore,
+    never,
+    queued_at,
+    refusals_of,
+)
+from kgray.memory.reports import History, Report
+from kgray.memory.showing import matches
+from kgray.ports import FailedEpisode, GraphView, GroupCounts, SearchScope
+from kgray.records import GROUP_NAME, Draft, Episode, Operation, OperationKind
+from kgray.search import Context, Filters, Query
+from kgray.search import context as build_context
+from kgray.search import search as find_hits
+from kgray.times import Instant
+
+Time = str | int | float | datetime
+_VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
+SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode")
+
+
+class Memory:
+    """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Take the parts over; `close` closes their store."""
+        self.parts = parts
+        self.store = parts.store
+        self._views: dict[tuple[str, Instant], View] = {}
+
+    # ------------------------------------------------------------------------------- adding
+
+    async def add(
+        self,
+        text: object,
+        *,
+        group: str,
+        at: Time | None = None,
+        speaker: str | None = None,
+        source: str = "default",
+        kind: str | None = None,
+        id: str | None = None,  # noqa: A002 - the field's name in every input format
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Report:
+        """Accept one episode and ingest what is pending.
+
+        text    a text; with kind "json" any JSON value, with "triples" the list of triples
+        at      when it was said; None = now, fixed at first acceptance
+        Raises InputError for what an input line would be refused for.
+        """
+        row = dict(metadata or {})
+        if clash := sorted(FIELDS & row.keys()):
+            raise InputError(f"metadata cannot name {clash[0]!r}: it is a field of its own", field="metadata")
+        row |= {"triples" if kind == "triples" else "text": text, "group": group, "source": source}
+        row |= {"at": at, "speaker": speaker, "kind": kind, "id": id}
+        return await self.add_many([draft_from({key: value for key, value in row.items() if value is not None})])
+
+    async def add_many(
+        self,
+        items: Iterable[Item | Mapping[str, Any]],
+        *,
+        group: str | None = None,
+        replace: bool = False,
+        accept_only: bool = False,
+        on_step: OnStep = ignore,
+        stop: Stop = never,
+    ) -> Report:
+        """Accept drafts, rows or what the intake read, then ingest until nothing is pending.
+
+        group: for rows that name none. A row that cannot be used is in the report's refusals.
+        """
+        taken = Intake(self.store, replace=replace)
+        for item in self._items(items, group):
+            taken.take(item)
+            if stop():
+                break
+        stopped = stop()
+        taken.finish(complete=not stopped)
+        if accept_only or stopped:
+            return taken.report(Done(stopped=stopped))
+        return taken.report(await carry_out(self.parts, taken.queued, stop=stop, on_step=on_step))
+
+    async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
+        """Ingest everything that is pending, waiting for another process that does."""
+        done = await carry_out(self.parts, None, stop=stop, on_step=on_step)
+        return Report(committed=done.committed, failed=done.failed, stopped=done.stopped)
+
+    def check(self, items: Iterable[Item]) -> Report:
+        """Return what accepting would refuse, conflicting ids included; accepts nothing."""
+        return Report(refusals=tuple(refusals_of(self.store, items)))
+
+    async def preview(self, drafts: Iterable[Draft]) -> AsyncIterator[dict[str, Any]]:
+        """Yield what each draft would change in the store as it is (dump rows with "op"); accepts nothing."""
+        async for row in Loop(self.parts).preview(drafts):
+            yield row
+
+    async def retry(
+        self,
+        *,
+        group: str | None = None,
+        episodes: Sequence[str] = (),
+        on_step: OnStep = ignore,
+        stop: Stop = never,
+    ) -> Report:
+        """Take failed episodes up again (all, or those with these ids, ours or the client's)."""
+        if group is not None:
+            _checked_group(group)
+        count = self.store.retry(group, episodes, now=times.now())
+        report = await self.ingest(on_step=on_step, stop=stop)
+        return Report(
+            accepted=count, committed=report.committed, failed=report.failed, stopped=report.stopped
+        )
+
+    # ------------------------------------------------------------------------------ reading
+
+    async def search(
+        self,
+        query: str,
+        *,
+        group: str,
+        as_of: Time | None = None,
+        known_at: Time | None = None,
+        scopes: Sequence[SearchScope] = SCOPES,
+        limit: int = 10,
+        recipe: str = "hybrid",
+        filters: Filters | None = None,
+    ) -> list[Hit]:
+        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now)."""
+        asked = _query(query, group, as_of, known_at, scopes, limit, recipe, filters)
+        view = self._view_at(group, asked.known_at)
+        return await find_hits(self.store, self.parts.embedder, asked, view=view)
+
+    async def context(
+        self,
+        query: str,
+        *,
+        group: str,
+        tokens: int = 1500,
+        as_of: Time | None = None,
+        known_at: Time | None = None,
+        filters: Filters | None = None,
+    ) -> Context:
+        """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`."""
+        asked = _query(query, group, as_of, known_at, SCOPES, 10, "hybrid", filters)
+        view = self._view_at(group, asked.known_at)
+        return await build_context(self.store, self.parts.embedder, asked, tokens=tokens, view=view)
+
+    async def history(self, name_or_id: str, *, group: str, known_at: Time | None = None) -> History:
+        """Return every span of an entity's facts, in order of their start.
+
+        Raises NotFound, and Ambiguous where several entities bear the name.
+        """
+        _checked_group(group)
+        with self.store.reading():
+            view: GraphView = self._view_at(group, _instant(known_at, "known_at")) or self.store.view(group)
+            entity = view.entities([self._entity(group, name_or_id)])
+            if not entity:
+                raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
+            facts = view.facts_at([entity[0].id], None, None)
+            facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
+            ends = list(dict.fromkeys(end for f in facts for end in (f.source, f.target) if end is not None))
+            names = {found.id: found.name for found in view.entities(ends)}
+            clients = view.supporters(sorted({episode for f in facts for episode in f.episodes}))
+        return History(group=group, entity=entity[0], facts=tuple(facts), names=names, clients=clients)
+
+    async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
+        """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
+        _checked_group(group)
+        with self.store.reading():
+            found = self.store.find(group, identifier)
+            if not found:
+                raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
+            view = self._derived(group, None)
+            episodes = list(self.store.episode_rows(group))
+            return matches(found, view, episodes)
+
+    async def dump(self, *, group: str, known_at: Time | None = None) -> list[str]:
+        """Return the lines of the whole graph, sorted, without their newlines."""
+        _checked_group(group)
+        moment = _instant(known_at, "known_at")
+        with self.store.reading():
+            return dumping.lines(dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment)))
+
+    async def dump_hash(self, *, group: str, known_at: Time | None = None) -> str:
+        """Return the SHA-256 of the dump, in hex."""
+        _checked_group(group)
+        moment = _instant(known_at, "known_at")
+        with self.store.reading():
+            return dumping.digest(dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment)))
+
+    async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group."""
+        if group is not None:
+            _checked_group(group)
+        return self.store.counts(group)
+
+    async def groups(self) -> dict[str, GroupCounts]:
+        """Return the groups with their counts."""
+        return self.store.counts()
+
+    async def failures(self, *, group: str | None = None) -> list[FailedEpisode]:
+        """Return the failed episodes with their reasons."""
+        if group is not None:
+            _checked_group(group)
+        return self.store.failures(group)
+
+    async def verify(self, group: str) -> list[str]:
+        """Compare the stored index with a derivation from the records; one line for each difference."""
+        _checked_group(group)
+        with self.store.reading():
+            view, stored, counts = self._derived(group, None), self.store.view(group), self.store.counts(group)
+            facts, entities = view.all_facts(), view.all_entities()
+            held = counts.get(group, GroupCounts())
+            lines = [
+                f"{held_now} {what} are stored, {len(derived)} follow from the records"
+                for what, held_now, derived in (
+                    ("entities", held.entities, entities),
+                    ("facts", held.facts, facts),
+                )
+                if held_now != len(derived)
+            ]
+            stored_facts = {fact.id: fact for fact in stored.facts([fact.id for fact in facts])}
+            lines += [f"fact {fact.id} differs" for fact in facts if stored_facts.get(fact.id) != fact]
+            stored_entities = {entity.id: entity for entity in stored.entities([e.id for e in entities])}
+            return lines + [f"entity {e.id} differs" for e in entities if stored_entities.get(e.id) != e]
+
+    # ---------------------------------------------------------------------------- correcting
+
+    async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
+        """Say that two entities are one (R16). Raises NotFound for an id that is not there."""
+        return await self._correct(group, "merge", stop, entities=(first, second))
+
+    async def split(
+        self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
+    ) -> dict[str, Any]:
+        """Say that the mentions with these surfaces are another entity (R16)."""
+        if not surfaces:
+            raise InputError("no surface: say which names are another entity", field="surface")
+        return await self._correct(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
+
+    async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
+        """Take a merge or a split back."""
+        return await self._correct(group, "undo", stop, target=sequence)
+
+    async def retract(
+        self,
+        *,
+        group: str,
+        episodes: Sequence[str] = (),
+        source: str | None = None,
+        everything: bool = False,
+        stop: Stop = never,
+    ) -> dict[str, Any]:
+        """End the part of episodes in what is derived; `known_at` before it still sees them (R25)."""
+        return await self._take_out("retract", group, episodes, source, everything, stop)
+
+    async def remove(
+        self,
+        *,
+        group: str,
+        episodes: Sequence[str] = (),
+        source: str | None = None,
+        everything: bool = False,
+        stop: Stop = never,
+    ) -> dict[str, Any]:
+        """Erase episodes with every trace of them (R25); "compacted" is False where a reader prevents it now."""
+        return await self._take_out("remove", group, episodes, source, everything, stop)
+
+    async def _take_out(
+        self,
+        kind: OperationKind,
+        group: str,
+        episodes: Sequence[str],
+        source: str | None,
+        everything: bool,  # noqa: FBT001 - private, called twice
+        stop: Stop,
+    ) -> dict[str, Any]:
+        if sum((bool(episodes), source is not None, everything)) != 1:
+            raise InputError("say which episodes: their ids, or a source, or everything; one of these")
+        zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
+        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        result = await self._correct(group, kind, stop, **chosen)
+        done = zeros | {key: value for key, value in result.items() if key in zeros or key == "sequence"}
+        if kind == "remove":
+            done["compacted"] = self.store.compact()
+        return done
+
+    async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
+        _checked_group(group)
+        await carry_out(self.parts, {}, stop=stop)
+        operation = Operation(group=group, kind=kind, **what)
+        for entity in operation.entities:
+            if not any(found == "entity" for found, _ in self.store.find(group, entity)):
+                raise NotFound(f"group {group} has no entity {entity!r}")
+        if kind in ("retract", "remove") and not self._touches(operation):
+            return {}
+        sequence = self.store.request(operation, now=times.now())
+        self._views.clear()
+        await carry_out(self.parts, queued_at(group, [sequence]), stop=stop)
+        result = self.store.result(group, sequence)
+        if result is None:
+            raise Stopped(f"stopped before {kind} {sequence} was carried out; it is kept: run `kgray add` to go on")
+        if "error" in result:
+            raise InputError(str(result["error"]))
+        return {"sequence": sequence, **result}
+
+    def _touches(self, operation: Operation) -> bool:
+        found = self.store.sequences(
+            operation.group,
+            ids=operation.episodes,
+            source=operation.source,
+            everything=operation.everything,
+        )
+        return bool(found)
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
+        defaults = Defaults(group=group)
+        for number, item in enumerate(items, 1):
+            if not isinstance(item, Mapping):
+                yield item
+                continue
+            try:
+                yield draft_from(item, defaults)
+            except InputError as error:
+                yield Refusal(file="<items>", line=number, field=error.field, reason=str(error))
+
+    def _view_at(self, group: str, known_at: Instant | None) -> View | None:
+        """Return the graph as known then; None = as known now, which the store holds derived."""
+        if known_at is None or known_at >= self.store.last_recorded(group):
+            return None
+        view = self._views.pop((group, known_at), None) or self._derived(group, known_at)
+        self._views[group, known_at] = view
+        for key in list(self._views)[:-_VIEWS]:
+            del self._views[key]
+        return view
+
+    def _derived(self, group: str, known_at: Instant | None) -> View:
+        def read(sequences: Sequence[int]) -> list[Episode]:
+            wanted = set(sequences)
+            return [row for row in self.store.episode_rows(group, known_at) if row.sequence in wanted]
+
+        return View(self.store.records(group, known_at), read)
+
+    def _entity(self, group: str, name_or_id: str) -> str:
+        for kind, identifier in self.store.find(group, name_or_id):
+            if kind == "entity":
+                return identifier
+        named = self.store.entities_named(group, name_or_id)
+        if not named:
+            raise NotFound(f"group {group} has no entity {name_or_id!r}")
+        if len(named) > 1:
+            ids = ", ".join(f"{entity.id} ({entity.name})" for entity in named)
+            raise Ambiguous(f"{name_or_id!r} is the name of {len(named)} entities; say which id: {ids}")
+        return named[0].id
+
+    # ----------------------------------------------------------------------------- lifetime
+
+    def close(self) -> None:
+        """Release the store; idempotent."""
+        self._views.clear()
+        self.store.close()
+
+    async def __aenter__(self) -> Self:
+        """Return this memory."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def __enter__(self) -> Blocking:
+        """Return the blocking twin: the same verbs, without `await`."""
+        return Blocking(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class Blocking:
+    """The verbs of a Memory for code that does not await; not for use inside a running event loop."""
+
+    def __init__(self, memory: Memory) -> None:
+        """Wrap a memory."""
+        self._memory = memory
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        """Return a verb that runs to its end."""
+        method = getattr(self._memory, verb)
+
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and gives
+            answer = method(*args, **kwargs)
+            return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
+
+        return run
+
+
+# ---------------------------------------------------------------------------------- arguments
+
+
+def _checked_group(group: str) -> None:
+    if not GROUP_NAME.fullmatch(group):
+        raise InputError(f"group {group[:80]!r} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
+
+
+def _instant(value: Time | None, field: str) -> Instant | None:
+    if value is None:
+        return None
+    try:
+        return times.parse(value)[0]
+    except ValueError as error:
+        raise InputError(f"{field}: {error}", field=field) from None
+
+
+def _query(
+    text: str,
+    group: str,
+    as_of: Time | None,
+    known_at: Time | None,
+    scopes: Sequence[SearchScope],
+    limit: int,
+    recipe: str,
+    filters: Filters | None,
+) -> Query:
+    return Query(
+        text=text,
+        group=group,
+        as_of=_instant(as_of, "as_of"),
+        known_at=_instant(known_at, "known_at"),
+        scopes=tuple(scopes),
+        limit=limit,
+        recipe=recipe,
+        filters=filters or Filters(),
+    )

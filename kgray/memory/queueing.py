@@ -1,0 +1,230 @@
+"""Taking input into the log in short transactions, and having what is pending carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kgray import times
+from kgray.errors import Locked
+from kgray.ingest.loop import Loop, Parts
+from kgray.intake import Refusal, Submitted
+from kgray.memory.reports import Report
+from kgray.ports import Acceptance, Store
+from kgray.records import Draft, Operation
+
+Item = Draft | Submitted | Refusal
+Stop = Callable[[], bool]
+OnStep = Callable[[str, int, str], None]
+MAX_ROWS = 500  # drafts of one accepting transaction ...
+MAX_CHARACTERS = 4 << 20  # ... and their text: what is held of the input at once
+_PAUSE_S = 0.1  # between two looks at what another process has done
+
+
+def never() -> bool:
+    """Never stop."""
+    return False
+
+
+def ignore(group: str, sequence: int, outcome: str) -> None:
+    """Take no notice of a step."""
+
+
+@dataclass(slots=True)
+class Queued:
+    """What a submission put into the order of one group, or found waiting there."""
+
+    sequences: list[int] = field(default_factory=list)  # accepted by it
+    last: int = 0  # the last to wait for, duplicates included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What was carried out. stopped: a signal came first."""
+
+    committed: int = 0
+    failed: int = 0
+    stopped: bool = False
+
+
+class Intake:
+    """Accepts items batch by batch and keeps count."""
+
+    def __init__(self, store: Store, *, replace: bool = False) -> None:
+        """`replace`: a taken id with other content is replaced; so is what a text file no longer holds."""
+        self.queued: dict[str, Queued] = {}
+        self._store = store
+        self._replace = replace
+        self._batch: list[Submitted] = []
+        self._characters = 0
+        self._counts = {"accepted": 0, "duplicate": 0, "untimed": 0, "retracted": 0}
+        self._refusals: list[Refusal] = []
+        self._whole: dict[tuple[str, str], set[str]] = {}  # (group, source) of text files -> ids they hold
+
+    def take(self, item: Item) -> None:
+        """Take one item; what was taken is durable after `flush`."""
+        if isinstance(item, Refusal):
+            self._refusals.append(item)
+            return
+        if isinstance(item, Draft):
+            item = Submitted(draft=item, file="", line=None)
+        self._batch.append(item)
+        self._characters += len(item.draft.text)
+        if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Accept what is held, in one transaction."""
+        if not self._batch:
+            return
+        answers = self._store.accept(
+            [item.draft for item in self._batch], now=times.now(), replace=self._replace
+        )
+        for item, answer in zip(self._batch, answers, strict=True):
+            self._note(item, answer)
+        self._batch, self._characters = [], 0
+
+    def finish(self, *, complete: bool) -> None:
+        """Accept the rest; with `replace`, retract what the text files no longer hold.
+
+        complete: False = the input was not read to its end, so nothing is known to be gone from it.
+        """
+        self.flush()
+        if not (self._replace and complete):
+            return
+        for (group, source), held in sorted(self._whole.items()):
+            gone = [id_ for id_ in standing_ids(self._store, group, source) if id_ not in held]
+            if gone:
+                operation = Operation(group=group, kind="retract", episodes=tuple(gone))
+                sequence = self._store.request(operation, now=times.now())
+                self._queue(group).last = sequence
+                self._counts["retracted"] += len(gone)
+
+    def report(self, done: Done) -> Report:
+        """Return the counts so far, with what was carried out."""
+        return Report(
+            **self._counts,
+            committed=done.committed,
+            failed=done.failed,
+            stopped=done.stopped,
+            refusals=tuple(self._refusals),
+        )
+
+    def _queue(self, group: str) -> Queued:
+        return self.queued.setdefault(group, Queued())
+
+    def _note(self, item: Submitted, answer: Acceptance) -> None:
+        if item.whole:
+            self._whole.setdefault((item.draft.group, item.draft.source), set()).add(answer.id)
+        if answer.status == "conflict":
+            self._refusals.append(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
+            return
+        queue = self._queue(item.draft.group)
+        queue.last = max(queue.last, answer.sequence or 0)
+        self._counts[answer.status] += 1
+        if answer.status == "accepted":
+            self._counts["untimed"] += not answer.timed
+            if answer.sequence is not None:
+                queue.sequences.append(answer.sequence)
+
+
+def standing_ids(store: Store, group: str, source: str) -> list[str]:
+    """Return the ids of a source's live episodes, in any state, in the group's order."""
+    found: dict[int, str] = {}
+    sequences = store.sequences(group, source=source)
+    found |= {episode.sequence: episode.id for episode in store.view(group).episodes(sequences)}
+    for failed in store.failures(group):
+        if failed.episode.source == source:
+            found[failed.episode.sequence] = failed.episode.id
+    if set(sequences) - found.keys():
+        for waiting in store.pending(group, store.pending_count(group)):
+            if not isinstance(waiting, Operation) and waiting.source == source:
+                found[waiting.sequence] = waiting.id
+    return list(dict.fromkeys(found[sequence] for sequence in sorted(found)))
+
+
+def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
+    """Yield what accepting these items would refuse, conflicts with the store and among them included."""
+    seen: dict[str, str] = {}  # id -> content hash, of rows with a client id
+    for item in items:
+        if isinstance(item, Refusal):
+            yield item
+            continue
+        draft, file, line = (item.draft, item.file, item.line) if isinstance(item, Submitted) else (item, "", None)
+        if draft.client_id is None:
+            continue
+        held = seen.get(draft.id) or store.standing(draft.group, [draft.id]).get(draft.id)
+        seen[draft.id] = content = draft.content_sha256
+        if held is not None and held != content:
+            reason = f"id {draft.client_id!r} has other content: {held[:16]} is held, this is {content[:16]}"
+            yield Refusal(file=file, line=line, field="id", reason=reason)
+
+
+async def carry_out(
+    parts: Parts, queued: Mapping[str, Queued] | None, *, stop: Stop = never, on_step: OnStep = ignore
+) -> Done:
+    """Carry out all that is pending; where another process ingests, wait until `queued` is.
+
+    queued None: all that is pending now. Should the other process end first, this one goes on.
+    Raises Unavailable where a model is out of reach.
+    """
+    waited: Mapping[str, Queued] | None = None
+    while True:
+        try:
+            with parts.store.writing():
+                before = _done_elsewhere(parts.store, waited or {})
+                totals = await Loop(parts).run(stop=stop, on_step=on_step)
+        except Locked:
+            if waited is None:
+                waited = _all_pending(parts.store) if queued is None else queued
+            if stop() or not _waiting(parts.store, waited):
+                done = _done_elsewhere(parts.store, waited)
+                return Done(committed=done.committed, failed=done.failed, stopped=stop())
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            return Done(
+                committed=before.committed + totals.committed,
+                failed=before.failed + totals.failed,
+                stopped=stop() and parts.store.pending_count() > 0,
+            )
+
+
+def _first_pending(store: Store, group: str) -> int | None:
+    waiting = store.pending(group, 1)
+    return waiting[0].sequence if waiting else None
+
+
+def _waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
+    return any(
+        (first := _first_pending(store, group)) is not None and first <= queue.last
+        for group, queue in queued.items()
+    )
+
+
+def _done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
+    """Return what became of those that another process has ended."""
+    committed = failed = 0
+    for group, queue in queued.items():
+        first = _first_pending(store, group)
+        ended = [sequence for sequence in queue.sequences if first is None or sequence < first]
+        if ended:
+            broken = {row.episode.sequence for row in store.failures(group)}
+            failed += sum(sequence in broken for sequence in ended)
+            committed += sum(sequence not in broken for sequence in ended)
+    return Done(committed=committed, failed=failed)
+
+
+def _all_pending(store: Store) -> dict[str, Queued]:
+    return {group: _queue_of(store, group) for group in store.pending_groups()}
+
+
+def _queue_of(store: Store, group: str) -> Queued:
+    waiting = store.pending(group, store.pending_count(group))
+    sequences = [item.sequence for item in waiting if not isinstance(item, Operation)]
+    return Queued(sequences, waiting[-1].sequence if waiting else 0)
+
+
+def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
+    """Return the queue that waits for these sequences of a group."""
+    return {group: Queued(last=max(sequences, default=0))}

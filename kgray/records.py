@@ -1,0 +1,395 @@
+"""What is stored, and its ids: semantics section 1, R19, R21.
+
+Everything here is recorded once and never rewritten; the graph (kgray/graph.py) is derived from
+it. Ids are UUIDv5, so the same input gets the same ids on every machine and in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+from kgray import times
+from kgray.times import Instant, Precision
+
+EpisodeKind = Literal["message", "text", "json", "triples"]
+EvidenceKind = Literal["holds", "ended", "denied"]
+State = Literal["accepted", "extracted", "committed", "failed"]
+ValueType = Literal["text", "number", "date", "boolean"]
+Place = tuple[int, int]  # (sequence, ordinal): where in the group's order something was recorded
+
+EPISODE_KINDS: tuple[EpisodeKind, ...] = ("message", "text", "json", "triples")
+GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+MAX_CLIENT_ID = 256
+MAX_RELATION = 64
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # worksAt, HTTPServer
+_PLAIN_DIGITS = 40  # numbers longer than this are written with an exponent
+_NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11")
+
+
+def canonical(value: object) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces, UTF-8 unescaped."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def make_id(*parts: object) -> str:
+    """Return the UUIDv5 of the parts; two different part lists never give the same text."""
+    return str(uuid.uuid5(_NAMESPACE, canonical(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a fact may point at instead of an entity; two are one where all fields are equal.
+
+    value   number: shortest decimal string · text: NFC, single spaces · date: ISO at its own
+            precision (2026, 2026-03, 2026-03-01, or an instant) · boolean: "true" or "false"
+    unit    upper-cased, or None
+    """
+
+    type: ValueType
+    value: str
+    unit: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Return the form of the dump."""
+        return {"type": self.type, "value": self.value, "unit": self.unit}
+
+    def shown(self) -> str:
+        """Return the text a person reads."""
+        return f"{self.value} {self.unit}" if self.unit else self.value
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Value:
+        """Return the value that `as_dict` wrote."""
+        return Value(data["type"], data["value"], data.get("unit"))
+
+
+def clean_text(text: str) -> str:
+    """Return NFC with single spaces: names and text values are compared in this form."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def clean_relation(text: str) -> str:
+    """Return a relation's name in UPPER_SNAKE (R18): "works at", "worksAt" and "WORKS-AT" are WORKS_AT.
+
+    Letters and digits of any script stay. Cleaning a clean name changes nothing.
+    Raises ValueError where no letter is left, or more than MAX_RELATION characters.
+    """
+    words = _WORD_BORDER.sub("_", unicodedata.normalize("NFKC", text)).upper()
+    # Twice: a few characters are compatibility forms again once they are upper-cased.
+    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in _settled_upper(words))
+    name = "_".join(part for part in "".join(kept).split("_") if part)
+    if not any(c.isalpha() for c in name):
+        raise ValueError(f"{text[:80]!r} names no relation: it has no letter")
+    if len(name) > MAX_RELATION:
+        raise ValueError(f"{text[:80]!r} is too long for a relation: at most {MAX_RELATION} characters")
+    return name
+
+
+def _settled_upper(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).upper())
+
+
+def clean_number(number: float | str | Decimal) -> str:
+    """Return the shortest decimal text of a number: 100.0, "1e2" and "100" are "100".
+
+    Raises ValueError for what is no finite number.
+    """
+    try:
+        sign, digits, exponent = Decimal(str(number).strip()).as_tuple()
+    except InvalidOperation:
+        raise ValueError(f"{str(number)[:80]!r} is not a number") from None
+    if not isinstance(exponent, int):
+        raise ValueError(f"{number!r} is not a finite number")
+    written = "".join(map(str, digits)).lstrip("0")
+    kept = written.rstrip("0")
+    if not kept:
+        return "0"
+    exponent += len(written) - len(kept)
+    shortest = Decimal((sign, tuple(map(int, kept)), exponent))
+    plain = max(len(kept), len(kept) + exponent, -exponent) <= _PLAIN_DIGITS
+    return format(shortest, "f" if plain else "E")
+
+
+def as_value(raw: object) -> Value:
+    """Return the value that JSON means: a string, number or boolean, or {"value", "type"?, "unit"?}.
+
+    Raises ValueError with the reason; of null, lists and objects without "value" too.
+    """
+    fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"value": raw}
+    inner, unit, kind = fields.get("value"), fields.get("unit"), fields.get("type")
+    if unit is not None and not isinstance(unit, str):
+        raise ValueError("a value's unit is a text")
+    if kind is None:
+        kind = {bool: "boolean", int: "number", float: "number"}.get(type(inner), "text")
+    unit = clean_text(unit or "").upper() or None
+    match kind, inner:
+        case "boolean", bool() | "true" | "false":
+            return Value("boolean", str(inner).lower(), unit)
+        case "number", int() | float() | str() if not isinstance(inner, bool):
+            return Value("number", clean_number(inner), unit)
+        case "date", str():
+            return Value("date", _date_text(inner), unit)
+        case "text", str() if text := clean_text(inner):
+            return Value("text", text, unit)
+        case ("boolean" | "number" | "date" | "text"), _:
+            raise ValueError(f"{str(inner)[:80]!r} is no value of type {kind}")
+    raise ValueError(f"{str(kind)[:80]!r} is no type of value: text, number, date, boolean")
+
+
+def _date_text(text: str) -> str:
+    instant, precision = times.parse_iso(text)
+    length = {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]
+    return str(times.show(instant))[:length]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An episode as submitted: validated, not yet accepted.
+
+    text            the words; for `json` and `triples` the canonical JSON of their content
+    reference_time  None = the time of first acceptance (R19)
+    metadata        canonical JSON object of the fields kgray does not know
+    """
+
+    group: str
+    source: str
+    kind: EpisodeKind
+    text: str
+    speaker: str | None = None
+    reference_time: Instant | None = None
+    client_id: str | None = None
+    metadata: str = "{}"
+
+    @property
+    def content_sha256(self) -> str:
+        """Hex digest of kind, speaker, text and, where given, the reference time (R19)."""
+        content = [self.kind, self.speaker, self.text, self.reference_time]
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+    @property
+    def id(self) -> str:
+        """The episode's id (R19): by the client's id, else by its content."""
+        if self.client_id is not None:
+            return make_id("episode", self.group, "client", self.client_id)
+        content = (self.source, self.content_sha256, self.reference_time)
+        return make_id("episode", self.group, "content", *content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One accepted raw unit; (group, sequence) names the row, `id` the live one."""
+
+    group: str
+    sequence: int
+    id: str
+    source: str
+    kind: EpisodeKind
+    text: str
+    reference_time: Instant
+    content_sha256: str
+    speaker: str | None = None
+    client_id: str | None = None
+    metadata: str = "{}"
+    state: State = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractedEntity:
+    """A name that an episode mentions. span: characters [from, to) in the episode's text."""
+
+    name: str
+    type: str = ""  # CamelCase label such as Person; "" = not known
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractedFact:
+    """What an episode says about one statement; indexes point into `Extraction.entities`.
+
+    Exactly one of target and value is set. valid_from None with kind "holds" = unknown start
+    ("always", R1); with "ended" and "denied" it is not used. valid_to: the stated end of "holds",
+    the instant of an "ended" (never None there). inferred: the start was read off the present
+    tense, or equals the reference time (R3).
+    """
+
+    source: int
+    relation: str  # UPPER_SNAKE, <= 64 characters
+    text: str  # one sentence
+    kind: EvidenceKind = "holds"
+    target: int | None = None
+    value: Value | None = None
+    valid_from: Instant | None = None
+    valid_to: Instant | None = None
+    from_precision: Precision | None = None
+    to_precision: Precision | None = None
+    inferred: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """All that the model said about one episode; kept whole.
+
+    The speaker of a message is entities[0] (R18). dropped: one line for each item of the answer
+    that failed validation (R24).
+    """
+
+    entities: tuple[ExtractedEntity, ...] = ()
+    facts: tuple[ExtractedFact, ...] = ()
+    dropped: tuple[str, ...] = ()
+    model: str = ""
+    prompts: tuple[str, ...] = ()  # hashes of the prompts that were used
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """A surface form in an episode and the entity it was resolved to when it was committed."""
+
+    sequence: int
+    ordinal: int
+    surface: str
+    entity: str  # the recorded entity id; merges and splits fold it when the graph is derived
+    type: str = ""
+    sentence: str = ""  # where it stood, cut to 240 characters: the entity's card (R21)
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One episode says something about one statement (section 3)."""
+
+    sequence: int
+    ordinal: int
+    statement: str  # the recorded statement id; derivation may fold or split it (R16)
+    variant: int
+    kind: EvidenceKind
+    relation: str  # as said
+    text: str
+    subject: int  # ordinal of the subject's mention in the same episode
+    object: int | None = None  # ordinal of the object's mention, or None beside a value
+    value: Value | None = None
+    valid_from: Instant | None = None
+    valid_to: Instant | None = None
+    from_precision: Precision | None = None
+    to_precision: Precision | None = None
+    inferred: bool = False
+    fact_group: int | None = None  # ordinal of the first evidence with the same text (R18)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """One aspect of a relation name in the group; the newest for an aspect holds (R17).
+
+    aspect  "cardinality": value is single | single_object | many | depends
+            "symmetric":   value is yes | no
+            "pair":        what `name` is to `other`: same_as | inverse_of | excludes | independent
+    """
+
+    sequence: int
+    ordinal: int
+    name: str
+    aspect: Literal["cardinality", "symmetric", "pair"]
+    value: str
+    judge: str  # "ontology", or the model's id
+    other: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether two statements can both hold at one moment; a < b, recorded statement ids."""
+
+    sequence: int
+    ordinal: int
+    a: str
+    b: str
+    exclusive: bool
+    judge: str
+    reason: str = ""
+
+
+OperationKind = Literal["merge", "split", "undo", "retract", "remove"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A correction with its place in the group's order (R16, R25, R27).
+
+    merge           entities: the two ids, as asked
+    split           entities: (the id,), surfaces: those that are another entity; once carried out,
+                    moved: keys of the surfaces that left, made: the id they took, minted: whether
+                    that id is new, not one that a merge had folded away (R16)
+    undo            target: the sequence of the merge or split taken back
+    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes
+    """
+
+    group: str
+    sequence: int = 0  # given by the store
+    kind: OperationKind
+    entities: tuple[str, ...] = ()
+    surfaces: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    made: str = ""
+    minted: bool = False
+    target: int | None = None
+    episodes: tuple[str, ...] = ()
+    source: str | None = None
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeHead:
+    """What derivation needs of an episode: its place on both clocks."""
+
+    sequence: int
+    id: str
+    reference_time: Instant
+    recorded_at: Instant
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupRecords:
+    """The live records of one group, as of now or of an earlier record time; lists in order of place.
+
+    Only committed episodes that were not retracted, replaced or retried by then are in `heads`,
+    and only their mentions and evidence are listed. Rulings, verdicts and operations recorded by
+    then are listed whatever became of the episode that raised them.
+    recorded: record time of each sequence that rulings, verdicts and operations carry.
+    births:   recorded id of an entity or statement -> the place that made it.
+    """
+
+    group: str
+    heads: list[EpisodeHead] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    rulings: list[Ruling] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)  # merge, split, undo
+    recorded: dict[int, Instant] = field(default_factory=dict)
+    births: dict[str, Place] = field(default_factory=dict)
+    last_recorded: Instant = 0  # the group's newest record time
+
+
+def entity_id(group: str, place: Place) -> str:
+    """Id of the entity that the mention at `place` made."""
+    return make_id("entity", group, *place)
+
+
+def statement_id(group: str, place: Place) -> str:
+    """Id of the statement that the evidence at `place` made."""
+    return make_id("statement", group, *place)
+
+
+def fact_id(statement: str, place: Place, point: str) -> str:
+    """Id of the span that the evidence at `place` opened by a start, confirmation or end (R12)."""
+    return make_id("fact", statement, *place, point)

@@ -1,0 +1,159 @@
+"""The constructor: what a search found as text to put into a prompt, within a budget of tokens."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kgray.errors import InputError
+from kgray.graph import Entity, Fact, Hit, Scope
+from kgray.ports import Embedder, GraphView, Store
+from kgray.search.plan import Query
+from kgray.search.searcher import search
+from kgray.search.tokens import count_tokens
+from kgray.times import DAY, Instant, to_datetime
+
+MIN_TOKENS = 64  # the longest answer that holds no line fits
+CONTEXT_HITS = 60  # the paper takes 20 facts and 20 entities; the budget decides how many stand
+EXCERPT = 400  # characters of a raw episode
+_ALIASES = 5
+_LINE = 2000  # characters of a stored text that are looked at: no line of more helps a prompt
+_HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
+_NOTHING = "Nothing that this memory holds bears on the question."
+_NO_ROOM = "What this memory holds on the question does not fit here."
+_HEADS: tuple[tuple[Scope, str, str], ...] = (
+    (
+        "fact",
+        "FACTS",
+        "What memory holds on the question, and when it held or happened: FACT (Date range: from - to)",
+    ),
+    ("entity", "ENTITIES", "Who and what it is about: NAME (kind; also known as ...)"),
+    ("episode", "EPISODES", "What was said, word for word: [date] SPEAKER: TEXT"),
+)
+# A "<" that a reader could take for a tag's: blanks, slashes and signs that do not show may stand
+# before its name, and it may be one of the signs that look like it.
+_TAG_OPENS = re.compile(
+    r"[<\uff1c\ufe64\u2039\u3008]"
+    r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
+    r"[A-Za-z\uff21-\uff5a])"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """A text for a prompt.
+
+    tokens  count_tokens(text), never above the budget
+    hits    those that stand in the text, in its order
+    """
+
+    text: str
+    tokens: int
+    hits: tuple[Hit, ...]
+
+
+async def context(
+    store: Store, embedder: Embedder, query: Query, *, tokens: int = 1500, view: GraphView | None = None
+) -> Context:
+    """Search and write what was found, facts first, then entities, then excerpts of raw episodes.
+
+    Looks at max(query.limit, 60) hits. Raises InputError for a budget below 64 tokens, and what
+    `search` raises. Source of the template: Zep, arXiv 2501.13956, section 3.
+    """
+    if isinstance(tokens, bool) or tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
+    wide = replace(query, limit=max(query.limit, CONTEXT_HITS))
+    hits = await search(store, embedder, wide, view=view)
+    return write(hits, tokens, as_of=query.as_of, known_at=query.known_at)
+
+
+def write(
+    hits: Sequence[Hit], tokens: int, *, as_of: Instant | None = None, known_at: Instant | None = None
+) -> Context:
+    """Write hits, best first, within `tokens` (at least 64).
+
+    A line that does not fit is left out, and a later one may fit.
+    Sections stand in the order facts, entities, episodes, each only where it has a line. No stored
+    text can end its line or its section.
+    """
+    left = tokens
+    parts: list[str] = []
+    used: list[Hit] = []
+    moments = _moments(as_of, known_at)
+    for scope, tag, head in _HEADS:
+        frame = [*([] if parts else moments), head, f"<{tag}>", f"</{tag}>"]
+        room = left - sum(count_tokens(line) + 1 for line in frame)
+        lines: list[str] = []
+        for hit in hits:
+            if hit.scope != scope:
+                continue
+            line = _line(hit)
+            cost = count_tokens(line) + 1  # the newline
+            if cost <= room:
+                room -= cost
+                lines.append(line)
+                used.append(hit)
+        if lines:
+            left = room
+            parts += [*frame[:-1], *lines, frame[-1]]
+    text = "\n".join(parts) if parts else _NO_ROOM if hits else _NOTHING
+    return Context(text=text, tokens=count_tokens(text), hits=tuple(used))
+
+
+def safe(text: str) -> str:
+    """Return stored text as one line that holds no tag and no control character."""
+    shown = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in _cut(text, _LINE))
+    return _TAG_OPENS.sub("&lt;", " ".join(shown.split()))
+
+
+def dates(valid_at: Instant | None, invalid_at: Instant | None) -> str:
+    """Return `from - to`: days, or minutes where a span begins and ends on one day."""
+    same_day = valid_at is not None and invalid_at is not None and valid_at // DAY == invalid_at // DAY
+    start = "unknown" if valid_at is None else _shown(valid_at, minutes=same_day)
+    return f"{start} - {'present' if invalid_at is None else _shown(invalid_at, minutes=same_day)}"
+
+
+def _shown(instant: Instant, *, minutes: bool = False) -> str:
+    return to_datetime(instant).isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
+
+
+def _moments(as_of: Instant | None, known_at: Instant | None) -> list[str]:
+    said = []
+    if as_of is not None:
+        said.append(f"as of {_shown(as_of)}")
+    if known_at is not None:
+        said.append(f"as known on {_shown(known_at)}")
+    return [f"This is the state {', '.join(said)}."] if said else []
+
+
+def _line(hit: Hit) -> str:
+    if isinstance(hit.fact, Fact):
+        return f"- {safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
+    if isinstance(hit.entity, Entity):
+        return f"- {safe(hit.entity.name)}{_about(hit.entity)}"
+    said = f"[{_shown(hit.reference_time)}] " if hit.reference_time is not None else ""
+    who = f"{safe(hit.speaker)}: " if hit.speaker else ""
+    return f"- {said}{who}{_cut(safe(hit.text), EXCERPT)}"
+
+
+def _about(entity: Entity) -> str:
+    said = list(_described(entity))
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _described(entity: Entity) -> Iterator[str]:
+    if entity.labels:
+        yield ", ".join(safe(label) for label in entity.labels)
+    if entity.aliases:
+        more = ", ..." if len(entity.aliases) > _ALIASES else ""
+        yield "also known as " + ", ".join(safe(alias) for alias in entity.aliases[:_ALIASES]) + more
+
+
+def _cut(text: str, length: int) -> str:
+    """Return the beginning, cut at a space where there is one."""
+    if len(text) <= length:
+        return text
+    cut = text[:length]
+    return f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."

@@ -1,0 +1,105 @@
+"""A search: candidates by every method, ranks fused, hits built. No model is asked; the query is embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kgray.graph import Hit
+from kgray.ports import Embedder, GraphView, SearchScope, Store, Vector
+from kgray.search.candidates import Gathered, Reader, Row, by_meaning, by_words
+from kgray.search.hits import to_hits
+from kgray.search.neighbours import centre_of, reached, seeds_of, steps
+from kgray.search.plan import SCOPES, Query
+from kgray.search.rank import one_list, rrf
+from kgray.search.recipes import Method
+from kgray.search.rerank import rerank
+from kgray.times import now
+
+Found = dict[SearchScope, dict[Method, list[Row]]]
+Gather = Callable[[Reader, SearchScope, int], Gathered]
+_SEED_DEPTH = 12  # ranks of each method among which the seeds of graph steps are chosen
+
+
+async def search(
+    store: Store, embedder: Embedder, query: Query, *, view: GraphView | None = None
+) -> list[Hit]:
+    """Return what answers the query best, as one list (rank.one_list says how scopes mix).
+
+    view    what the graph knew at query.known_at; None = what it knows now
+
+    Facts are those that hold at `as_of`. Entities have no span: all that the view shows are searched.
+    With `as_of` given, episodes said after it are left out; with the default (now) none is.
+    Each scope is ranked on its own: BM25 and cosine over what the view shows, then graph steps from
+    the centre, the seeds and the entities of the best hits. A rank counts what shows, after filters.
+    All reads see one snapshot. An unknown group reads as empty.
+
+    Raises NotFound for a centre or a seed that the group does not have, ValueError for a `known_at`
+    without a view or a view of another group.
+    """
+    if query.known_at is not None and view is None:
+        raise ValueError("known_at needs a view of the graph as known then")
+    if view is not None and view.group != query.group:
+        raise ValueError(f"the view shows group {view.group}, the query asks {query.group}")
+    ways = query.ways
+    # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
+    text = query.text.encode("utf-8", "replace").decode()
+    vector: Vector | None = None
+    if "cosine" in ways.methods or ways.reranker == "mmr":
+        vector = (await embedder.embed([text]))[0]
+    moment = None if query.any_time else query.as_of if query.as_of is not None else now()
+    with store.reading():
+        shown = view if view is not None else store.view(query.group)
+        reader = Reader(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
+        return _answer(reader)
+
+
+def _answer(reader: Reader) -> list[Hit]:
+    found = _candidates(reader)
+    rows = {
+        scope: {row.id: row for ranked in by_method.values() for row in ranked}
+        for scope, by_method in found.items()
+    }
+    fused = {scope: rrf(_ids(by_method)) for scope, by_method in found.items()}
+    ordered = rerank(reader, fused, rows)
+    return to_hits(reader.view, one_list(ordered, reader.query.limit), rows)
+
+
+def _candidates(reader: Reader) -> Found:
+    """Return rows by scope and method, methods in their fixed order."""
+    found = _by_text(reader)
+    if "bfs" in reader.query.ways.methods:
+        given = list(dict.fromkeys([*centre_of(reader), *seeds_of(reader)]))
+        walked = steps(reader, given, {scope: _best(ranked) for scope, ranked in found.items()})
+        for scope, ranked in found.items():
+            ranked["bfs"] = reached(reader, walked, scope)
+    return found
+
+
+def _by_text(reader: Reader) -> Found:
+    """Gather by words and meaning: each scope its part of the limit, all of it where others fall short."""
+    limit, scopes = reader.query.limit, [scope for scope in SCOPES if scope in reader.query.scopes]
+    ways: list[tuple[Method, Gather]] = [("bm25", by_words), ("cosine", by_meaning)]
+    found: Found = {scope: {} for scope in scopes}
+    short: list[tuple[SearchScope, Method, Gather]] = []
+    for scope in scopes:
+        for method, gather in ways:
+            if method in reader.query.ways.methods:
+                gathered = gather(reader, scope, -(-limit // len(scopes)))
+                found[scope][method] = gathered.rows
+                if gathered.more and len(gathered.rows) < limit:
+                    short.append((scope, method, gather))
+    if short and sum(len(_best(ranked, None)) for ranked in found.values()) < limit:
+        for scope, method, gather in short:
+            found[scope][method] = gather(reader, scope, limit).rows
+    return found
+
+
+def _best(ranked: dict[Method, list[Row]], depth: int | None = _SEED_DEPTH) -> list[Row]:
+    """Return the rows by fused rank, of the first `depth` of each method."""
+    head = {method: found[:depth] for method, found in ranked.items()}
+    rows = {row.id: row for found in head.values() for row in found}
+    return [rows[item.id] for item in rrf(_ids(head))]
+
+
+def _ids(ranked: dict[Method, list[Row]]) -> dict[str, list[str]]:
+    return {method: [row.id for row in found] for method, found in ranked.items()}

@@ -1,0 +1,393 @@
+"""One frozen tree of settings, from TOML, then KGRAY_* variables, then arguments; the later wins.
+
+Every key is a row of a table below: its dataclass field says the type, the choices and the default.
+A key that nobody knows, or a value that a key does not take, is an error that names the key as it
+was typed and where. What the interface knows and this version has not built is NotBuilt.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_type_hints
+
+from kgray.errors import NotBuilt, SettingsError
+
+DATA_VARIABLE = "KGRAY_DATA"
+CONFIG_VARIABLE = "KGRAY_CONFIG"
+DEFAULT_DATA = Path("kgray-data")
+CONFIG_NAME = "kgray.toml"
+_PREFIX = "KGRAY_"
+_RELATIONS = "KGRAY_ONTOLOGY_RELATIONS_"
+_RELATION_KEYS = ("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of")
+_MAX_CONFIG = 1 << 20  # a settings file is a page; anything longer is another file by mistake
+
+
+class Secret:
+    """A text that no message, repr or traceback shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        """Wrap the text."""
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text, for the one call that needs it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        """Return stars."""
+        return "Secret('***')"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by the text."""
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        """Hash by the text."""
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Where the graph lives; all but `backend` are Neo4j's."""
+
+    backend: Literal["sqlite", "neo4j"] = "sqlite"
+    uri: str | None = None
+    user: str | None = None
+    password: Secret | None = None
+    password_file: Path | None = None
+    database: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Who extracts and judges."""
+
+    backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
+    script: Path | None = None
+    base_url: str | None = None
+    name: str | None = None
+    api_key: Secret | None = None
+    api_key_file: Path | None = None
+    timeout_s: float = 120.0
+    max_concurrency: int = 32
+    patience_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderSettings:
+    """Who turns texts into vectors. dimensions: None = the backend's own (hashing: 1024)."""
+
+    backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
+    base_url: str | None = None
+    name: str | None = None
+    api_key: Secret | None = None
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankerSettings:
+    """Who orders hits once more."""
+
+    backend: Literal["none", "bge", "http"] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """How many calls carry the steps of ingestion."""
+
+    extraction: Literal["combined", "separate"] = "combined"
+    resolution: Literal["batched", "per_node"] = "batched"
+    judging: Literal["relation", "statement"] = "relation"
+    reflect_rounds: int = 0
+    previous_episodes: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """Where the work runs. window: episodes in flight; state_mb: groups' state in memory."""
+
+    backend: Literal["local", "ray"] = "local"
+    address: str | None = None
+    window: int = 128
+    state_mb: int = 1024
+    chunk_episodes: int | None = None
+    chunk_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole tree. relations: the tables of [ontology.relations.NAME], checked by the ontology."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
+    reranker: RerankerSettings = field(default_factory=RerankerSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    relations: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "store": StoreSettings,
+    "model": ModelSettings,
+    "embedder": EmbedderSettings,
+    "reranker": RerankerSettings,
+    "pipeline": PipelineSettings,
+    "runtime": RuntimeSettings,
+}
+_TYPES: Mapping[str, Any] = {
+    f"{section}.{name}": kind
+    for section, cls in _SECTIONS.items()
+    for name, kind in get_type_hints(cls).items()
+}
+KEYS: tuple[str, ...] = tuple(_TYPES)
+_VARIABLES = {_PREFIX + key.upper().replace(".", "_"): key for key in KEYS}
+_SECRETS = frozenset(key for key, kind in _TYPES.items() if Secret in get_args(kind))
+# The least a number may be; others may be 1.
+_LEAST = {"pipeline.reflect_rounds": 0, "pipeline.previous_episodes": 0, "embedder.dimensions": 8}
+_MOST = {"embedder.dimensions": 65_536, "pipeline.previous_episodes": 1000, "pipeline.reflect_rounds": 10}
+
+
+def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return the data folder: as asked, else KGRAY_DATA, else ./kgray-data."""
+    return Path(asked or environ.get(DATA_VARIABLE) or DEFAULT_DATA)
+
+
+def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or here, where it is.
+
+    Raises SettingsError where one is named and is not there.
+    """
+    named = asked or environ.get(CONFIG_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            source = "--config" if asked else CONFIG_VARIABLE
+            raise SettingsError(f"{source} names {str(named)!r}, and there is no such file.")
+        return Path(named)
+    found = (path for path in (data / CONFIG_NAME, Path(CONFIG_NAME)) if path.is_file())
+    return next(found, None)
+
+
+def load(
+    config: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings; overrides are keys with a dot or an underscore (`model.script`, `model_script`).
+
+    A path in a settings file is relative to that file. Raises SettingsError.
+    """
+    values: dict[str, Any] = {}
+    relations: dict[str, dict[str, Any]] = {}
+    if config is not None:
+        _read_toml(config, values, relations)
+    _read_environ(os.environ if environ is None else environ, values, relations)
+    _read_overrides(overrides or {}, values, relations)
+    parts = {
+        section: cls(**{f.name: values[key] for f in fields(cls) if (key := f"{section}.{f.name}") in values})
+        for section, cls in _SECTIONS.items()
+    }
+    frozen = MappingProxyType({name: MappingProxyType(table) for name, table in relations.items()})
+    return Settings(**parts, relations=frozen)
+
+
+def unbuilt(settings: Settings) -> Iterator[str]:
+    """Yield one line for each value that the interface knows and this version has not built."""
+    asked = (
+        ("store.backend", settings.store.backend, ("sqlite",)),
+        ("model.backend", settings.model.backend, ("rules", "scripted")),
+        ("embedder.backend", settings.embedder.backend, ("hashing",)),
+        ("reranker.backend", settings.reranker.backend, ("none",)),
+        ("runtime.backend", settings.runtime.backend, ("local",)),
+        ("pipeline.extraction", settings.pipeline.extraction, ("combined",)),
+        ("pipeline.reflect_rounds", settings.pipeline.reflect_rounds, (0,)),
+    )
+    for key, value, built in asked:
+        if value not in built:
+            use = " or ".join(map(_quoted, built))
+            yield f"{key} = {_quoted(value)} is not built in this version of kgray: use {use}."
+
+
+def require_built(settings: Settings) -> None:
+    """Raise NotBuilt for the first value that this version has not built."""
+    for line in unbuilt(settings):
+        raise NotBuilt(line)
+
+
+# ------------------------------------------------------------------------------------- sources
+
+
+def _read_toml(config: Path, values: dict[str, Any], relations: dict[str, dict[str, Any]]) -> None:
+    try:
+        with config.open("rb") as file:
+            raw = file.read(_MAX_CONFIG + 1)
+        if len(raw) > _MAX_CONFIG:
+            raise SettingsError(f"{config} is longer than 1 MiB: it is no settings file.")
+        tree = tomllib.loads(raw.decode("utf-8-sig"))
+    except OSError as error:
+        raise SettingsError(f"{config} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{config} is not UTF-8 text.") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{config} is not valid TOML: {error}.") from None
+    for section, table in tree.items():
+        if section == "ontology":
+            _read_relations(table, str(config), relations)
+        elif section not in _SECTIONS:
+            raise SettingsError(_unknown(section, [*_SECTIONS, "ontology"], str(config)))
+        elif not isinstance(table, dict):
+            raise SettingsError(f"{section} in {config} is not a table: write [{section}] and its keys below it.")
+        else:
+            for name, value in table.items():
+                key = f"{section}.{name}"
+                if key not in _TYPES:
+                    raise SettingsError(_unknown(key, KEYS, str(config)))
+                values[key] = _checked(key, value, key, str(config), config.parent)
+
+
+def _read_relations(table: object, source: str, relations: dict[str, dict[str, Any]]) -> None:
+    if not isinstance(table, dict):
+        raise SettingsError(f"ontology in {source} is not a table: write [ontology.relations.NAME].")
+    for name in table:
+        if name != "relations":
+            raise SettingsError(_unknown(f"ontology.{name}", ["ontology.relations"], source))
+    tables = table.get("relations", {})
+    if not isinstance(tables, dict):
+        raise SettingsError(f"ontology.relations in {source} is not a table: write [ontology.relations.NAME].")
+    for name, keys in tables.items():
+        if not isinstance(keys, dict):
+            raise SettingsError(
+                f"ontology.relations.{name} in {source} is not a table: write [ontology.relations.{name}]."
+            )
+        relations.setdefault(name, {}).update(keys)
+
+
+def _read_environ(
+    environ: Mapping[str, str], values: dict[str, Any], relations: dict[str, dict[str, Any]]
+) -> None:
+    for variable in sorted(environ):
+        text = environ[variable]
+        if not variable.startswith(_PREFIX) or variable.startswith("KGRAY_TEST_"):
+            continue
+        if variable in (DATA_VARIABLE, CONFIG_VARIABLE):
+            continue
+        if variable.startswith(_RELATIONS):
+            name, key = _relation_variable(variable)
+            relations.setdefault(name, {})[key] = _relation_value(variable, key, text)
+        elif variable not in _VARIABLES:
+            raise SettingsError(_unknown(variable, [*_VARIABLES, DATA_VARIABLE, CONFIG_VARIABLE], "the environment"))
+        elif text:  # set and empty is how shells and compose files say "not set"
+            key = _VARIABLES[variable]
+            values[key] = _checked(key, _from_text(key, text), variable, "the environment", None)
+
+
+def _relation_variable(variable: str) -> tuple[str, str]:
+    for key in _RELATION_KEYS:
+        name = variable.removeprefix(_RELATIONS).removesuffix(f"_{key.upper()}")
+        if name and len(name) < len(variable) - len(_RELATIONS):
+            return name, key
+    near = [f"{_RELATIONS}NAME_{key.upper()}" for key in _RELATION_KEYS]
+    raise SettingsError(_unknown(variable, near, "the environment"))
+
+
+def _relation_value(variable: str, key: str, text: str) -> object:
+    if key == "excludes":
+        return [name.strip() for name in text.split(",") if name.strip()]
+    if key == "symmetric":
+        if text.lower() not in ("true", "false"):
+            raise SettingsError(f"{variable} = {text!r} in the environment: use true or false.")
+        return text.lower() == "true"
+    return text
+
+
+def _read_overrides(
+    overrides: Mapping[str, Any], values: dict[str, Any], relations: dict[str, dict[str, Any]]
+) -> None:
+    spelled = {key.replace(".", "_"): key for key in KEYS}
+    for typed, value in overrides.items():
+        if typed in ("relations", "ontology_relations"):
+            _read_relations({"relations": value}, "the arguments", relations)
+            continue
+        key = spelled.get(typed.replace(".", "_"))
+        if key is None:
+            raise SettingsError(_unknown(typed, [*spelled], "the arguments"))
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = _checked(key, value, typed, "the arguments", None)
+
+
+# -------------------------------------------------------------------------------------- values
+
+
+def _unknown(typed: str, known: Iterable[str], source: str) -> str:
+    near = difflib.get_close_matches(typed, list(known), n=1, cutoff=0.0)
+    return f"{typed} in {source} is not a setting. The nearest one is {near[0]}."
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _kind(key: str) -> Any:  # noqa: ANN401 - a type, or a Literal of choices
+    """Return the type of a key without its None."""
+    kind = _TYPES[key]
+    options = get_args(kind)
+    return next(option for option in options if option is not type(None)) if type(None) in options else kind
+
+
+def _from_text(key: str, text: str) -> object:
+    """Return what a variable's text means for the type of its key; the text itself where it means nothing."""
+    kind = _kind(key)
+    try:
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+    except ValueError:
+        pass
+    return text
+
+
+def _checked(key: str, value: object, typed: str, source: str, folder: Path | None) -> object:
+    """Return a value in the type of its key. Raises SettingsError that names the key as typed."""
+    kind = _kind(key)
+    shown = "***" if key in _SECRETS else _quoted(value)[:120]
+    wrong = f"{typed} = {shown} in {source}: "
+    if kind in (int, float):
+        return _number(key, value, wrong, whole=kind is int)
+    if kind is Secret and isinstance(value, Secret):
+        return value
+    if kind is Path and isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise SettingsError(wrong + "a text in quotes is needed.")
+    if choices := get_args(kind):
+        if value not in choices:
+            raise SettingsError(wrong + f"use one of {', '.join(map(_quoted, choices))}.")
+        return value
+    if not value or "\0" in value:
+        raise SettingsError(wrong + "a text that is not empty is needed.")
+    if kind is Secret:
+        return Secret(value)
+    if kind is Path:
+        path = Path(value).expanduser()
+        return path if folder is None else folder / path
+    return value
+
+
+def _number(key: str, value: object, wrong: str, *, whole: bool) -> int | float:
+    least, most = _LEAST.get(key, 1), _MOST.get(key, 1_000_000)
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        raise SettingsError(wrong + f"a {'whole number' if whole else 'number'} from {least} to {most} is needed.")
+    return value if whole else float(value)

@@ -1,0 +1,1 @@
+"""Stores: the embedded one (SQLite)."""

@@ -1,0 +1,193 @@
+"""The two connections of a process to its file, and the transactions on them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kgray.errors import StaleWriter
+from kgray.stores import folder as folders
+from kgray.stores import statements as sql
+from kgray.stores.failing import explained
+from kgray.times import Instant
+
+SHIFT = 40  # key = no << SHIFT | n
+MASK = (1 << SHIFT) - 1
+Row = tuple[Any, ...]
+
+
+def key_of(no: int, n: int) -> int:
+    """Return the key of the n-th row of a group."""
+    return no << SHIFT | n
+
+
+def keys_of(no: int) -> tuple[int, int]:
+    """Return the first and the last key that a row of the group can have."""
+    return no << SHIFT, no << SHIFT | MASK
+
+
+class Database:
+    """One file, one connection that writes and one that reads.
+
+    Two, so that a snapshot held by a reader (R5) and a commit never meet in one transaction.
+    Threads of one process take turns at writing.
+    """
+
+    def __init__(self, path: Path, *, patience_s: float) -> None:
+        """Open the connections; `path` was checked by `folder.opened`."""
+        self.path = path
+        with explained(path):
+            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=32)
+            self._reader = folders.connect(path, patience_s=patience_s, cache_mb=64)
+        self._durable = True  # SQLite's own default: synchronous = FULL
+        self._turn = threading.RLock()
+        self._snapshots = 0
+        self._numbers: dict[str, int] = {}
+        self.epoch: int | None = None  # of this process's newest `writing()`
+
+    def close(self) -> None:
+        """Close both connections; the last of all processes folds the log into the file."""
+        with self._turn, explained(self.path):
+            self._reader.close(True)
+            self._writer.close()
+
+    # ------------------------------------------------------------------------------- writing
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[apsw.Connection]:
+        """Hold the file's one write lock; all or nothing.
+
+        durable: on the disk when this returns. Without it a power cut (not a kill) may lose it,
+        and never what came before: used for what can be asked of a model again.
+        """
+        with self._turn, explained(self.path):
+            if durable != self._durable:
+                self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
+                self._durable = durable
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                # SQLite has rolled back by itself after some errors (a full disk).
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                self._numbers.clear()
+                raise
+
+    def check_epoch(self, connection: apsw.Connection, *, needed: bool) -> None:
+        """Raise StaleWriter where another process took the folder after us (R23).
+
+        needed: also where this process never held it.
+        """
+        (stored,) = one(connection, sql.EPOCH)
+        if self.epoch != stored and (needed or self.epoch is not None):
+            raise StaleWriter(
+                f"this process no longer ingests {self.path.parent} (its epoch is {self.epoch}, the folder's {stored}): "
+                f"nothing was changed"
+            )
+
+    def group(self, connection: apsw.Connection, name: str) -> int:
+        """Return the group's number, making its row where it is new; a removed one gets its name back."""
+        no = self.known_group(connection, name)
+        if no is None:
+            connection.execute(sql.NEW_GROUP, (name, _digest(name)))
+            no = int(connection.last_insert_rowid())
+            # Kept only when the transaction ends well; see `transaction`.
+            self._numbers[name] = no
+        connection.execute(sql.NAME_GROUP, (name, no, name))
+        return no
+
+    def known_group(self, connection: apsw.Connection, name: str) -> int | None:
+        """Return the number of a group that was ever there, by the hash of its name."""
+        no = self._numbers.get(name)
+        if no is None:
+            row = one(connection, sql.GROUP_NUMBER, (_digest(name),))
+            if row is None:
+                return None
+            no = self._numbers[name] = int(row[0])
+        return no
+
+    def next_sequence(self, connection: apsw.Connection, no: int) -> int:
+        """Take the group's next sequence; part of the accepting transaction."""
+        return int(one(connection, sql.TAKE_SEQUENCE, (no,))[0])
+
+    def next_record_time(self, connection: apsw.Connection, no: int, now: Instant) -> Instant:
+        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
+        return int(one(connection, sql.TAKE_RECORD_TIME, (now, no))[0])
+
+    def take_epoch(self) -> None:
+        """Start a new fencing epoch, ours; every older writer is stale from now on."""
+        with self.transaction(durable=True) as connection:
+            self.epoch = int(one(connection, sql.NEW_EPOCH)[0])
+
+    def compact(self) -> bool:
+        """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it."""
+        with self._turn, explained(self.path):
+            if one(self._writer, sql.ERASED):
+                self._writer.execute("VACUUM")
+            if not self._cut_log():
+                return False
+            if one(self._writer, sql.ERASED):
+                self._writer.execute(sql.UNMARK_ERASED)
+                return self._cut_log()
+        return True
+
+    def _cut_log(self) -> bool:
+        """Fold the whole log into the file and make it empty. Readers are not waited for."""
+        busy, _, _ = one(self._writer, "PRAGMA wal_checkpoint(TRUNCATE)")
+        return not busy
+
+    # ------------------------------------------------------------------------------- reading
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold one snapshot for all reads inside; nests."""
+        if self._snapshots == 0:
+            with explained(self.path):
+                self._reader.execute("BEGIN")
+        self._snapshots += 1
+        try:
+            yield
+        finally:
+            self._snapshots -= 1
+            if self._snapshots == 0 and self._reader.in_transaction:
+                with explained(self.path):
+                    self._reader.execute("COMMIT")
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return all rows of a read."""
+        with explained(self.path):
+            return self._reader.execute(statement, values).fetchall()
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
+        """Return the first row of a read."""
+        with explained(self.path):
+            found: Row | None = one(self._reader, statement, values)
+            return found
+
+    def number(self, group: str) -> int | None:
+        """Return the number of a group, for a read; None where it was never there."""
+        with explained(self.path):
+            return self.known_group(self._reader, group)
+
+
+def many(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+    """Return all rows of a statement, which is run to its end: a write must be."""
+    return connection.execute(statement, values).fetchall()
+
+
+def one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - a row or None
+    """Return the first row or None."""
+    rows = connection.execute(statement, values).fetchall()
+    return rows[0] if rows else None
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,148 @@
+"""Make, check and open the file in a data folder; refuse what is not ours without touching it."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kgray.errors import StoreError
+from kgray.stores import schema
+from kgray.stores.failing import explained
+
+# secure-delete of FTS5 came with 3.41, contentless deletion with 3.43; older ones would keep erased words.
+_OLDEST_SQLITE = 3_043_000
+_HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
+
+
+def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> Path:
+    """Return the path of the folder's file, made or migrated where needed.
+
+    Raises StoreError for what is not ours, newer, damaged, or built with another embedder.
+    """
+    if apsw.SQLITE_VERSION_NUMBER < _OLDEST_SQLITE:
+        raise StoreError(
+            f"SQLite {apsw.sqlite_lib_version()} is too old for kgray: install apsw 3.50 or newer with its own SQLite"
+        )
+    path = folder / schema.FILE
+    with explained(path):
+        if not _there(path):
+            if not create:
+                raise StoreError(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
+            _make(path, embedder, dimensions)
+        _check_header(path)
+        _check_meta(path, embedder, dimensions, patience_s)
+    return path
+
+
+def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
+    """Return a connection for rows of ours: WAL, erased bytes zeroed, waiting its turn."""
+    connection = apsw.Connection(
+        str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256
+    )
+    connection.set_busy_timeout(int(patience_s * 1000))
+    for name, value in (
+        ("secure_delete", "ON"),
+        ("foreign_keys", "OFF"),
+        ("cache_size", -1024 * cache_mb),
+        # Some 80 commits with vectors between two checkpoints; the log is cut back to this size.
+        ("wal_autocheckpoint", 4000),
+        ("journal_size_limit", 64 << 20),
+        ("temp_store", "MEMORY"),  # a spilled sort must not leave words in a temporary file
+    ):
+        connection.pragma(name, value)
+    return connection
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _make(path: Path, embedder: str, dimensions: int) -> None:
+    """Make the file under another name and link it into place: it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=path.name + ".new-", dir=path.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        connection = apsw.Connection(name)
+        connection.pragma("page_size", schema.PAGE_BYTES)
+        connection.pragma("journal_mode", "wal")
+        schema.migrate(connection)
+        connection.execute(
+            "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?), ('epoch', 0)", (embedder, dimensions)
+        )
+        connection.close()
+        made.chmod(0o644)
+        _put(made, path)
+    finally:
+        for left in (made, Path(name + "-wal"), Path(name + "-shm")):
+            left.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def _put(made: Path, path: Path) -> None:
+    """Give the new file its name, unless another process was first."""
+    if path.exists() and path.stat().st_size == 0:
+        path.unlink()  # an empty file is no store, and nothing is lost with it
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            made.rename(path)
+
+
+def _check_header(path: Path) -> None:
+    """Read the header as plain bytes: opening a foreign file with SQLite could already change it."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    size = path.stat().st_size
+    if len(header) < _HEADER or header[:16] != b"SQLite format 3\0":
+        raise StoreError(
+            f"{path} is no kgray store, or it is damaged: choose another data folder, or restore it from a copy"
+        )
+    page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
+    if identity != schema.APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program: choose another data folder")
+    _check_version(path, version)
+    log = path.with_name(path.name + "-wal")
+    if (65536 if page == 1 else page) * pages > size and not (log.exists() and log.stat().st_size):
+        raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version > schema.VERSION:
+        raise StoreError(
+            f"{path} was written by a newer kgray (schema {version}; this one knows {schema.VERSION}): "
+            f"upgrade kgray"
+        )
+
+
+def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> None:
+    connection = connect(path, patience_s=patience_s, cache_mb=2)
+    try:
+        version = schema.version(connection)
+        _check_version(path, version)  # the log may hold a newer header than the file
+        rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
+        stored = dict(rows)
+        if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
+            raise StoreError(
+                f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {path.parent} was "
+                f"built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): set embedder.backend "
+                f"to that one, or start an empty data folder and add the episodes again"
+            )
+        if version < schema.VERSION:
+            schema.migrate(connection)
+    finally:
+        connection.close()

@@ -1,0 +1,72 @@
+"""The embedded store: one SQLite file in a data folder behind both faces of `ports.Store`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kgray.ports import Commit, Store
+from kgray.stores import applying, folder, lock, schema
+from kgray.stores.database import Database
+from kgray.stores.log import LogFace
+from kgray.stores.reading import ReadingFace
+from kgray.stores.vectors import VectorSets
+
+# How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
+# a compaction of a large file for seconds.
+PATIENCE_S = 30.0
+
+
+def open_sqlite(
+    folder: Path, *, embedder: str, dimensions: int, create: bool = True, patience_s: float = PATIENCE_S
+) -> SqliteStore:
+    """Open the store in a data folder, made or migrated where needed.
+
+    embedder    the embedder's identity, kept with the folder; dimensions: numbers a vector
+    create      False: a folder without a store is an error that names `kgray init`
+
+    Raises StoreError, with nothing changed, for what is not ours, newer, damaged, or built with
+    another embedder; Unavailable where another process holds the file beyond `patience_s`.
+    """
+    return SqliteStore(folder, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s)
+
+
+class SqliteStore(LogFace, ReadingFace):
+    """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
+
+    def __init__(self, path: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> None:
+        """See `open_sqlite`."""
+        self.folder = path
+        self.schema_version = schema.VERSION
+        self.dimensions = dimensions
+        file = folder.opened(
+            path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
+        )
+        self._db = Database(file, patience_s=patience_s)
+        self._vectors = VectorSets(self._db, dimensions)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the folder's ingest lock and a new fencing epoch. Raises Locked, naming the holder."""
+        with lock.held(self.folder):
+            self._db.take_epoch()
+            yield
+
+    def apply(self, commit: Commit) -> None:
+        """Apply one sequence: atomic, idempotent, durable. Raises StaleWriter for an older epoch."""
+        applying.apply(self._db, commit, self.dimensions)
+
+    def compact(self) -> bool:
+        """Make what was erased unreadable in the files; False where a reader prevents it now."""
+        return self._db.compact()
+
+    def close(self) -> None:
+        """Release files and memory; idempotent."""
+        self._vectors.clear()
+        self._db.close()
+
+
+def _is_a_store(store: SqliteStore) -> Store:
+    """Checked by the type checker: the class keeps the port's contract."""
+    return store

@@ -1,0 +1,66 @@
+"""The timeline's values: evidence as it sees it, and the spans it derives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kgray.records import EvidenceKind
+from kgray.times import Instant
+
+Said = tuple[Instant, int, int]  # (t_ref, sequence, ordinal): R6; [1:] is the evidence's place
+Point = Literal["start", "confirmation", "end"]
+
+
+@dataclass(frozen=True, slots=True)  # positional: a group's load makes 100,000 of them
+class Claim:
+    """One piece of evidence about one statement.
+
+    said      unique among all claims
+    start     holds: None = unknown ("always"); not used by the other kinds
+    end       holds: the stated end or None; ended: its instant, never None
+    inferred  the start was read off the present tense (R3); one equal to t_ref counts as such
+    recorded  record time (R4)
+    """
+
+    statement: str
+    said: Said
+    kind: EvidenceKind
+    start: Instant | None
+    end: Instant | None
+    inferred: bool
+    recorded: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One fact without its names: the statement held over [start, end) (R8-R12).
+
+    opened   the evidence that opened it, by its start, confirmation or end point
+    start    None = always
+    end      None = still; equal to `start` where it is kept as history only (R12)
+    ended    what ended it: the statement's own `ended`, the supporter whose stated end stands, the
+             rival's evidence that cut it, or what knew better; None while it is open
+    support  in order of `said`, the opener included
+    """
+
+    statement: str
+    opened: Claim
+    point: Point
+    start: Instant | None
+    end: Instant | None
+    ended: Claim | None
+    support: tuple[Claim, ...]
+
+
+class Rivals(Protocol):
+    """Which statements cannot hold at one moment; symmetric, and fixed for the life of a sweep."""
+
+    def cliques(self, statement: str) -> Sequence[Hashable]:
+        """Return the keys of its slots: all statements that share a key are mutual rivals."""
+        ...
+
+    def pairs(self, statement: str) -> Collection[str]:
+        """Return its further rivals, one by one: verdicts and excluding relations."""
+        ...

@@ -1,0 +1,204 @@
+"""Triples as input: `[{"source", "relation", "target", ...}]` to canonical JSON, and that to an Extraction.
+
+No model reads a triple: what the list says is what is recorded. The canonical form is the text of a
+`triples` episode, so its content hash does not depend on spelling (key order, spaces, epoch seconds
+or ISO 8601, "works at" or WORKS_AT).
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from kgray import times
+from kgray.errors import InputError
+from kgray.records import (
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    Value,
+    as_value,
+    canonical,
+    clean_relation,
+    clean_text,
+)
+from kgray.times import Instant, Precision
+
+MAX_TRIPLES = 10_000  # of one episode: it is one transaction
+MAX_NAME = 1_000  # characters of a name
+_SHOWN = {"year": 4, "month": 7, "day": 10, "instant": 27}
+_READ = frozenset({"source", "relation", "target", "value", "text", "valid_at", "invalid_at", "denied"})
+
+
+def normalise(items: object, reference_time: Instant | None = None) -> str:
+    """Return the canonical JSON of a list of triples.
+
+    An item keeps `valid_at` only where it was given: absent means the reference time, null an unknown
+    start. Keys that kgray does not know stay in the text and mean nothing. With a reference time, an
+    end is checked against the start that it gives. Raises InputError, its field `triples[i].key`.
+    """
+    if not isinstance(items, list | tuple):
+        raise InputError("triples must be a list", field="triples")
+    if not items:
+        raise InputError("the list of triples is empty", field="triples")
+    if len(items) > MAX_TRIPLES:
+        raise InputError(f"{len(items)} triples in one episode: at most {MAX_TRIPLES}", field="triples")
+    return canonical([_item(item, f"triples[{i}]", reference_time) for i, item in enumerate(items)])
+
+
+def to_extraction(text: str, reference_time: Instant) -> Extraction:
+    """Return what a canonical list of triples says: names in order of first appearance, one fact an item.
+
+    An item that says nothing (its end is not after the start that the reference time gives it) is
+    left out with a line in `dropped`.
+    """
+    ordinals: dict[str, int] = {}
+    facts: list[ExtractedFact] = []
+    dropped: list[str] = []
+    for number, item in enumerate(json.loads(text)):
+        try:
+            facts.append(_fact(item, ordinals, reference_time))
+        except InputError as error:
+            dropped.append(f"triples[{number}]: {error}")
+    entities = tuple(ExtractedEntity(name=name) for name in ordinals)
+    return Extraction(entities=entities, facts=tuple(facts), dropped=tuple(dropped), model="triples")
+
+
+def check_name(value: object, field: str) -> str:
+    """Return a clean name (NFC, single spaces). Raises InputError for what names nothing."""
+    if not isinstance(value, str):
+        raise InputError(f"{field} must be a text", field=field)
+    if any(unicodedata.category(c) in {"Cc", "Cs"} for c in value):
+        raise InputError(f"{field} contains a control character", field=field)
+    name = clean_text(value)
+    if not name:
+        raise InputError(f"{field} is an empty name", field=field)
+    if len(name) > MAX_NAME:
+        raise InputError(f"{field} has {len(name)} characters: at most {MAX_NAME}", field=field)
+    return name
+
+
+def read_time(value: object, field: str) -> tuple[Instant, Precision]:
+    """Return an instant and its precision. Raises InputError."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{field} must be ISO 8601 or epoch seconds", field=field)
+    try:
+        return times.parse(value)
+    except ValueError as error:
+        raise InputError(f"{field}: {str(error)[:200]}", field=field) from None
+
+
+# ------------------------------------------------------------------------------------- one item
+
+
+def _item(item: object, where: str, reference_time: Instant | None) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        raise InputError(f"{where} is not an object", field=where)
+    row: dict[str, Any] = {key: value for key, value in item.items() if key not in _READ}
+    row["source"] = check_name(item.get("source"), f"{where}.source")
+    row["relation"] = _relation(item.get("relation"), f"{where}.relation")
+    row |= _object(item, where)
+    if row.get("target", "").casefold() == row["source"].casefold():
+        raise InputError(f"{where}: source and target are the same name", field=f"{where}.target")
+    text = item.get("text")
+    if text is not None and (not isinstance(text, str) or "\0" in text):
+        raise InputError(f"{where}.text must be a text without U+0000", field=f"{where}.text")
+    if text and text.strip():
+        row["text"] = text.strip()
+    row |= _span(item, where, reference_time)
+    denied = item.get("denied", False)
+    if denied is not None and not isinstance(denied, bool):
+        raise InputError(f"{where}.denied must be true or absent", field=f"{where}.denied")
+    if denied:
+        row["denied"] = True
+    return row
+
+
+def _relation(value: object, field: str) -> str:
+    try:
+        return clean_relation(check_name(value, field))
+    except ValueError as error:
+        raise InputError(f"{field}: {error}", field=field) from None
+
+
+def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return {"target": name} or {"value": value}; the two spellings of a value are one."""
+    target, value = item.get("target"), item.get("value")
+    if target is not None and value is not None:
+        raise InputError(f"{where} has both a target and a value", field=f"{where}.value")
+    if isinstance(target, str):
+        return {"target": check_name(target, f"{where}.target")}
+    field = f"{where}.target" if value is None else f"{where}.value"
+    if value is None:
+        value = target
+    if value is None:
+        raise InputError(f"{where}.target is missing", field=field)
+    if isinstance(value, dict) and "value" not in value:
+        raise InputError(f"{field} is an object without \"value\"", field=field)
+    try:
+        read = as_value(value)
+    except ValueError as error:
+        raise InputError(f"{field}: {str(error)[:200]}", field=field) from None
+    if any(unicodedata.category(c) in {"Cc", "Cs"} for c in read.shown()):
+        raise InputError(f"{field} contains a control character", field=field)
+    return {"value": read.as_dict()}
+
+
+def _span(item: Mapping[str, Any], where: str, reference_time: Instant | None) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    start, end = reference_time, None
+    if "valid_at" in item:
+        row["valid_at"] = start = None
+        if item["valid_at"] is not None:
+            start, precision = read_time(item["valid_at"], f"{where}.valid_at")
+            row["valid_at"] = _shown(start, precision)
+    if item.get("invalid_at") is not None:
+        end, precision = read_time(item["invalid_at"], f"{where}.invalid_at")
+        row["invalid_at"] = _shown(end, precision)
+    if start is not None and end is not None and end <= start:
+        raise InputError(
+            f"{where}: the end is not after the start {times.show(start)}", field=f"{where}.invalid_at"
+        )
+    return row
+
+
+def _shown(instant: Instant, precision: Precision) -> str:
+    return str(times.show(instant))[: _SHOWN[precision]]
+
+
+def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Instant) -> ExtractedFact:
+    given = item.get("valid_at")
+    start, start_precision = times.parse(given) if given is not None else (None, None)
+    end, end_precision = times.parse(item["invalid_at"]) if "invalid_at" in item else (None, None)
+    stated = "valid_at" in item
+    if item.get("denied"):
+        return _told(item, ordinals, kind="denied")
+    if stated and start is None and end is not None:
+        return _told(item, ordinals, kind="ended", valid_to=end, to_precision=end_precision)
+    if not stated:
+        start = reference_time
+    if start is not None and end is not None and end <= start:
+        raise InputError("the end is not after the reference time, which is its start")
+    return _told(
+        item,
+        ordinals,
+        valid_from=start,
+        from_precision=start_precision,
+        valid_to=end,
+        to_precision=end_precision,
+        inferred=start == reference_time,  # a stated start equal to it counts as inferred (R3)
+    )
+
+
+def _told(item: Mapping[str, Any], ordinals: dict[str, int], **told: Any) -> ExtractedFact:  # noqa: ANN401
+    value = Value.from_dict(item["value"]) if "value" in item else None
+    source = ordinals.setdefault(item["source"], len(ordinals))
+    target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
+    shown = value.shown() if value is not None else item["target"]
+    words = item["relation"].replace("_", " ").lower()
+    text = item.get("text") or f"{item['source']} {words} {shown}"
+    return ExtractedFact(
+        source=source, relation=item["relation"], text=text, target=target, value=value, **told
+    )

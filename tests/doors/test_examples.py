@@ -1,0 +1,93 @@
+"""The shipped examples: they are well formed, they are understood, and the demo answers with the truth."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import kgray
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FILES = ("support.jsonl", "catalogue.jsonl", "team.jsonl")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_line_says_who_when_and_where(name):
+    rows = [json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
+
+    required = {"id", "at", "group", "source"}
+    assert [row["id"] for row in rows if not required <= row.keys()] == []
+    assert {row["group"] for row in rows} == {name.removesuffix(".jsonl")}
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    """Return a memory that has read all examples."""
+    with kgray.open(tmp_path_factory.mktemp("examples")) as opened:
+        for name in FILES:
+            rows = [json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
+            report = opened.add_many(rows)
+            assert (report.accepted, report.refused, report.failed) == (len(rows), 0, 0)
+        yield opened
+
+
+def test_nothing_of_the_examples_failed(memory):
+    assert {group: counts.failed for group, counts in memory.groups().items()} == {
+        "catalogue": 0,
+        "support": 0,
+        "team": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("group", "query", "moment", "answer"),
+    [
+        ("team", "Where does Alice Nguyen work?", "2025-10-01", "Lumen Systems"),
+        ("team", "Where does Alice Nguyen work?", "2026-02-01", "Harbor Analytics"),
+        ("team", "Where does Alice Nguyen work?", "2026-06-01", "Brightwater"),
+        ("team", "Where does Bruno Keller live?", "2025-10-31", "Zurich"),
+        ("team", "Where does Bruno Keller live?", "2025-11-01", "Lisbon"),
+        ("team", "Where does Dana Levy live?", "2025-12-15", "Oslo"),
+        ("team", "Where does Elena Rossi work?", "2025-12-15", "Harbor Analytics"),
+        ("team", "status of Project Aurora", "2026-02-01", "delayed"),
+        ("team", "status of Project Aurora", "2026-04-01", "completed"),
+        ("team", "Whom does Hugo Martin report to?", "2025-11-30", "Alice Nguyen"),
+        ("team", "Whom does Hugo Martin report to?", "2025-12-01", "Dana Levy"),
+        ("catalogue", "price of the LaserPro M28", "2025-11-28", "299 USD"),
+        ("catalogue", "price of the LaserPro M28", "2026-05-30", "279 USD"),
+        ("support", "Which printer did Martha Oduya buy?", "2026-02-21", "Kestrel LaserPro M28"),
+    ],
+)
+def test_the_first_hit_is_the_answer(memory, group, query, moment, answer):
+    hits = memory.search(query, group=group, scopes=("fact",), as_of=moment, limit=3)
+
+    assert hits[0].target == answer
+
+
+def test_the_demo_prints_what_changed_within_ten_seconds(tmp_path):
+    """`make demo` without its installation."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "demo.py", tmp_path / "demo"], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, time.monotonic() - begun < 10) == (0, True), done.stderr
+    parts = re.split(r"^=== .*$", done.stdout, flags=re.MULTILINE)
+    assert len(parts) == 8
+    for part, expected in (
+        (3, ["Lumen Systems", "Harbor Analytics", "Brightwater"]),
+        (4, ["299 USD", "279 USD"]),
+        (5, ["Haifa", "Oslo"]),
+    ):
+        answers = [text for text in re.split(r"^\$ .*$", parts[part], flags=re.MULTILINE)[1:]]
+        assert [word in text for word, text in zip(expected, answers, strict=True)] == [True] * len(expected)
+    assert "ghost images" in parts[6]
+    assert all(name in parts[7] for name in ("Lumen Systems", "Harbor Analytics", "Brightwater", "Berlin", "Lyon"))

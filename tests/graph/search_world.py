@@ -1,0 +1,221 @@
+"""A graph built by hand, commit by commit, in the real store: what the search tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kgray.backends.hashing import HashingEmbedder
+from kgray.graph import Entity, Fact
+from kgray.ports import Commit, Derived, NamedVector, Store
+from kgray.records import Draft, Evidence, Mention, Place, Value, entity_id, fact_id, statement_id
+from kgray.times import DAY, Instant, parse
+
+DAY_0 = parse("2026-01-01")[0]
+
+
+def day(number: int) -> Instant:
+    """Return the first instant of a numbered day."""
+    return DAY_0 + number * DAY
+
+
+@dataclass(kw_only=True)
+class World:
+    """Entities and facts by name; every call commits one episode, recorded on the day it is said."""
+
+    store: Store
+    embedder: HashingEmbedder
+    entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
+    facts: dict[tuple[str, str], Fact] = field(default_factory=dict)  # (group, text)
+    sequences: dict[str, int] = field(default_factory=dict)  # episode id -> sequence
+    recorded: dict[str, Instant] = field(default_factory=dict)  # group -> last record time
+
+    async def tell(
+        self,
+        group: str,
+        text: str,
+        at: Instant,
+        facts: Sequence[tuple[str, str, str | Value, str, Instant | None, Instant | None]] = (),
+        *,
+        ends: Sequence[tuple[str, Instant]] = (),
+        names: Sequence[tuple[str, str]] = (),
+        source: str = "default",
+        client_id: str | None = None,
+    ) -> str:
+        """Commit an episode and return its id.
+
+        facts   (subject, relation, object or value, wording, valid_at, invalid_at)
+        ends    (wording of an earlier fact, when it ended)
+        names   (entity, label) it mentions without a fact
+        """
+        draft = Draft(
+            group=group,
+            source=source,
+            kind="message",
+            text=text,
+            speaker="Ann",
+            reference_time=at,
+            client_id=client_id,
+        )
+        accepted = self.store.accept([draft], now=at)[0]
+        assert accepted.sequence is not None
+        self.sequences[accepted.id] = accepted.sequence
+        page = _Page(world=self, group=group, sequence=accepted.sequence, episode=accepted.id)
+        page.recorded = max(at, self.recorded.get(group, 0) + 1, self.store.last_recorded(group) + 1)
+        for name, label in names:
+            page.mention(name, label)
+        for subject, relation, target, wording, start, end in facts:
+            page.say(subject, relation, target, wording, start, end)
+        for wording, end in ends:
+            old = self.facts[group, wording]
+            page.changed[old.id] = replace(old, invalid_at=end, expired_at=page.recorded)
+        await page.commit(text)
+        self.recorded[group] = page.recorded
+        return accepted.id
+
+    def retract(self, group: str, episode: str, at: Instant) -> None:
+        """Retract one episode, softly, with the facts that it alone supports."""
+        from kgray.records import Operation
+
+        sequence = self.store.request(Operation(group=group, kind="retract", episodes=(episode,)), now=at)
+        gone = [
+            fact for (owner, _), fact in self.facts.items() if owner == group and fact.episodes == (episode,)
+        ]
+        self.recorded[group] = max(at, self.recorded[group] + 1, self.store.last_recorded(group) + 1)
+        with self.store.writing():
+            self.store.apply(
+                Commit(
+                    group=group,
+                    sequence=sequence,
+                    recorded_at=self.recorded[group],
+                    operation=Operation(group=group, sequence=sequence, kind="retract", episodes=(episode,)),
+                    result={"episodes": 1},
+                    retired=(self.sequences[episode],),
+                    derived=Derived(gone_facts=tuple(sorted(fact.id for fact in gone))),
+                )
+            )
+
+    def id_of(self, group: str, name: str) -> str:
+        """Return the id of an entity."""
+        return self.entities[group, name].id
+
+
+@dataclass(kw_only=True)
+class _Page:
+    """What one episode adds, until it is committed."""
+
+    world: World
+    group: str
+    sequence: int
+    episode: str
+    recorded: Instant = 0
+    births: list[tuple[str, Place]] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    changed: dict[str, Fact] = field(default_factory=dict)
+    named: list[NamedVector] = field(default_factory=list)
+    made: list[Entity] = field(default_factory=list)
+    shown: list[tuple[Place, str | None]] = field(default_factory=list)
+    texts: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def mention(self, name: str, label: str = "") -> int:
+        """Return the ordinal of a mention; a new name makes an entity."""
+        for known in self.mentions:
+            if known.surface == name:
+                return known.ordinal
+        place = (self.sequence, len(self.mentions))
+        if (self.group, name) not in self.world.entities:
+            entity = Entity(
+                id=entity_id(self.group, place), name=name, labels=(label,) if label else (), born=place
+            )
+            self.world.entities[self.group, name] = entity
+            self.births.append((entity.id, place))
+            self.made.append(entity)
+            self.texts.append(("name", entity.id, name))
+        entity = self.world.entities[self.group, name]
+        self.mentions.append(
+            Mention(sequence=self.sequence, ordinal=place[1], surface=name, entity=entity.id, type=label)
+        )
+        return place[1]
+
+    def say(
+        self,
+        subject: str,
+        relation: str,
+        target: str | Value,
+        wording: str,
+        start: Instant | None,
+        end: Instant | None,
+    ) -> None:
+        """Add evidence; a wording said before supports its fact, a new one makes a fact."""
+        left = self.mention(subject)
+        right = self.mention(target) if isinstance(target, str) else None
+        place = (self.sequence, len(self.evidence))
+        known = self.world.facts.get((self.group, wording))
+        statement = known.statement if known else statement_id(self.group, place)
+        self.evidence.append(
+            Evidence(
+                sequence=self.sequence,
+                ordinal=place[1],
+                statement=statement,
+                variant=0,
+                kind="holds",
+                relation=relation,
+                text=wording,
+                subject=left,
+                object=right,
+                value=target if isinstance(target, Value) else None,
+                valid_from=start,
+                valid_to=end,
+            )
+        )
+        self.shown.append((place, statement))
+        if known:
+            fact = replace(known, episodes=tuple(sorted({*known.episodes, self.episode})))
+        else:
+            self.births.append((statement, place))
+            self.texts.append(("statement", statement, wording))
+            fact = Fact(
+                id=fact_id(statement, place, "start"),
+                statement=statement,
+                source=self.world.id_of(self.group, subject),
+                relation=relation,
+                text=wording,
+                created_at=self.recorded,
+                value=target if isinstance(target, Value) else None,
+                target=self.world.id_of(self.group, target) if isinstance(target, str) else None,
+                valid_at=start,
+                invalid_at=end,
+                episodes=(self.episode,),
+            )
+        self.world.facts[self.group, wording] = self.changed[fact.id] = fact
+
+    async def commit(self, text: str) -> None:
+        """Embed and apply."""
+        self.texts.append(("episode", str(self.sequence), text))
+        vectors = await self.world.embedder.embed([words for _, _, words in self.texts])
+        named = tuple(
+            NamedVector(kind=kind, owner=owner, text="" if kind == "episode" else words, vector=vector)
+            for (kind, owner, words), vector in zip(self.texts, vectors, strict=True)
+        )
+        for fact in self.changed.values():
+            self.world.facts[self.group, fact.text] = fact
+        derived = Derived(
+            entities=tuple(sorted(self.made, key=lambda entity: entity.id)),
+            facts=tuple(sorted(self.changed.values(), key=lambda fact: fact.id)),
+            shown_entities=tuple(sorted((entity.id, entity.id) for entity in self.made)),
+            shown_statements=tuple(self.shown),
+        )
+        with self.world.store.writing():
+            self.world.store.apply(
+                Commit(
+                    group=self.group,
+                    sequence=self.sequence,
+                    recorded_at=self.recorded,
+                    births=tuple(self.births),
+                    mentions=tuple(self.mentions),
+                    evidence=tuple(self.evidence),
+                    vectors=named,
+                    derived=derived,
+                )
+            )

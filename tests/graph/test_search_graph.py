@@ -1,0 +1,271 @@
+"""Search on the real store: graph steps, filters, rerankers, folded entities, and enough candidates."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from search_world import World, day
+
+from kgray.backends.hashing import HashingEmbedder
+from kgray.graph import Entity
+from kgray.ports import Commit, Derived
+from kgray.records import Operation
+from kgray.search import Filters, Query, search
+from kgray.search.steps import walk
+from kgray.stores.sqlite import open_sqlite
+
+
+@pytest.fixture
+async def world(tmp_path):
+    """Build a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
+    embedder = HashingEmbedder(256)
+    store = open_sqlite(tmp_path, embedder=embedder.identity, dimensions=256, create=True)
+    made = World(store=store, embedder=embedder)
+    chain = ["Ann", "Ben", "Cleo", "Dan", "Eve"]
+    for at, (left, right) in enumerate(pairwise(chain)):
+        await made.tell(
+            "demo",
+            f"{left} met {right}.",
+            day(at),
+            client_id=f"m{at}",
+            source="chat" if at % 2 else "mail",
+            names=[(left, "Person")],
+            facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+        )
+    await made.tell(
+        "demo",
+        "Far away Olaf rows.",
+        day(9),
+        client_id="m9",
+        names=[("Olaf", "Sailor")],
+        facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
+    )
+    yield made
+    store.close()
+
+
+async def find(world, text="who", **how):
+    return await search(world.store, world.embedder, Query(text=text, group="demo", **how))
+
+
+async def facts(world, text="who", **how):
+    return [hit.text for hit in await find(world, text, scopes=("fact",), **how)]
+
+
+async def test_steps_from_a_centre_come_nearest_first(world):
+    """Two hops: facts at the centre, then facts at its neighbours; beyond that none."""
+    centre = world.id_of("demo", "Ann")
+    hits = await find(world, recipe="neighbours", centre=centre, scopes=("fact", "entity"))
+    assert [(hit.scope, hit.text, hit.methods) for hit in hits] == [
+        ("fact", "Ann knows Ben", {"bfs": 1}),
+        ("entity", "Ann", {"bfs": 1}),
+        ("fact", "Ben knows Cleo", {"bfs": 2}),
+        ("entity", "Ben", {"bfs": 2}),
+        ("entity", "Cleo", {"bfs": 3}),
+    ]
+
+
+@pytest.mark.parametrize("by", ["client", "ours"])
+async def test_recent_episodes_are_seeds_of_graph_steps(world, by):
+    """Zep, section 3.1: what was mentioned lately, and what lies around it, whatever the query says."""
+    seed = "m9" if by == "client" else world.facts["demo", "Olaf owns a boat"].episodes[0]
+    assert await facts(world, recipe="neighbours", seeds=(seed,)) == ["Olaf owns a boat"]
+    hits = await find(world, text="Ann", seeds=(seed,), scopes=("fact",), methods=("bm25", "bfs"))
+    assert {hit.text: hit.methods["bfs"] for hit in hits if "bfs" in hit.methods}["Olaf owns a boat"] == 1
+
+
+async def test_an_episode_without_facts_still_seeds_the_entities_it_made(world):
+    await world.tell("demo", "Pia waves.", day(10), names=[("Pia", "Person")], client_id="m10")
+    hits = await find(world, recipe="neighbours", seeds=("m10",))
+    assert [(hit.scope, hit.text) for hit in hits] == [("entity", "Pia")]
+
+
+async def test_the_best_hits_seed_graph_steps(world):
+    """Words find Ann knows Ben; the step from Ben finds what no word of the query says."""
+    hits = await find(world, text="Ann", scopes=("fact",), methods=("bm25", "bfs"))
+    assert [(hit.text, hit.methods) for hit in hits] == [
+        ("Ann knows Ben", {"bm25": 1, "bfs": 1}),
+        ("Ben knows Cleo", {"bfs": 2}),
+        ("Cleo knows Dan", {"bfs": 3}),
+    ]
+
+
+async def test_steps_go_only_over_what_held(world):
+    """On day 0 only Ann knows Ben: the walk ends there."""
+    centre = world.id_of("demo", "Ann")
+    assert await facts(world, recipe="neighbours", centre=centre, as_of=day(0)) == ["Ann knows Ben"]
+
+
+async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
+    """A hub's 300 newer facts cost no more than 10, and the other seed keeps its own."""
+    for start in range(0, 300, 60):
+        await world.tell(
+            "demo",
+            "crowd",
+            day(20 + start),
+            facts=[
+                ("Hub", "KNOWS", f"N{n}", f"Hub knows N{n}", day(20), None) for n in range(start, start + 60)
+            ],
+        )
+    view = world.store.view("demo")
+    seeds = [world.id_of("demo", "Hub"), world.id_of("demo", "Ann")]
+    walked = walk(view, seeds, day(900), hops=1, room=20, front=8)
+    assert sum(fact.text.startswith("Hub") for fact in walked.facts) == 10
+    assert walked.facts[-1].text == "Ann knows Ben"
+    assert len(await facts(world, recipe="neighbours", centre=seeds[0], limit=50, as_of=day(900))) == 50
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        pytest.param(Filters(relations=("OWNS",)), {"Olaf owns a boat"}, id="relation"),
+        pytest.param(Filters(labels=("Sailor",)), {"Olaf owns a boat"}, id="label"),
+        pytest.param(Filters(sources=("chat",)), {"Ben knows Cleo", "Dan knows Eve"}, id="source"),
+        pytest.param(
+            Filters(valid_at=(day(1), day(3))), {"Ben knows Cleo", "Cleo knows Dan"}, id="began-within"
+        ),
+        pytest.param(
+            Filters(created_at=(day(3), None)), {"Dan knows Eve", "Olaf owns a boat"}, id="learned-since"
+        ),
+        pytest.param(Filters(invalid_at=(None, None)), set(), id="ended"),
+        pytest.param(
+            Filters(relations=("KNOWS",), sources=("mail",)), {"Ann knows Ben", "Cleo knows Dan"}, id="both"
+        ),
+    ],
+)
+async def test_filters_narrow_facts(world, filters, found):
+    assert set(await facts(world, filters=filters)) == found
+
+
+async def test_a_filter_leaves_alone_the_scopes_it_does_not_name(world):
+    hits = await find(world, filters=Filters(labels=("Sailor",), sources=("chat",)), limit=100)
+    assert {hit.text for hit in hits if hit.scope == "entity"} == {"Olaf"}
+    assert {hit.text for hit in hits if hit.scope == "episode"} == {"Ben met Cleo.", "Dan met Eve."}
+    every = await find(world, filters=Filters(relations=("OWNS",)), limit=100)
+    assert len([hit for hit in every if hit.scope == "episode"]) == 5
+
+
+async def test_ended_facts_are_found_by_the_range_of_their_end_at_any_time(world):
+    await world.tell("demo", "Olaf sold it.", day(12), ends=[("Olaf owns a boat", day(12))])
+    asked = Filters(invalid_at=(day(11), day(13)))
+    assert await facts(world, filters=asked) == []
+    assert await facts(world, filters=asked, any_time=True) == ["Olaf owns a boat"]
+
+
+async def test_a_rare_fact_is_found_behind_hundreds_that_do_not_count(world):
+    """What is dropped after ranking (ended, filtered) must not make a search come back short."""
+    for start in range(0, 400, 100):
+        await world.tell(
+            "demo",
+            "log",
+            day(30),
+            facts=[
+                ("Kim", "VISITED", f"Town {n}", f"Kim visited Kim's town {n}", day(20), day(21))
+                for n in range(start, start + 100)
+            ],
+        )
+    await world.tell(
+        "demo",
+        "by the way",
+        day(31),
+        facts=[
+            (
+                "Kim",
+                "VISITED",
+                "Oslo",
+                "In the long run and all things considered Kim visited Oslo too",
+                day(31),
+                None,
+            )
+        ],
+    )
+    for recipe in ("lexical", "semantic", "hybrid"):
+        found = await facts(
+            world, text="Kim visited Kim's town", recipe=recipe, limit=1 if recipe == "lexical" else 5
+        )
+        assert "In the long run and all things considered Kim visited Oslo too" in found
+
+
+async def test_several_pieces_of_evidence_are_one_fact_at_its_best_rank(world):
+    for at in range(3):
+        await world.tell(
+            "demo",
+            f"again {at}",
+            day(15 + at),
+            facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
+        )
+    hits = await find(world, text="Olaf boat", recipe="lexical", scopes=("fact",))
+    assert [(hit.text, hit.methods, len(hit.episodes)) for hit in hits] == [
+        ("Olaf owns a boat", {"bm25": 1}, 4)
+    ]
+
+
+async def test_merged_entities_are_one_hit_at_the_best_rank(world):
+    """R16: recorded ids fold; the view decides what shows."""
+    await world.tell("demo", "O. Nord sails.", day(13), names=[("Olaf Nord", "Sailor")])
+    old, new = (world.entities["demo", name] for name in ("Olaf", "Olaf Nord"))
+    operation = Operation(group="demo", kind="merge", entities=(old.id, new.id))
+    sequence = world.store.request(operation, now=day(14))
+    folded = Entity(id=old.id, name="Olaf Nord", aliases=("Olaf",), labels=("Sailor",), born=old.born)
+    with world.store.writing():
+        world.store.apply(
+            Commit(
+                group="demo",
+                sequence=sequence,
+                recorded_at=world.store.last_recorded("demo") + 1,
+                operation=operation,
+                result={"sequence": sequence},
+                derived=Derived(
+                    entities=(folded,), gone_entities=(new.id,), shown_entities=((new.id, old.id),)
+                ),
+            )
+        )
+    hits = await find(world, text="Olaf", scopes=("entity",), recipe="lexical")
+    assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
+
+
+async def test_episode_mentions_puts_first_what_is_said_most(world):
+    """The paper's episode-mentions reranker: the number of supporting episodes is the score."""
+    for at in range(3):
+        await world.tell(
+            "demo",
+            f"again {at}",
+            day(15 + at),
+            facts=[("Cleo", "KNOWS", "Dan", "Cleo knows Dan", day(2), None)],
+        )
+    hits = await find(world, text="Ann knows Ben", recipe="mentions", scopes=("fact",), limit=3)
+    assert (hits[0].text, hits[0].score) == ("Cleo knows Dan", 4.0)
+    people = await find(world, text="Ann Ben", recipe="mentions", scopes=("entity",), limit=2)
+    assert {(hit.text, hit.score) for hit in people} == {("Cleo", 5.0), ("Dan", 5.0)}
+
+
+async def test_node_distance_orders_by_steps_from_the_centre(world):
+    """1 / (1 + distance): facts at Dan 1, one step away 1/2; what was not reached 0."""
+    hits = await find(
+        world, text="Ann knows Ben", recipe="nearby", centre=world.id_of("demo", "Dan"), scopes=("fact",)
+    )
+    assert {hit.text: hit.score for hit in hits} == {
+        "Cleo knows Dan": 1.0,
+        "Dan knows Eve": 1.0,
+        "Ben knows Cleo": 0.5,
+        "Ann knows Ben": 1 / 3,
+        "Olaf owns a boat": 0.0,
+    }
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+@pytest.mark.parametrize("scope", ["fact", "entity", "episode"])
+async def test_mmr_gives_every_candidate_once_with_values_that_never_rise(world, scope):
+    plain = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20)
+    hits = await find(world, text="Ann knows Ben", scopes=(scope,), limit=20, recipe="diverse")
+    assert {hit.id for hit in hits} == {hit.id for hit in plain}
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+async def test_the_limit_counts_the_whole_list_and_every_scope_gets_a_chance(world):
+    hits = await find(world, text="Ann knows Ben", limit=4)
+    assert len(hits) == 4
+    assert {hit.scope for hit in hits} == {"fact", "entity", "episode"}
+    assert len(await find(world, text="Ann knows Ben", limit=1)) == 1

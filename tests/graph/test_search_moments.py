@@ -1,0 +1,261 @@
+"""Search on the real store: what is true at a moment, as known at a moment, in one group."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from search_world import World, day
+
+from kgray.backends.hashing import HashingEmbedder
+from kgray.derivation.view import View
+from kgray.errors import NotFound
+from kgray.graph import Hit
+from kgray.records import Value
+from kgray.search import Query, context, count_tokens, search
+from kgray.stores.sqlite import open_sqlite
+
+HOSTILE = [
+    '"',
+    "'",
+    "NEAR(a b)",
+    "alice AND NOT beta",
+    "text:alice*",
+    "^alice",
+    "(",
+    "a OR",
+    "--",
+    "\x00",
+    "a\x00b",
+    "🖨️👩‍👩‍👧",
+    "مرحبا بالعالم",
+    "\ud800",
+    "\u202eecila",
+    "%",
+    "_",
+    "\\",
+    "{alice beta}",
+    "; DROP TABLE facts",
+    "x" * 1_000_000,
+    "alice " * 170_000,
+]
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Open an empty real store."""
+    embedder = HashingEmbedder(256)
+    store = open_sqlite(tmp_path, embedder=embedder.identity, dimensions=256, create=True)
+    yield World(store=store, embedder=embedder)
+    store.close()
+
+
+@pytest.fixture
+async def jobs(world):
+    """Case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
+    await world.tell(
+        "demo",
+        "I see that Alice Webb works at Acme.",
+        day(0),
+        client_id="m1",
+        names=[("Alice Webb", "Person")],
+        facts=[("Alice Webb", "WORKS_AT", "Acme", "Alice Webb works at Acme", day(0), None)],
+    )
+    await world.tell(
+        "demo",
+        "Now Alice Webb works at Beta!",
+        day(60),
+        client_id="m2",
+        facts=[("Alice Webb", "WORKS_AT", "Beta", "Alice Webb works at Beta", day(60), None)],
+        ends=[("Alice Webb works at Acme", day(60))],
+    )
+    await world.tell(
+        "demo",
+        "The lamp costs 80 euros.",
+        day(61),
+        facts=[("lamp", "COSTS", Value("number", "80", "EUR"), "The lamp costs 80 EUR", day(61), None)],
+    )
+    return world
+
+
+async def find(world, text="Where does Alice Webb work?", group="demo", view=None, **how):
+    return await search(world.store, world.embedder, Query(text=text, group=group, **how), view=view)
+
+
+def texts(hits, scope="fact"):
+    return [hit.text for hit in hits if hit.scope == scope]
+
+
+@pytest.mark.parametrize(
+    ("moment", "employers"),
+    [
+        pytest.param(day(-1), [], id="before"),
+        pytest.param(day(0), ["Alice Webb works at Acme"], id="from-the-start"),
+        pytest.param(day(60) - 1, ["Alice Webb works at Acme"], id="until-the-end"),
+        pytest.param(day(60), ["Alice Webb works at Beta"], id="half-open"),
+        pytest.param(None, ["Alice Webb works at Beta"], id="now"),
+    ],
+)
+async def test_a_search_finds_what_held_at_the_moment_asked(jobs, moment, employers):
+    """R5: reads default to now; spans are half open (R1)."""
+    hits = await find(jobs, as_of=moment, scopes=("fact",))
+    assert [text for text in texts(hits) if "works" in text] == employers
+
+
+async def test_any_time_finds_every_span(jobs):
+    hits = await find(jobs, any_time=True, scopes=("fact",))
+    assert set(texts(hits)) >= {"Alice Webb works at Acme", "Alice Webb works at Beta"}
+
+
+async def test_what_was_said_after_as_of_is_left_out_and_nothing_by_default(jobs):
+    """Episodes: as_of given explicitly hides later ones, the default hides none."""
+    assert texts(await find(jobs, as_of=day(30)), "episode") == ["I see that Alice Webb works at Acme."]
+    await jobs.tell("demo", "Alice Webb says hello from the future.", day(40_000))
+    assert "Alice Webb says hello from the future." in texts(await find(jobs), "episode")
+
+
+async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
+    hits = await find(jobs, text="Alice Webb works at Beta", scopes=("fact",))
+    fact = jobs.facts["demo", "Alice Webb works at Beta"]
+    assert hits[0] == Hit(
+        scope="fact",
+        id=fact.id,
+        text="Alice Webb works at Beta",
+        score=math.fsum([1 / 61] * 3),
+        group="demo",
+        methods={"bm25": 1, "cosine": 1, "bfs": 1},
+        fact=fact,
+        source="Alice Webb",
+        target="Beta",
+        episodes=((fact.episodes[0], "m2"),),
+    )
+
+
+async def test_a_value_is_shown_with_its_unit_and_is_no_entity(jobs):
+    hits = await find(jobs, text="lamp costs", limit=3)
+    fact = next(hit for hit in hits if hit.scope == "fact")
+    assert (fact.source, fact.target, fact.fact.target) == ("lamp", "80 EUR", None)
+    assert {hit.text for hit in await find(jobs, text="80 EUR", scopes=("entity",))} <= {
+        "Alice Webb",
+        "Acme",
+        "Beta",
+        "lamp",
+    }
+
+
+async def test_an_episode_hit_carries_its_client_id_time_and_speaker(jobs):
+    hit = (await find(jobs, text="lamp euros", scopes=("episode",), recipe="lexical"))[0]
+    assert (hit.text, hit.client_id, hit.reference_time, hit.speaker) == (
+        "The lamp costs 80 euros.",
+        None,
+        day(61),
+        "Ann",
+    )
+
+
+async def test_scores_are_the_sum_of_reciprocal_ranks(jobs):
+    for hit in await find(jobs, limit=50):
+        assert hit.score == math.fsum(1 / (60 + rank) for rank in hit.methods.values())
+        assert set(hit.methods) <= (
+            {"bm25", "cosine"} if hit.scope == "episode" else {"bm25", "cosine", "bfs"}
+        )
+
+
+async def test_the_same_search_gives_the_same_list(jobs):
+    assert await find(jobs, limit=50) == await find(jobs, limit=50)
+
+
+async def test_groups_never_meet(jobs):
+    """Promise 5: the same text in two groups gives no hit across."""
+    await jobs.tell(
+        "other",
+        "Alice Webb works at Gama.",
+        day(70),
+        facts=[("Alice Webb", "WORKS_AT", "Gama", "Alice Webb works at Gama", day(70), None)],
+    )
+    ours, theirs = await find(jobs, limit=100), await find(jobs, group="other", limit=100)
+    assert "Alice Webb works at Gama" in texts(theirs)
+    assert "Alice Webb works at Gama" not in texts(ours)
+    assert {hit.group for hit in ours} == {"demo"}
+    assert {hit.group for hit in theirs} == {"other"}
+    assert not {hit.id for hit in ours} & {hit.id for hit in theirs}
+
+
+async def test_an_id_of_another_group_is_not_found(jobs):
+    await jobs.tell("other", "Zed is here.", day(70), names=[("Zed", "Person")], client_id="z")
+    for identifier in (jobs.id_of("other", "Zed"), "z", "nobody"):
+        with pytest.raises(NotFound, match="group demo has no entity or episode"):
+            await find(jobs, seeds=(identifier,))
+
+
+async def test_an_unknown_group_reads_as_empty(jobs):
+    assert await find(jobs, group="nowhere") == []
+    block = await context(jobs.store, jobs.embedder, Query(text="anything?", group="nowhere"))
+    assert (block.text, block.hits) == ("Nothing that this memory holds bears on the question.", ())
+
+
+async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
+    """R25: retraction ends the records' part from now on; `known_at` before it still sees them."""
+    episode = jobs.facts["demo", "The lamp costs 80 EUR"].episodes[0]
+    before = jobs.recorded["demo"]
+    jobs.retract("demo", episode, day(80))
+    assert "The lamp costs 80 EUR" not in texts(await find(jobs, text="lamp costs", limit=50))
+    assert "The lamp costs 80 euros." not in texts(await find(jobs, text="lamp costs", limit=50), "episode")
+    store = jobs.store
+    seen = View(
+        store.records("demo", before),
+        episodes=lambda wanted: [
+            episode for episode in store.episode_rows("demo", before) if episode.sequence in set(wanted)
+        ],
+    )
+    hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
+    assert hits[0].text == "The lamp costs 80 EUR"
+    assert "The lamp costs 80 euros." in texts(hits, "episode")
+    around = await find(jobs, known_at=before, view=seen, recipe="neighbours", seeds=(episode,))
+    assert [hit.text for hit in around] == ["The lamp costs 80 EUR", "lamp"]
+    assert texts(await find(jobs, recipe="neighbours", seeds=(episode,))) == []
+
+
+async def test_known_at_needs_a_view_and_a_view_its_group(jobs):
+    with pytest.raises(ValueError, match="known_at needs a view"):
+        await find(jobs, known_at=day(1))
+    with pytest.raises(ValueError, match="the view shows group other"):
+        await find(jobs, view=jobs.store.view("other"))
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_any_text_is_a_query(jobs, text):
+    """Neither a query language nor a crash: hits of the group, or none."""
+    assert {hit.group for hit in await find(jobs, text=text)} <= {"demo"}
+
+
+async def test_chinese_and_japanese_text_is_found(world):
+    await world.tell(
+        "demo",
+        "爱丽丝搬到东京了。",
+        day(1),
+        facts=[("爱丽丝", "LIVES_IN", "东京", "爱丽丝住在东京", day(1), None)],
+    )
+    await world.tell(
+        "demo", "鮑勃喜歡咖啡。", day(2), facts=[("鮑勃", "LIKES", "咖啡", "鮑勃喜歡咖啡", day(2), None)]
+    )
+    for scope, found in (("fact", "爱丽丝住在东京"), ("entity", "东京"), ("episode", "爱丽丝搬到东京了。")):
+        assert texts(await find(world, text="谁在东京?", recipe="lexical", scopes=(scope,)), scope) == [found]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(min_size=1).filter(str.strip), tokens=st.integers(64, 300))
+async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
+    block = await context(jobs.store, jobs.embedder, Query(text=text, group="demo"), tokens=tokens)
+    assert block.tokens == count_tokens(block.text) <= tokens
+
+
+async def test_the_context_block_holds_what_is_true_now(jobs):
+    block = await context(jobs.store, jobs.embedder, Query(text="Where does Alice Webb work?", group="demo"))
+    facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")
+    assert facts[0] == "- Alice Webb works at Beta (Date range: 2026-03-02 - present)"
+    assert "Acme (Date range" not in block.text
+    assert "- Alice Webb (Person)" in block.text
+    assert "Ann: Now Alice Webb works at Beta!" in block.text

@@ -1,0 +1,154 @@
+"""The house rules that no tool checks: sizes, names, layers, and that README tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from kgray.cli import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODULES = sorted((ROOT / "kgray").rglob("*.py"))
+SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
+UNVERSIONED = {".git", ".venv", ".demo", "build", "kgray-data", "__pycache__"}
+IMPORTLINTER = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+CONTRACTS = {contract["id"]: contract for contract in IMPORTLINTER["contracts"]}
+PARTS = {
+    path.stem
+    for path in (ROOT / "kgray").iterdir()
+    if path.suffix == ".py" or (path / "__init__.py").exists()
+} - {"__init__"}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(cli, info_name="kgray")
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_modules_are_small():
+    sizes = {shown(path): lines(path) for path in MODULES}
+
+    assert {name: size for name, size in sizes.items() if size > 500} == {}
+    assert statistics.median(sizes.values()) <= 150
+
+
+def test_functions_are_short():
+    long = {}
+    for path in [*MODULES, *SCRIPTS]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > 50:
+                    long[f"{shown(path)}:{node.name}"] = length
+
+    assert long == {}
+
+
+def test_a_module_is_named_after_what_it_does():
+    names = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
+
+    assert names & FORBIDDEN_NAMES == set()
+
+
+def test_every_package_can_be_installed():
+    """A folder without __init__.py would work from the checkout and be missing from an installation."""
+    folders = {path.parent for path in MODULES}
+
+    assert [shown(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_every_module_has_a_layer():
+    listed = {part for layer in CONTRACTS["layers"]["layers"] for part in re.findall(r"[a-z_]+", layer)}
+
+    assert PARTS - listed == set()
+
+
+@pytest.mark.parametrize(("contract", "door"), [("sqlite", "stores"), ("dateparser", "backends")])
+def test_an_outsider_has_one_door(contract, door):
+    """A new module must not be able to slip past a contract by not being listed in it."""
+    assert set(CONTRACTS[contract]["source_modules"]) == {f"kgray.{part}" for part in PARTS - {door}}
+
+
+def test_the_tree_of_the_readme_is_the_tree():
+    block = README.split("## The tree")[1].split("```")[1]
+    listed = {line.split()[0] for line in block.splitlines() if line and not line.startswith(" ")}
+    there = {f"kgray/{part}/" if (ROOT / "kgray" / part).is_dir() else f"kgray/{part}.py" for part in PARTS}
+    there |= {
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in ROOT.iterdir()
+        if path.name in {"examples", "tests", "docs", "prompts", "cluster", "jobs", "k8s", "Makefile", ".ci"}
+        and (path.is_file() or any(path.iterdir()))
+    }
+
+    assert listed == there
+
+
+def test_every_command_has_help_with_an_example_and_a_line_in_the_readme():
+    silent, unlisted = [], []
+    for name, command in commands().items():
+        text = command.get_help(click.Context(command, info_name=f"kgray {name}"))
+        if f"kgray {name}" not in text.split("\n", 1)[1]:
+            silent.append(name)
+        if not re.search(rf"^\| `kgray {name}\b", README, re.MULTILINE):
+            unlisted.append(name)
+
+    assert (silent, unlisted) == ([], [])
+
+
+def test_the_readme_names_no_command_that_does_not_exist():
+    assert set(re.findall(r"^\| `kgray ([a-z]+)", README, re.MULTILINE)) <= set(commands())
+
+
+def test_links_of_the_pages_lead_somewhere():
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                broken.append(f"{shown(page)}: {target}")
+
+    assert broken == []
+
+
+def test_no_file_holds_a_path_of_somebodys_machine():
+    homes = re.compile(rb"/(?:home|Users|root)" + rb"/[a-z]|" + re.escape(f"{ROOT}".encode()))
+    found = []
+    for path in ROOT.rglob("*"):
+        parts = path.relative_to(ROOT).parts
+        hidden = any(
+            part in UNVERSIONED or part.endswith(("_cache", ".egg-info", ".hypothesis")) for part in parts
+        )
+        if not hidden and path.is_file() and homes.search(path.read_bytes()):
+            found.append(shown(path))
+
+    assert found == []
+
+
+def test_what_must_pass_runs_lint_and_then_the_tests():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+    assert script[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in script
+    assert [line for line in script if line.startswith("make")] == ["make lint", "make test"]
+
+
+def test_every_pin_is_a_plain_version():
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", pin)] == []

@@ -1,0 +1,423 @@
+"""Replies of models: whole answers in, records out, item by item (R18, R24)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgray.errors import InvalidAnswer
+from kgray.ports import Question
+from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from kgray.replies import parse_answer, parse_extraction, speaker_first
+from kgray.times import parse
+
+SAID = parse("2026-03-10T12:00:00Z")[0]
+
+
+def at(text: str) -> int:
+    return parse(text)[0]
+
+
+def episode(text: str = "", speaker: str | None = None, kind: str | None = None) -> Episode:
+    return Episode(
+        group="g",
+        sequence=1,
+        id="e1",
+        source="default",
+        kind=kind or ("message" if speaker else "text"),
+        text=text,
+        reference_time=SAID,
+        content_sha256="",
+        speaker=speaker,
+    )
+
+
+def named(*names: str) -> list[dict[str, str]]:
+    return [{"name": name} for name in names]
+
+
+def one(fact: dict) -> ExtractedFact | str:
+    """Return what becomes of one fact between Alice (0) and Acme (1): the fact, or why it was dropped."""
+    item = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at Acme"} | fact
+    found = parse_extraction({"entities": named("Alice", "Acme"), "facts": [item]}, episode())
+    (answer,) = (*found.facts, *found.dropped)
+    return answer
+
+
+def test_a_whole_reply_becomes_an_extraction():
+    text = "I joined Acme in 2024. Malice aside, Acme pays 100 EUR."
+    reply = {
+        "entities": [{"name": "Acme", "type": "company"}, {"name": "Alice", "type": "Person"}],
+        "facts": [
+            {
+                "source": 1,
+                "target": 0,
+                "relation": "works at",
+                "fact": "Alice  joined Acme in 2024",
+                "valid_at": "2024",
+            },
+            {"source": "Acme", "relation": "PAYS", "value": {"value": 100, "unit": "eur"}},
+        ],
+    }
+
+    assert parse_extraction(reply, episode(text, "Alice")) == Extraction(
+        entities=(
+            ExtractedEntity(name="Alice", type="Person"),
+            ExtractedEntity(name="Acme", type="Company", span=(9, 13)),
+        ),
+        facts=(
+            ExtractedFact(
+                source=0,
+                target=1,
+                relation="WORKS_AT",
+                text="Alice joined Acme in 2024",
+                valid_from=at("2024"),
+                from_precision="year",
+            ),
+            ExtractedFact(
+                source=1,
+                relation="PAYS",
+                text="Acme pays 100 EUR",
+                value=Value("number", "100", "EUR"),
+                valid_from=SAID,
+                from_precision="instant",
+                inferred=True,
+            ),
+        ),
+    )
+
+
+def test_empty_lists_are_a_result():
+    assert parse_extraction({"entities": [], "facts": []}, episode()) == Extraction()
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (None, "the reply is missing or null, not an object"),
+        ([], "the reply is a list, not an object"),
+        ("{}", "the reply is a text, not an object"),
+        ({"entities": []}, "'facts' of the reply is missing or null, not a list"),
+        ({"entities": {}, "facts": []}, "'entities' of the reply is an object, not a list"),
+    ],
+)
+def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
+    with pytest.raises(InvalidAnswer) as caught:
+        parse_extraction(reply, episode())
+    assert str(caught.value) == reason
+    assert caught.value.raw != ""
+
+
+@pytest.mark.parametrize(
+    ("given_dates", "expected"),
+    [
+        pytest.param(
+            {}, {"valid_from": SAID, "from_precision": "instant", "inferred": True}, id="present tense"
+        ),
+        pytest.param({"valid_at": None}, {}, id="null is an unknown start"),
+        pytest.param(
+            {"valid_at": "2018-03"}, {"valid_from": at("2018-03"), "from_precision": "month"}, id="a month"
+        ),
+        pytest.param(
+            {"valid_at": "2026-03-10T12:00:00Z"},
+            {"valid_from": SAID, "from_precision": "instant", "inferred": True},
+            id="a start equal to the reference time is inferred",
+        ),
+        pytest.param(
+            {"valid_at": "2018", "invalid_at": "2020-05-01"},
+            {
+                "valid_from": at("2018"),
+                "from_precision": "year",
+                "valid_to": at("2020-05-01"),
+                "to_precision": "day",
+            },
+            id="both ends",
+        ),
+        pytest.param(
+            {"invalid_at": "2027"},
+            {
+                "valid_from": SAID,
+                "from_precision": "instant",
+                "inferred": True,
+                "valid_to": at("2027"),
+                "to_precision": "year",
+            },
+            id="until a coming year",
+        ),
+        pytest.param(
+            {"invalid_at": "2020"},
+            {"kind": "ended", "valid_to": at("2020"), "to_precision": "year"},
+            id="until a past year and no start is an end only",
+        ),
+        pytest.param(
+            {"valid_at": None, "invalid_at": "2027"},
+            {"kind": "ended", "valid_to": at("2027"), "to_precision": "year"},
+            id="an unknown start with an end is an end only",
+        ),
+        pytest.param(
+            {"kind": "ended"},
+            {"kind": "ended", "valid_to": SAID, "to_precision": "instant", "inferred": True},
+            id="ended without a date",
+        ),
+        pytest.param(
+            {"kind": "ended", "valid_at": None, "invalid_at": "2026-03-01"},
+            {"kind": "ended", "valid_to": at("2026-03-01"), "to_precision": "day"},
+            id="ended on a day",
+        ),
+        pytest.param({"kind": "denied"}, {"kind": "denied"}, id="denied"),
+    ],
+)
+def test_dates_and_kinds(given_dates, expected):
+    """R3, and R8 for an end without a start."""
+    base = {"source": 0, "target": 1, "relation": "WORKS_AT", "text": "Alice works at Acme"}
+
+    assert one(given_dates) == ExtractedFact(**(base | expected))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"source": 2}, "no entity of the reply has the index 2"),
+        ({"source": -1}, "no entity of the reply has the index -1"),
+        ({"source": True}, "an endpoint is a boolean, not an index or a name"),
+        ({"source": None}, "an endpoint is missing or null, not an index or a name"),
+        ({"source": " "}, "a name is empty"),
+        ({"source": "a\x07b"}, "the name 'a\\x07b' holds control characters"),
+        ({"target": "x" * 300}, f"a name of 300 characters, above 256: {'x' * 40!r} ..."),
+        ({"target": 0}, "it connects 'Alice' with itself"),
+        ({"target": "alice"}, "it connects 'Alice' with itself"),
+        ({"target": None}, "it has both a target and a value, or neither"),
+        ({"value": 3}, "it has both a target and a value, or neither"),
+        ({"target": None, "value": []}, "'[]' is no value of type text"),
+        ({"target": None, "value": float("nan")}, "nan is not a finite number"),
+        ({"relation": "***"}, "'***' names no relation: it has no letter"),
+        ({"relation": "X" * 65}, f"{'X' * 65!r} is too long for a relation: at most 64 characters"),
+        ({"relation": 1}, "its relation is a number, not a text"),
+        ({"fact": ""}, "its sentence is not a text, or empty"),
+        ({"kind": "maybe"}, "'maybe' is no kind: holds, ended, denied"),
+        ({"valid_at": 2018}, "valid_at is a number, not an ISO 8601 text"),
+        ({"valid_at": "last May"}, "valid_at: 'last May' is not a date: use ISO 8601, such as 2026-03-01"),
+        (
+            {"valid_at": "1700000000"},
+            "valid_at: '1700000000' is not a date: use ISO 8601, such as 2026-03-01",
+        ),
+        ({"valid_at": "2020", "invalid_at": "2020"}, "its end is not after its start"),
+        ({"kind": "ended", "valid_at": "2020"}, '"ended" has no valid_at: say "holds" with both dates'),
+        ({"kind": "denied", "valid_at": "2020"}, "a denial has no dates: it denies a statement as a whole"),
+    ],
+)
+def test_a_faulty_fact_is_dropped_with_its_reason(fault, reason):
+    assert one(fault) == f"facts[0]: {reason}"
+
+
+def test_faulty_items_do_not_harm_their_neighbours():
+    """R24: dropped one by one; indexes of the reply still mean what they meant."""
+    reply = {
+        "entities": [{"name": ""}, "Bob", {"name": "Alice", "type": 7}, {"name": "Carol"}, {"name": "Acme"}],
+        "facts": [
+            "nothing",
+            {"source": 2, "target": 4, "relation": "WORKS_AT"},
+            {"source": 3, "target": 4, "relation": "WORKS_AT"},
+        ],
+    }
+
+    found = parse_extraction(reply, episode())
+
+    assert [entity.name for entity in found.entities] == ["Carol", "Acme"]
+    assert [(fact.source, fact.target, fact.text) for fact in found.facts] == [(0, 1, "Carol works at Acme")]
+    assert found.dropped == (
+        "entities[0]: a name is empty",
+        "entities[1]: the item is a text, not an object",
+        "entities[2]: its type is a number, not a text",
+        "facts[0]: the item is a text, not an object",
+        "facts[1]: no entity of the reply has the index 2",
+    )
+
+
+def test_a_name_that_was_not_listed_becomes_an_entity():
+    """R18; but not for the sake of a fact that is dropped."""
+    facts = [
+        {"source": "Alice", "target": "Dora", "relation": "KNOWS"},
+        {"source": "Ghost", "target": "Alice", "relation": "!"},
+        {"source": "dora", "target": "Acme", "relation": "WORKS_AT"},
+    ]
+
+    found = parse_extraction({"entities": named("Alice"), "facts": facts}, episode("Alice met Dora"))
+
+    assert found.entities == (
+        ExtractedEntity(name="Alice", span=(0, 5)),
+        ExtractedEntity(name="Dora", span=(10, 14)),
+        ExtractedEntity(name="Acme"),
+    )
+    assert [(fact.source, fact.target) for fact in found.facts] == [(0, 1), (1, 2)]
+
+
+def test_a_name_listed_twice_is_one_entity():
+    reply = {
+        "entities": [{"name": "Acme"}, {"name": " Acme ", "type": "job board"}],
+        "facts": [{"source": 1, "relation": "FOUNDED_IN", "value": {"type": "date", "value": "1999"}}],
+    }
+
+    found = parse_extraction(reply, episode())
+
+    assert found.entities == (ExtractedEntity(name="Acme", type="JobBoard"),)
+    assert [(fact.source, fact.value) for fact in found.facts] == [(0, Value("date", "1999"))]
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (99.50, Value("number", "99.5")),
+        (1e21, Value("number", "1000000000000000000000")),
+        (True, Value("boolean", "true")),
+        ("  in   progress ", Value("text", "in progress")),
+        ({"type": "number", "value": "1e2", "unit": " usd "}, Value("number", "100", "USD")),
+        ({"type": "boolean", "value": "false"}, Value("boolean", "false")),
+        ({"type": "date", "value": "2026-03"}, Value("date", "2026-03")),
+        (
+            {"type": "date", "value": "2026-03-01T10:00:00+02:00"},
+            Value("date", "2026-03-01T08:00:00.000000Z"),
+        ),
+    ],
+)
+def test_values(raw, value):
+    answer = one({"target": None, "value": raw})
+
+    assert isinstance(answer, ExtractedFact)
+    assert answer.value == value
+
+
+# ---------------------------------------------------------------------------- the speaker (R18)
+
+
+def extraction(*names: str) -> Extraction:
+    """Return an extraction in which the second name knows the first."""
+    entities = tuple(ExtractedEntity(name=name) for name in names)
+    return Extraction(
+        entities=entities, facts=(ExtractedFact(source=1, target=0, relation="KNOWS", text="they know"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "speaker", "expected", "fact"),
+    [
+        (("Alice", "Bob"), "Alice", ("Alice", "Bob"), (1, 0)),
+        (("Bob", "Alice"), "Alice", ("Alice", "Bob"), (0, 1)),
+        (("Bob", "Carol", "Alice"), "Alice", ("Alice", "Bob", "Carol"), (2, 1)),
+        (("Bob", "alice"), "Alice", ("Alice", "Bob"), (0, 1)),
+        (("Bob", "Carol"), " Alice  Nguyen ", ("Alice Nguyen", "Bob", "Carol"), (2, 1)),
+    ],
+)
+def test_the_speaker_of_a_message_stands_first(names, speaker, expected, fact):
+    found = speaker_first(extraction(*names), episode("", speaker))
+
+    assert tuple(entity.name for entity in found.entities) == expected
+    assert [(one.source, one.target) for one in found.facts] == [fact]
+
+
+def test_other_kinds_have_no_speaker():
+    found = extraction("Bob", "Alice")
+
+    assert speaker_first(found, episode("", "Alice", kind="text")) is found
+    assert speaker_first(found, episode("")) is found
+
+
+def test_a_message_that_says_nothing_still_has_its_speaker():
+    found = parse_extraction({"entities": [], "facts": []}, episode("Hi, Alice here", "Alice"))
+
+    assert found == Extraction(entities=(ExtractedEntity(name="Alice", span=(4, 9)),))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+ITEM = st.fixed_dictionaries(
+    {},
+    optional={
+        "source": st.integers(-1, 3) | st.sampled_from(["Alice", "alice", "Bob", "", "\x00"]) | JSON,
+        "target": st.integers(-1, 3) | st.sampled_from(["Alice", "Bob"]) | JSON,
+        "relation": st.sampled_from(["knows", "WORKS_AT"]) | JSON,
+        "fact": st.text(max_size=20) | JSON,
+        "kind": st.sampled_from(["holds", "ended", "denied"]) | JSON,
+        "valid_at": st.sampled_from([None, "2018", "2026-03-10", "2999-01-01"]) | JSON,
+        "invalid_at": st.sampled_from([None, "2018", "2026-03-10"]) | JSON,
+        "value": JSON,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    entities=st.lists(
+        st.fixed_dictionaries({"name": st.sampled_from(["Alice", "Bob", " "]) | JSON}), max_size=4
+    ),
+    facts=st.lists(ITEM | JSON, max_size=4),
+    speaker=st.sampled_from([None, "Alice", "Zoe"]),
+)
+def test_whatever_stands_in_the_lists_the_extraction_is_sound(entities, facts, speaker):
+    """Every item is kept or dropped; what is kept holds ExtractedFact's promises."""
+    found = parse_extraction({"entities": entities, "facts": facts}, episode("Alice", speaker))
+
+    assert len(found.facts) + sum(line.startswith("facts[") for line in found.dropped) == len(facts)
+    if speaker:
+        assert found.entities[0].name == speaker
+    names = [entity.name for entity in found.entities]
+    assert len(names) == len(set(names))
+    for fact in found.facts:
+        assert 0 <= fact.source < len(names)
+        assert (fact.target is None) != (fact.value is None)
+        assert fact.target is None or (0 <= fact.target < len(names) and fact.target != fact.source)
+        assert fact.kind != "ended" or fact.valid_to is not None
+        assert fact.valid_from is None or fact.valid_to is None or fact.valid_from < fact.valid_to
+        assert (fact.valid_from is None) == (fact.from_precision is None)
+        assert (fact.valid_to is None) == (fact.to_precision is None)
+
+
+# ------------------------------------------------------------------------------------- answers
+
+TWO = ("Acme", "Acme Ltd")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "answer"),
+    [
+        ("entity", {"duplicate_of": 1, "reason": "same firm"}, {"duplicate_of": 1}),
+        ("entity", {"duplicate_of": None}, {"duplicate_of": None}),
+        ("variant", {"duplicate_of": 0}, {"duplicate_of": 0}),
+        ("relation", {}, {}),
+        ("relation", {"same_as": True, "excludes": False, "inverse_of": None}, {"same_as": True}),
+        ("cardinality", {"cardinality": "single_object"}, {"cardinality": "single_object"}),
+        ("verdict", {"contradicts": [1, 0, 1]}, {"contradicts": [0, 1]}),
+        ("verdict", {"contradicts": []}, {"contradicts": []}),
+    ],
+)
+def test_an_answer_comes_back_in_its_one_form(kind, reply, answer):
+    assert parse_answer(Question(kind=kind, item="x", candidates=TWO), reply) == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        ("entity", None),
+        ("entity", {}),
+        ("entity", {"duplicate_of": 2}),
+        ("entity", {"duplicate_of": -1}),
+        ("entity", {"duplicate_of": True}),
+        ("entity", {"duplicate_of": "Acme"}),
+        ("variant", {"duplicate_of": 1.0}),
+        ("relation", {"same_as": True, "excludes": True}),
+        ("relation", {"same_as": "yes"}),
+        ("relation", []),
+        ("cardinality", {"cardinality": "one"}),
+        ("cardinality", {"cardinality": ["many"]}),
+        ("verdict", {"contradicts": None}),
+        ("verdict", {"contradicts": [2]}),
+        ("verdict", {"contradicts": ["0"]}),
+    ],
+)
+def test_an_answer_that_does_not_fit_its_question_is_invalid(kind, reply):
+    with pytest.raises(InvalidAnswer, match=f"the answer to a question of kind '{kind}'"):
+        parse_answer(Question(kind=kind, item="x", candidates=TWO), reply)

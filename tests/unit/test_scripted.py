@@ -1,0 +1,186 @@
+"""Models that answer from a file, as `model.script` of the settings promises."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
+from kgray.ports import ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction
+
+REPLY = {"entities": [{"name": "Alice"}], "facts": [{"source": 0, "target": "Acme", "relation": "WORKS_AT"}]}
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Return a function that writes lines (text, or values as JSON) to a script and returns its path."""
+
+    def write(*lines: object):
+        path = tmp_path / "script.jsonl"
+        path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
+        return path
+
+    return write
+
+
+def request(client_id: str | None) -> ExtractionRequest:
+    return ExtractionRequest(
+        episode=Episode(
+            group="g",
+            sequence=1,
+            id="e",
+            source="s",
+            kind="text",
+            text="Alice works at Acme",
+            reference_time=7,
+            content_sha256="",
+            client_id=client_id,
+        )
+    )
+
+
+async def test_an_episode_gets_its_extraction_by_client_id(script):
+    extractor = ScriptedExtractor(script("", {"episode": "m1", "extraction": REPLY}, "  "))
+
+    assert await extractor.extract(request("m1")) == Extraction(
+        entities=(ExtractedEntity(name="Alice", span=(0, 5)), ExtractedEntity(name="Acme", span=(15, 19))),
+        facts=(
+            ExtractedFact(
+                source=0,
+                target=1,
+                relation="WORKS_AT",
+                text="Alice works at Acme",
+                valid_from=7,
+                from_precision="instant",
+                inferred=True,
+            ),
+        ),
+        model="scripted-1",
+        calls=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("client_id", "reason"),
+    [
+        ("m2", "the script has no extraction of the episode 'm2'"),
+        (None, "a script knows episodes by the client's id, and this one has none"),
+    ],
+)
+async def test_what_is_not_in_the_script_is_an_invalid_answer(script, client_id, reason):
+    extractor = ScriptedExtractor(script({"episode": "m1", "extraction": REPLY}))
+
+    with pytest.raises(InvalidAnswer, match=reason):
+        await extractor.extract(request(client_id))
+
+
+async def test_an_extraction_of_the_wrong_shape_fails_its_episode(script):
+    extractor = ScriptedExtractor(script({"episode": "m1", "extraction": {"entities": []}}))
+
+    with pytest.raises(InvalidAnswer, match="'facts' of the reply"):
+        await extractor.extract(request("m1"))
+
+
+async def test_errors_come_as_often_as_the_script_says_and_then_the_extraction(script):
+    extractor = ScriptedExtractor(
+        script(
+            {"episode": "m1", "extraction": REPLY},
+            {"episode": "m1", "error": "unavailable", "times": 2},
+            {"episode": "m1", "error": "refused", "times": 1},
+            {"episode": "m2", "error": "invalid"},
+        )
+    )
+
+    for expected in (Unavailable, Unavailable, Refused):
+        with pytest.raises(expected, match="to the episode 'm1'"):
+            await extractor.extract(request("m1"))
+    assert len((await extractor.extract(request("m1"))).facts) == 1
+    for _ in range(3):
+        with pytest.raises(InvalidAnswer, match="the script says 'invalid' to the episode 'm2'"):
+            await extractor.extract(request("m2"))
+
+
+async def test_questions_are_matched_by_kind_and_items(script):
+    entity = Question(kind="entity", item="B. Smith", candidates=("Bob Smith",), cards=("any", "card"))
+    cardinality = Question(kind="cardinality", item="LIKES", cards=("Alice likes tea",))
+    judge = ScriptedJudge(
+        script(
+            {
+                "answer": {"duplicate_of": 0},
+                "question": {"items": ["B. Smith", ["Bob Smith"]], "kind": "entity"},
+            },
+            {
+                "question": {"kind": "cardinality", "items": ["LIKES"]},
+                "answer": {"cardinality": "many", "reason": "tastes"},
+            },
+        )
+    )
+    asked = QuestionRequest(episode=request("m1").episode, questions=(cardinality, entity))
+
+    assert await judge.judge(asked) == Judged(answers=({"cardinality": "many"}, {"duplicate_of": 0}), calls=1)
+
+
+async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_missing(script):
+    judge = ScriptedJudge(script())
+    asked = QuestionRequest(
+        episode=request("m1").episode, questions=(Question(kind="verdict", item="a", candidates=("b",)),)
+    )
+
+    with pytest.raises(InvalidAnswer) as caught:
+        await judge.judge(asked)
+    assert str(caught.value) == 'the script has no answer to {"items":["a",["b"]],"kind":"verdict"}'
+
+
+async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
+    """A folder goes on with a script that was made longer: what was journaled stays found (R21)."""
+    asked = QuestionRequest(
+        episode=request("m1").episode, questions=(Question(kind="cardinality", item="LIKES"),)
+    )
+    short = ScriptedJudge(script())
+    longer = ScriptedJudge(script({"question": {"kind": "cardinality", "items": ["LIKES"]}, "answer": {}}))
+
+    assert (short.identity, short.key(asked)) == (longer.identity, longer.key(asked))
+    assert ScriptedExtractor(tmp_path / "script.jsonl").identity == "scripted-1"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("[1]", "a line has"),
+        ({"episode": "m1"}, "a line has"),
+        ({"episode": "m1", "extraction": REPLY, "times": 2}, "a line has"),
+        ({"episode": 1, "extraction": REPLY}, '"episode" is a client id'),
+        ({"episode": "m1", "extraction": []}, '"extraction" is an object'),
+        ({"episode": "m1", "error": "lost"}, '"error" is one of refused, invalid, unavailable'),
+        ({"episode": "m1", "error": ["refused"]}, '"error" is one of refused, invalid, unavailable'),
+        ({"episode": "m1", "error": "refused", "times": 0}, '"times" is a whole number from 1 up'),
+        ({"episode": "m1", "error": "refused", "times": True}, '"times" is a whole number from 1 up'),
+        ({"question": "?", "answer": {}}, '"question" has "kind" and "items"'),
+        ({"question": {"kind": "entity", "items": []}, "answer": None}, '"answer" is an object'),
+        ('{"episode": "m1", "extraction": {"facts": NaN}}', "NaN is not JSON"),
+        ({"episode": "m0", "extraction": {}}, "it says something else of m0 than an earlier line"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_malformed_script_names_its_line(script, line, reason):
+    path = script({"episode": "m0", "extraction": REPLY}, "", line)
+
+    for made in (ScriptedExtractor, ScriptedJudge):
+        with pytest.raises(SettingsError) as caught:
+            made(path)
+        assert str(caught.value).startswith(f"model.script: {path}, line 3: ")
+        assert reason in str(caught.value)
+
+
+def test_a_script_that_cannot_be_read_is_a_settings_error(tmp_path):
+    missing = tmp_path / "none.jsonl"
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+
+    for path in (missing, binary, tmp_path):
+        with pytest.raises(SettingsError, match="cannot be read"):
+            ScriptedExtractor(path)

@@ -1,0 +1,63 @@
+"""The query value refuses what cannot be asked, with one line and the field."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray.errors import InputError, NotBuilt
+from kgray.search import RECIPES, Filters, Query, Recipe
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        pytest.param({"text": ""}, "query", id="empty"),
+        pytest.param({"text": " \n\t\u3000"}, "query", id="only-spaces"),
+        pytest.param({"group": ""}, "group", id="no-group"),
+        pytest.param({"group": "a/b"}, "group", id="sign-in-group"),
+        pytest.param({"group": "a\n"}, "group", id="newline-after-group"),
+        pytest.param({"group": "x" * 129}, "group", id="long-group"),
+        pytest.param({"limit": 0}, "limit", id="limit-0"),
+        pytest.param({"limit": 1001}, "limit", id="limit-1001"),
+        pytest.param({"limit": True}, "limit", id="limit-true"),
+        pytest.param({"scopes": ()}, "scope", id="no-scope"),
+        pytest.param({"scopes": ("facts",)}, "scope", id="unknown-scope"),
+        pytest.param({"recipe": "best"}, "recipe", id="unknown-recipe"),
+        pytest.param({"methods": ("bm26",)}, "methods", id="unknown-method"),
+        pytest.param({"reranker": "magic"}, "reranker", id="unknown-reranker"),
+        pytest.param({"reranker": "node_distance"}, "centre", id="distance-from-nothing"),
+        pytest.param({"recipe": "nearby"}, "centre", id="nearby-nothing"),
+        pytest.param({"recipe": "neighbours"}, "centre", id="steps-from-nowhere"),
+        pytest.param({"as_of": 5, "any_time": True}, "as_of", id="a-moment-and-any"),
+        pytest.param({"seeds": ("s",) * 65}, "seeds", id="too-many-seeds"),
+    ],
+)
+def test_a_query_that_cannot_be_asked_is_refused(changes, field):
+    with pytest.raises(InputError) as caught:
+        Query(**{"text": "who?", "group": "demo", **changes})
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{"scopes": ("community",)}, {"reranker": "cross_encoder"}])
+def test_what_the_interface_knows_and_this_version_lacks_says_so(changes):
+    with pytest.raises(NotBuilt, match="not built in this version"):
+        Query(text="who?", group="demo", **changes)
+
+
+def test_an_empty_range_is_refused():
+    with pytest.raises(InputError) as caught:
+        Filters(valid_at=(5, 5))
+    assert caught.value.field == "valid_at"
+
+
+def test_a_recipe_names_methods_and_reranker_and_each_may_be_set_alone():
+    assert Query(text="?", group="g").ways == RECIPES["hybrid"]
+    changed = Query(text="?", group="g", recipe="lexical", reranker="mmr")
+    assert changed.ways == Recipe(methods=("bm25",), reranker="mmr")
+
+
+def test_recipes_cannot_be_changed():
+    """One caller's limits or methods never reach another's search."""
+    with pytest.raises(TypeError):
+        RECIPES["hybrid"] = RECIPES["lexical"]

@@ -1,0 +1,217 @@
+"""Settings: TOML, then variables, then arguments; every key of the interface, every refusal in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgray.errors import NotBuilt, SettingsError
+from kgray.settings import (
+    KEYS,
+    Secret,
+    Settings,
+    config_file,
+    data_folder,
+    load,
+    require_built,
+    unbuilt,
+)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "kgray.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_keys_are_those_of_the_interface():
+    assert set(KEYS) == {
+        "store.backend", "store.uri", "store.user", "store.password", "store.password_file", "store.database",
+        "model.backend", "model.script", "model.base_url", "model.name", "model.api_key", "model.api_key_file",
+        "model.timeout_s", "model.max_concurrency", "model.patience_s",
+        "embedder.backend", "embedder.base_url", "embedder.name", "embedder.api_key", "embedder.dimensions",
+        "reranker.backend",
+        "pipeline.extraction", "pipeline.resolution", "pipeline.judging", "pipeline.reflect_rounds",
+        "pipeline.previous_episodes",
+        "runtime.backend", "runtime.address", "runtime.window", "runtime.state_mb", "runtime.chunk_episodes",
+        "runtime.chunk_requests",
+    }  # fmt: skip
+
+
+def test_the_defaults_are_those_of_the_interface():
+    settings = load(None, environ={})
+    assert settings == Settings()
+    assert (settings.store.backend, settings.model.backend, settings.embedder.backend) == (
+        "sqlite", "rules", "hashing",
+    )  # fmt: skip
+    assert (settings.reranker.backend, settings.runtime.backend) == ("none", "local")
+    assert (settings.model.timeout_s, settings.model.max_concurrency, settings.model.patience_s) == (120, 32, 600)
+    pipeline = settings.pipeline
+    assert (pipeline.extraction, pipeline.resolution, pipeline.judging) == ("combined", "batched", "relation")
+    assert (pipeline.reflect_rounds, pipeline.previous_episodes) == (0, 4)
+    assert (settings.runtime.window, settings.runtime.state_mb) == (128, 1024)
+
+
+def test_a_variable_wins_over_the_file_and_an_argument_over_both(tmp_path):
+    config = write(tmp_path, '[model]\nbase_url = "http://file"\nname = "file"\n[runtime]\nwindow = 7\n')
+    settings = load(
+        config, environ={"KGRAY_MODEL_BASE_URL": "http://env", "KGRAY_RUNTIME_WINDOW": "9"},
+        overrides={"runtime.window": 11, "model_name": "argument"},
+    )  # fmt: skip
+    assert settings.model.base_url == "http://env"
+    assert settings.model.name == "argument"
+    assert settings.runtime.window == 11
+
+
+def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
+    config = write(tmp_path, '[model]\nscript = "answers.jsonl"\n')
+    assert load(config, environ={}).model.script == tmp_path / "answers.jsonl"
+    assert load(None, environ={"KGRAY_MODEL_SCRIPT": "a.jsonl"}).model.script == Path("a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[modle]\nx = 1", "modle in {f} is not a setting. The nearest one is model."),
+        (
+            '[model]\nbackedn = "rules"',
+            "model.backedn in {f} is not a setting. The nearest one is model.backend.",
+        ),
+        ('model = "rules"', "model in {f} is not a table: write [model] and its keys below it."),
+        ('[model]\ntimeout_s = "1"', 'model.timeout_s = "1" in {f}: a number from 1 to 1000000 is needed.'),
+        ("[model]\nmax_concurrency = 0", "model.max_concurrency = 0 in {f}: a whole number from 1 to 1000000 is needed."),
+        ("[runtime]\nwindow = true", "runtime.window = True in {f}: a whole number from 1 to 1000000 is needed."),
+        ("[store]\nuri = 3", "store.uri = 3 in {f}: a text in quotes is needed."),
+        ('[store]\nuri = ""', 'store.uri = "" in {f}: a text that is not empty is needed.'),
+        (
+            '[reranker]\nbackend = "x"',
+            'reranker.backend = "x" in {f}: use one of "none", "bge", "http".',
+        ),
+        ('[ontology]\nrelation = "x"', "ontology.relation in {f} is not a setting. The nearest one is ontology.relations."),
+        ("[ontology.relations]\nX = 1", "ontology.relations.X in {f} is not a table: write [ontology.relations.X]."),
+    ],
+)
+def test_a_fault_in_a_file_is_one_line_that_names_key_and_file(tmp_path, text, message):
+    config = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load(config, environ={})
+    assert str(caught.value) == message.format(f=config)
+
+
+@pytest.mark.parametrize("text", [b"[model", b"\xff\xfe", b"a = " + b"[" * 3000, b"#" * (1 << 21)])
+def test_a_file_that_is_no_toml_is_one_line(tmp_path, text):
+    path = tmp_path / "kgray.toml"
+    path.write_bytes(text)
+    with pytest.raises(SettingsError, match=r"kgray\.toml") as caught:
+        load(path, environ={})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_variable_names_the_nearest_known_one():
+    with pytest.raises(SettingsError) as caught:
+        load(None, environ={"KGRAY_MODEL_BASEURL": "x"})
+    assert str(caught.value) == (
+        "KGRAY_MODEL_BASEURL in the environment is not a setting. The nearest one is KGRAY_MODEL_BASE_URL."
+    )
+
+
+def test_data_config_and_test_variables_are_not_settings():
+    environ = {"KGRAY_DATA": "x", "KGRAY_CONFIG": "y", "KGRAY_TEST_KILL": "1", "HOME": "/"}
+    assert load(None, environ=environ) == Settings()
+
+
+def test_a_variable_that_is_set_and_empty_counts_as_not_set():
+    assert load(None, environ={"KGRAY_MODEL_BASE_URL": ""}) == Settings()
+
+
+def test_a_wrong_value_in_a_variable_names_the_variable():
+    with pytest.raises(SettingsError) as caught:
+        load(None, environ={"KGRAY_RUNTIME_WINDOW": "many"})
+    assert str(caught.value) == (
+        'KGRAY_RUNTIME_WINDOW = "many" in the environment: a whole number from 1 to 1000000 is needed.'
+    )
+
+
+def test_an_unknown_argument_names_the_nearest_known_one():
+    with pytest.raises(SettingsError, match="The nearest one is model_backend"):
+        load(None, environ={}, overrides={"model_backed": "rules"})
+
+
+def test_no_secret_is_ever_shown(tmp_path):
+    config = write(tmp_path, '[model]\napi_key = "hunter2"\n[store]\npassword = "swordfish"\n')
+    settings = load(config, environ={"KGRAY_EMBEDDER_API_KEY": "sesame"})
+    for word in ("hunter2", "swordfish", "sesame"):
+        assert word not in repr(settings)
+    assert settings.model.api_key == Secret("hunter2")
+    assert settings.model.api_key.reveal() == "hunter2"
+    with pytest.raises(SettingsError) as caught:
+        load(write(tmp_path, "[model]\napi_key = 12345678\n"), environ={})
+    assert "12345678" not in str(caught.value)
+    assert "model.api_key = ***" in str(caught.value)
+
+
+def test_relations_come_from_tables_and_variables(tmp_path):
+    config = write(tmp_path, '[ontology.relations.OWNS]\ncardinality = "single"\nexcludes = ["LENDS"]\n')
+    environ = {
+        "KGRAY_ONTOLOGY_RELATIONS_OWNS_CARDINALITY": "many",
+        "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_SYMMETRIC": "true",
+        "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_EXCLUDES": "A, B",
+    }
+    relations = load(config, environ=environ).relations
+    assert {name: dict(table) for name, table in relations.items()} == {
+        "OWNS": {"cardinality": "many", "excludes": ["LENDS"]},
+        "SITS_NEXT_TO": {"symmetric": True, "excludes": ["A", "B"]},
+    }
+    with pytest.raises(SettingsError, match="KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR in the environment"):
+        load(None, environ={"KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR": "x"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "use"),
+    [
+        ("KGRAY_STORE_BACKEND", "neo4j", '"sqlite"'),
+        ("KGRAY_MODEL_BACKEND", "openai", '"rules" or "scripted"'),
+        ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted"'),
+        ("KGRAY_EMBEDDER_BACKEND", "openai", '"hashing"'),
+        ("KGRAY_EMBEDDER_BACKEND", "minilm", '"hashing"'),
+        ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing"'),
+        ("KGRAY_RERANKER_BACKEND", "bge", '"none"'),
+        ("KGRAY_RERANKER_BACKEND", "http", '"none"'),
+        ("KGRAY_RUNTIME_BACKEND", "ray", '"local"'),
+        ("KGRAY_PIPELINE_EXTRACTION", "separate", '"combined"'),
+        ("KGRAY_PIPELINE_REFLECT_ROUNDS", "1", "0"),
+    ],
+)
+def test_what_is_known_and_not_built_says_so(variable, value, use):
+    settings = load(None, environ={variable: value})
+    key = variable.removeprefix("KGRAY_").lower().replace("_", ".", 1)
+    shown = value if value.isdigit() else f'"{value}"'
+    line = f"{key} = {shown} is not built in this version of kgray: use {use}."
+    assert list(unbuilt(settings)) == [line]
+    with pytest.raises(NotBuilt) as caught:
+        require_built(settings)
+    assert str(caught.value) == line
+    assert caught.value.exit_code == 2
+
+
+def test_the_defaults_are_built():
+    require_built(Settings())
+
+
+def test_data_and_config_are_found_as_the_interface_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert data_folder(None, {}) == Path("kgray-data")
+    assert data_folder(None, {"KGRAY_DATA": "d"}) == Path("d")
+    assert data_folder("x", {"KGRAY_DATA": "d"}) == Path("x")
+    data = tmp_path / "d"
+    data.mkdir()
+    assert config_file(None, data, {}) is None
+    here = write(tmp_path, "")
+    assert config_file(None, data, {}) == Path("kgray.toml")
+    beside = write(data, "")
+    assert config_file(None, data, {}) == beside
+    assert config_file(None, data, {"KGRAY_CONFIG": str(here)}) == here
+    assert config_file(str(beside), data, {"KGRAY_CONFIG": str(here)}) == beside
+    with pytest.raises(SettingsError, match=r"KGRAY_CONFIG names 'nope\.toml', and there is no such file"):
+        config_file(None, data, {"KGRAY_CONFIG": "nope.toml"})

@@ -1,0 +1,193 @@
+"""R13 as properties, and the sweep against the slow transcription of the rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timeline_oracle import Oracle
+
+from kgray.timeline import Claim, Span, Sweep, timeline
+
+NAMES = "ABCD"
+KINDS = ["present", "present", "since", "since", "always", "ended", "ended", "denied"]
+DAYS = st.integers(0, 8)  # few, so that ties are frequent
+Timelines = Mapping[str, tuple[Span, ...]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who rivals whom: slots by statement, and pairs."""
+
+    slots: tuple[tuple[str, ...], ...]  # of each name
+    exclusive: frozenset[frozenset[str]]
+
+    def cliques(self, statement: str) -> Sequence[str]:
+        return self.slots[NAMES.index(statement)]
+
+    def pairs(self, statement: str) -> Collection[str]:
+        return [other for pair in self.exclusive if statement in pair for other in pair - {statement}]
+
+    def rivals(self, a: str, b: str) -> bool:
+        return frozenset((a, b)) in self.exclusive or bool(set(self.cliques(a)) & set(self.cliques(b)))
+
+
+PAIRS = [frozenset((a, b)) for a in NAMES for b in NAMES if a < b]
+SLOTS = st.tuples(*[st.sampled_from([(), ("k",), ("k",), ("k", "l"), ("l",)])] * len(NAMES))
+ONE_SLOT = st.just(Group((("k",),) * len(NAMES), frozenset()))
+ONLY_PAIRS = st.builds(Group, st.just(((),) * len(NAMES)), st.frozensets(st.sampled_from(PAIRS)))
+BOTH = st.builds(Group, SLOTS, st.frozensets(st.sampled_from(PAIRS), max_size=3))
+GROUPS = ONE_SLOT | ONLY_PAIRS | BOTH
+
+
+@st.composite
+def sayings(draw: st.DrawFn) -> Claim:
+    """One saying, its sequence still 0."""
+    statement, told = draw(st.sampled_from(NAMES)), draw(DAYS)
+    match draw(st.sampled_from(KINDS)):
+        case "ended":
+            return Claim(statement, (told, 0, 0), "ended", None, draw(DAYS), False, 0)
+        case "denied":
+            return Claim(statement, (told, 0, 0), "denied", None, None, False, 0)
+        case how:
+            start = {"present": told, "always": None}.get(how, draw(DAYS))
+            length = draw(st.none() | st.integers(0, 5))
+            end = None if length is None else (start or 0) + length
+            return Claim(statement, (told, 0, 0), "holds", start, end, how == "present", 0)
+
+
+def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
+    return [
+        replace(claim, said=(claim.said[0], place // 3, place), recorded=place)
+        for claim, place in zip(claims, places, strict=False)
+    ]
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, told_apart: bool = False) -> list[Claim]:
+    """Draw sayings in order of arrival; told_apart: no two at the same time."""
+    apart = (lambda claim: claim.said[0]) if told_apart else None
+    claims = draw(st.lists(sayings(), min_size=1, max_size=9, unique_by=apart))
+    return numbered(claims, range(3, 3 + len(claims)))
+
+
+def shown(timelines: Timelines) -> set[tuple[object, ...]]:
+    """Return the spans as the oracle's rows."""
+    return {
+        (
+            span.statement,
+            span.opened.said,
+            span.point,
+            -math.inf if span.start is None else span.start,
+            math.inf if span.end is None else span.end,
+            span.ended.said if span.ended else None,
+            tuple(claim.said for claim in span.support),
+        )
+        for spans in timelines.values()
+        for span in spans
+    }
+
+
+def meet(a: Span, b: Span) -> bool:
+    """Whether two spans share a moment."""
+    start = max(-math.inf if span.start is None else span.start for span in (a, b))
+    return start < min(math.inf if span.end is None else span.end for span in (a, b))
+
+
+@given(histories(), GROUPS)
+@settings(max_examples=600, deadline=None)
+def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
+    """R6-R12: the slow transcription agrees, openers, endings and support included."""
+    assert shown(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
+
+
+@given(histories(), GROUPS, st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
+    """R13: after each batch the kept sweep is the pure function of what it holds, and tells what changed."""
+    given_order = data.draw(st.permutations(claims))
+    sweep, told = Sweep(group), dict.fromkeys(NAMES, ())
+    held = 0
+    while held < len(claims):
+        size = data.draw(st.integers(1, 4))
+        changes = sweep.add(given_order[held : held + size])
+        held = min(held + size, len(claims))
+        for statement, (before, after) in changes.items():
+            assert before == told[statement] != after
+            told[statement] = after
+        anew = timeline(given_order[:held], group)
+        assert {name: sweep.spans(name) for name in anew} == anew
+        assert {name: told[name] for name in anew} == anew
+        assert len(sweep) == held
+    assert anew == timeline(claims, group)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 20)), min_size=1, max_size=14),
+    st.none() | sayings(),
+    ONE_SLOT | BOTH,
+    st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, data):
+    """R9-R11: the short way of such slots, and the moment something else is said in one."""
+    claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
+    claims = numbered([*claims, *([other] if other else [])], range(3, 99))
+    sweep = Sweep(group)
+    order = data.draw(st.permutations(claims))
+    for held, claim in enumerate(order, 1):
+        sweep.add([claim])
+        found = {name: sweep.spans(name) for name in NAMES}
+        assert shown(found) == Oracle(order[:held], group.rivals).rows()
+
+
+@given(histories(), GROUPS)
+@settings(max_examples=300, deadline=None)
+def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
+    """R11: and no span ends before it starts, and a statement's spans stand in order."""
+    spans = [span for found in timeline(claims, group).values() for span in found]
+    for place, a in enumerate(spans):
+        assert a.start is None or a.end is None or a.start <= a.end
+        assert (a.end is None) == (a.ended is None)
+        assert a.opened in a.support
+        for b in spans[place + 1 :]:
+            if a.statement == b.statement:
+                assert not meet(a, b)
+                assert a.start is None or (b.start is not None and a.start <= b.start)
+            elif group.rivals(a.statement, b.statement):
+                assert not meet(a, b)
+
+
+@given(histories(), GROUPS)
+@settings(max_examples=200, deadline=None)
+def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
+    """R6: the spans are those of the evidence that no later denial of its statement sets aside."""
+    denials = [claim for claim in claims if claim.kind == "denied"]
+    left = [c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)]
+    assert shown(timeline(claims, group)) == shown(timeline(left, group))
+
+
+@given(histories(told_apart=True), GROUPS, st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
+    """R13: only what was said at one time is told apart by its sequence."""
+    later = numbered(claims, data.draw(st.permutations(range(3, 3 + len(claims)))))
+
+    def plain(timelines: Timelines) -> dict[str, list[tuple[object, ...]]]:
+        return {
+            name: [(s.opened.said[0], s.point, s.start, s.end, [c.said[0] for c in s.support]) for s in spans]
+            for name, spans in timelines.items()
+        }
+
+    assert plain(timeline(claims, group)) == plain(timeline(later, group))
+
+
+@given(histories(), GROUPS, st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_what_was_known_is_the_function_of_what_was_recorded(claims, group, known_at):
+    """R4."""
+    recorded = [claim for claim in claims if claim.recorded <= known_at]
+    assert timeline(claims, group, known_at) == timeline(recorded, group)

@@ -1,0 +1,216 @@
+"""Section 3 of the semantics, sentence by sentence, with no thought of cost: O(n^2) and worse.
+
+It shares nothing with kgray.timeline but the values. Every question is answered by looking at all
+evidence and all spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kgray.timeline import Claim
+
+BEFORE_ALL = -math.inf
+Said = tuple[int, int, int]
+Row = tuple[str, Said, str, float, float, Said | None, tuple[Said, ...]]
+
+
+@dataclass
+class _Span:
+    statement: str
+    opened: Claim
+    point: str
+    start: float
+    end: float | None = None
+    ended: Claim | None = None
+    cut: bool = False
+    support: list[Claim] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.end is None
+
+    def has_length(self, now: float) -> bool:
+        return self.start < (now if self.end is None else self.end)
+
+
+def _start(claim: Claim) -> float:
+    return BEFORE_ALL if claim.start is None else claim.start
+
+
+def _inferred(claim: Claim) -> bool:
+    return claim.start is not None and (claim.inferred or claim.start == claim.said[0])
+
+
+class Oracle:
+    """Derive the spans of all statements at once; `are_rivals` is asked pair by pair."""
+
+    def __init__(self, evidence: Sequence[Claim], are_rivals: Callable[[str, str], bool]) -> None:
+        self.rivals = lambda a, b: a != b and are_rivals(a, b)
+        self.spans: list[_Span] = []
+        # R6: a denial sets aside all evidence of its statement said before it.
+        self.evidence = [
+            claim
+            for claim in evidence
+            if claim.kind != "denied"
+            and not any(
+                d.kind == "denied" and d.statement == claim.statement and claim.said < d.said
+                for d in evidence
+            )
+        ]
+        for instant, kind, claim in self._points():
+            self._expire(instant)
+            {"end": self._end, "start": self._begin, "confirmation": self._begin}[kind](instant, kind, claim)
+        self._expire(math.inf)
+
+    def rows(self) -> set[Row]:
+        """Return each span as (statement, opener, point, start, end, what ended it, support)."""
+        return {
+            (
+                s.statement,
+                s.opened.said,
+                s.point,
+                s.start,
+                math.inf if s.end is None else s.end,
+                s.ended.said if s.ended else None,
+                tuple(sorted({c.said for c in s.support})),
+            )
+            for s in self.spans
+        }
+
+    def _points(self) -> list[tuple[float, str, Claim]]:
+        """R7."""
+        found: list[tuple[float, int, Said, str, Claim]] = []
+        for claim in self.evidence:
+            if claim.kind == "ended":
+                assert claim.end is not None
+                own = [
+                    c
+                    for c in self.evidence
+                    if c.kind == "holds" and c.statement == claim.statement and _start(c) == claim.end
+                ]
+                late = any(c.said < claim.said for c in own)
+                found.append((claim.end, 2 if late else 0, claim.said, "end", claim))
+                continue
+            found.append((_start(claim), 2, claim.said, "start", claim))
+            if not _inferred(claim) and _start(claim) < claim.said[0] and claim.end is None:
+                found.append((claim.said[0], 1, claim.said, "confirmation", claim))
+        found.sort(key=lambda row: row[:3])
+        return [(row[0], row[3], row[4]) for row in found]
+
+    def _last(self, statement: str) -> _Span | None:
+        own = [span for span in self.spans if span.statement == statement]
+        return own[-1] if own else None
+
+    def _open(self, statement: str) -> _Span | None:
+        last = self._last(statement)
+        return last if last is not None and last.is_open else None
+
+    def _of_rivals(self, statement: str) -> list[_Span]:
+        return [span for span in self.spans if self.rivals(span.statement, statement)]
+
+    def _stated(self, span: _Span) -> Claim | None:
+        """R9: the supporter whose stated end stands."""
+        stating = [c for c in span.support if c.kind == "holds" and c.end is not None]
+        if not stating:
+            return None
+        last = max(stating, key=lambda c: c.said)
+        assert last.end is not None
+        lifted = any(
+            c.kind == "holds" and c.end is None and c.said > last.said and c.said[0] > last.end
+            for c in span.support
+        )
+        return None if lifted else last
+
+    def _expire(self, now: float) -> None:
+        for span in self.spans:
+            stated = self._stated(span) if span.is_open else None
+            if stated is not None and stated.end is not None and stated.end <= now:
+                span.end, span.ended = max(stated.end, span.start), stated
+
+    def _finish(self, span: _Span, at: float, by: Claim, *, cut: bool = False) -> None:
+        span.end, span.ended, span.cut = at, by, cut
+        if span.start == span.end == BEFORE_ALL:
+            self.spans.remove(span)  # R12
+
+    def _end(self, t: float, _: str, claim: Claim) -> None:
+        """R8."""
+        own = self._last(claim.statement)
+        if own is not None:
+            own.support.append(claim)
+            if own.is_open and not any(
+                c.kind == "holds"
+                and c.statement == claim.statement
+                and c.said > claim.said
+                and _start(c) < t
+                and (c.end > t if c.end is not None else c.said[0] > t)
+                for c in self.evidence
+            ):
+                self._finish(own, t, claim)
+            return
+        rivals = [span for span in self._of_rivals(claim.statement) if span.has_length(t)]
+        first = min(rivals, key=lambda span: (span.start, span.opened.said), default=None)
+        span = _Span(claim.statement, claim, "end", BEFORE_ALL, t, claim, support=[claim])
+        if first is not None and first.start == BEFORE_ALL:
+            if any(rival.is_open for rival in self._of_rivals(claim.statement)):
+                span.start = t
+            else:
+                span.start = max(rival.end for rival in rivals if rival.end is not None)
+        elif first is not None and first.start < t:
+            span.end, span.ended = first.start, first.opened
+        self.spans.append(span)
+
+    def _knew_better(self, t: float, claim: Claim) -> Claim | None:
+        """R10."""
+        later = [c for c in self.evidence if c.said > claim.said]
+        found = [
+            c
+            for c in later
+            if c.kind == "holds"
+            and self.rivals(c.statement, claim.statement)
+            and _start(c) <= t
+            and (c.end is None or c.end > t)
+            and not any(
+                e.kind == "ended"
+                and e.statement == c.statement
+                and e.end is not None
+                and _start(c) < e.end <= t
+                and e.said > c.said
+                for e in self.evidence
+            )
+        ]
+        found += [
+            c
+            for c in later
+            if c.kind == "ended" and c.statement == claim.statement and c.end is not None and c.end <= t
+        ]
+        return max(found, key=lambda c: c.said, default=None)
+
+    def _begin(self, t: float, kind: str, claim: Claim) -> None:
+        """R9-R11."""
+        own = self._open(claim.statement)
+        if own is not None:
+            own.support.append(claim)
+            self._expire(t)
+            return
+        last = self._last(claim.statement)
+        better = self._knew_better(t, claim) if kind == "confirmation" or _inferred(claim) else None
+        if better is not None:
+            if last is not None:
+                last.support.append(claim)
+            else:
+                self.spans.append(_Span(claim.statement, claim, kind, t, t, better, support=[claim]))
+            return
+        rivals = self._of_rivals(claim.statement)
+        opens = t
+        if kind == "confirmation" and last is not None and last.cut and not any(r.is_open for r in rivals):
+            assert last.end is not None
+            ends = [r.end for r in rivals if r.end is not None and r.start < r.end and last.end <= r.end <= t]
+            opens = max(ends, default=last.end)
+        for rival in rivals:
+            if rival.is_open:
+                self._finish(rival, opens, claim, cut=True)
+        self.spans.append(_Span(claim.statement, claim, kind, opens, support=[claim]))
+        self._expire(t)
