@@ -60,10 +60,17 @@ def ask(folder: Path, between: str) -> None:
     heading("One question at three moments: before, between and after Alice's changes of job")
     for moment in ("2025-10-01", "2026-02-01", "2026-06-01"):
         question = ("search", "Where does Alice Nguyen work?", "--group", "team", "--scope", "fact")
-        kgray(folder, *question, "--limit", "1", "--as-of", moment)
+        kgray(folder, *question, "--limit", "3", "--as-of", moment)
     heading("The price of a printer on Black Friday, and in May")
     for moment in ("2025-11-28", "2026-05-30"):
-        question = ("search", "price of the LaserPro M28", "--group", "catalogue", "--scope", "fact")
+        question = (
+            "search",
+            "How many USD does the Kestrel LaserPro M28 cost?",
+            "--group",
+            "catalogue",
+            "--scope",
+            "fact",
+        )
         kgray(folder, *question, "--limit", "1", "--as-of", moment)
     heading("Where did Dana live in December? As known before the late message, and as known now")
     dana = ("search", "Where does Dana Levy live?", "--group", "team", "--scope", "fact", "--limit", "1")

@@ -26,9 +26,20 @@ _LABEL = re.compile(r"(?:[A-Z][A-Za-z0-9]*)?")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
 SLOTS = frozenset(
     {
-        "name", "thing", "person", "org", "employer", "place", "group", "language", "belonging", "problem",
-        "role", "status", "price",
-    }  # fmt: skip
+        "name",
+        "thing",
+        "person",
+        "org",
+        "employer",
+        "place",
+        "group",
+        "language",
+        "belonging",
+        "problem",
+        "role",
+        "status",
+        "price",
+    }
 )
 _PHRASE = re.compile(r"(?:[a-z][a-z'|-]* )+\{([a-z]+)\}")
 

@@ -87,7 +87,10 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
     config = config_file(call.config, call.folder, os.environ)
     lines = list(unbuilt(settings))
-    yield "settings", not lines, " ".join(lines) or (f"from {config}" if config else "the defaults; no kgray.toml")
+    ignored = {"KGRAY_DATA", "KGRAY_CONFIG"}
+    named = sorted(name for name in os.environ if name.startswith("KGRAY_") and name not in ignored)
+    said = [str(config) if config else "no kgray.toml", *named]
+    yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
     why = {
         "model": (
             settings.model.backend,

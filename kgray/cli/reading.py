@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from datetime import datetime
@@ -165,8 +166,12 @@ def show(call: Call, identifier: str, group: str) -> int:
     for row in rows:
         click.echo(click.style(row["type"], bold=True))
         shown = {key: value for key, value in row.items() if key != "type" and value not in (None, [])}
-        printing.pairs((f"  {key}", value) for key, value in shown.items())
+        printing.pairs((f"  {key}", _told(value)) for key, value in shown.items())
     return 0
+
+
+def _told(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @click.command(short_help="The whole graph of a group, canonical.")

@@ -77,7 +77,7 @@ class GroupGraph:
             claim = claim_of(item.evidence, statement, head.reference_time, head.recorded_at)
             graph.statements[statement].claims.append(claim)
             graph.texts[place] = (item.evidence.text, head.id)
-            if item.moved_at:
+            if item.moved_at > head.recorded_at:  # what was in force when it was recorded moved nothing
                 graph.moved[place] = item.moved_at
         for verdict in records.verdicts:
             for a in dict.fromkeys((*shows.get(verdict.a, ()), verdict.a)):

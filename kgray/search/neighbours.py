@@ -9,13 +9,13 @@ from kgray.errors import NotFound
 from kgray.graph import Entity, Fact
 from kgray.ports import SearchScope
 from kgray.records import Place, entity_id
-from kgray.search.candidates import Reader, Row
+from kgray.search.candidates import OVER_FETCH, Reader, Row
 from kgray.search.steps import HOPS, Walk, ends, walk
 
 _FROM_HITS = 6  # entities of the best hits from which steps start
 _RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
 _FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
-_FILTERED = 8  # filters drop what was reached, so a hop takes that many times the limit
+_FILTERED = 8  # filters drop what was reached, so steps take that many times as much
 _CENTRE_HOPS = 3
 
 
@@ -24,12 +24,13 @@ def steps(reader: Reader, given: Sequence[str], best: Mapping[SearchScope, Seque
     ranked = zip_longest(best.get("fact", ()), best.get("entity", ()))
     hits = [_entities_of(row) for row in chain.from_iterable(ranked) if row is not None]
     from_hits = list(dict.fromkeys(chain.from_iterable(hits[:_FROM_HITS])))[:_FROM_HITS]
-    return _walk(reader, list(dict.fromkeys([*given, *from_hits])), HOPS)
+    limit = reader.query.limit * (_FILTERED if reader.query.filters.narrows else 1)
+    return _walk(reader, list(dict.fromkeys([*given, *from_hits])), HOPS, OVER_FETCH * limit)
 
 
 def from_centre(reader: Reader, centre: Sequence[str]) -> Walk:
     """Walk from the centre alone, to measure distances: up to 3 hops."""
-    return _walk(reader, centre, _CENTRE_HOPS)
+    return _walk(reader, centre, _CENTRE_HOPS, None)
 
 
 def reached(reader: Reader, walked: Walk, scope: SearchScope) -> list[Row]:
@@ -91,7 +92,8 @@ def _entities_of(row: Row) -> tuple[str, ...]:
     return (row.id,) if isinstance(row, Entity) else ()
 
 
-def _walk(reader: Reader, seeds: Sequence[str], hops: int) -> Walk:
+def _walk(reader: Reader, seeds: Sequence[str], hops: int, enough: int | None) -> Walk:
     limit = reader.query.limit
     room = limit * (_FILTERED if reader.query.filters.narrows else 1)
-    return walk(reader.view, seeds, reader.moment, hops=hops, room=room, front=max(_FRONT, limit // 10))
+    front = max(_FRONT, limit // 10)
+    return walk(reader.view, seeds, reader.moment, hops=hops, room=room, front=front, enough=enough)

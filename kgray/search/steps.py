@@ -41,13 +41,21 @@ def ends(fact: Fact) -> tuple[str, ...]:
 
 
 def walk(
-    view: GraphView, seeds: Sequence[str], as_of: Instant | None, *, hops: int = HOPS, room: int, front: int
+    view: GraphView,
+    seeds: Sequence[str],
+    as_of: Instant | None,
+    *,
+    hops: int = HOPS,
+    room: int,
+    front: int,
+    enough: int | None = None,
 ) -> Walk:
     """Step from `seeds` (shown entity ids, best first, distinct) over the facts that hold at `as_of`.
 
     room    facts a hop takes: an equal share of each entity it starts from, 10 at least, newest
             first, so that a hub costs no more than any other
     front   entities that a hop after the first starts from, by (rank of the seed, id)
+    enough  facts after which no further hop is made: what it finds would stand behind them; None = none
 
     Reads hops x 3 times at most, whatever the number of entities.
     """
@@ -55,7 +63,7 @@ def walk(
     found: dict[str, tuple[int, int, Fact]] = {}
     edge = list(places)
     for hop in range(1, hops + 1):
-        if not edge:
+        if not edge or (enough is not None and len(found) >= enough):
             break
         around = _around(view, edge, as_of, max(_SHARE, room // len(edge)))
         reached: dict[str, tuple[int, int]] = {}

@@ -25,14 +25,14 @@ def apply(db: Database, commit: Commit, dimensions: int) -> None:
         db.check_epoch(connection, needed=True)
         no = db.known_group(connection, commit.group)
         if no is None:
-            raise StoreError(f"group {commit.group!r} has no sequence {commit.sequence}: nothing was accepted in it")
+            raise StoreError(f"group {commit.group!r} has no sequence {commit.sequence}: it is empty")
         if _ended(connection, no, commit):
             return
         times = (commit.recorded_at, no, commit.recorded_at)
         if not one(connection, sql.SET_RECORD_TIME, times):
             raise StoreError(
-                f"sequence {commit.sequence} of group {commit.group!r} bears the record time {commit.recorded_at}, "
-                f"which is not past the group's last"
+                f"sequence {commit.sequence} of group {commit.group!r} bears the record time "
+                f"{commit.recorded_at}, which is not past the group's last"
             )
         if commit.forgotten:
             erasing.forget(connection, no, commit.sequence)
@@ -89,10 +89,13 @@ def _record(connection: apsw.Connection, no: int, commit: Commit) -> None:
         connection.executemany(
             sql.NEW_RULING,
             [
-                (no, r.sequence, r.ordinal, r.name, r.aspect, r.value, r.judge, r.other, r.reason, commit.recorded_at)
+                (
+                    no, r.sequence, r.ordinal, r.name, r.aspect, r.value, r.judge, r.other, r.reason,
+                    commit.recorded_at,
+                )
                 for r in sorted(commit.rulings, key=lambda r: (r.sequence, r.ordinal))
             ],
-        )
+        )  # fmt: skip
     if commit.verdicts:
         connection.executemany(
             sql.NEW_VERDICT,
@@ -136,7 +139,9 @@ def _record_evidence(
     connection.executemany(sql.INDEX_EVIDENCE, [(n, marked(words(item.text), no)) for n, item in numbered])
 
 
-def _put_vectors(connection: apsw.Connection, no: int, vectors: Sequence[NamedVector], dimensions: int) -> None:
+def _put_vectors(
+    connection: apsw.Connection, no: int, vectors: Sequence[NamedVector], dimensions: int
+) -> None:
     """Insert vectors; one that replaces another (a statement's first wording changed) is a new row."""
     if not vectors:
         return

@@ -19,7 +19,7 @@ from kgray.stores.vectors import KIND_NUMBERS
 
 
 def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:
-    """Delete everything that a commit erases, except its derived rows (`Derived` says those)."""
+    """Delete everything that a commit erases, end the rulings and verdicts it retires; `Derived` says the rest."""
     sequences = sorted(set(commit.erased))
     dropped = 0
     statements: set[str] = set()
@@ -37,6 +37,8 @@ def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:
     _at(connection, sql.DROP_VERDICT, no, commit.erased_verdicts)
     _at(connection, sql.BLANK_RULING, no, commit.blanked)
     _at(connection, sql.BLANK_VERDICT, no, commit.blanked)
+    _at(connection, sql.RETIRE_RULING, no, commit.retired_rulings, commit.recorded_at)
+    _at(connection, sql.RETIRE_VERDICT, no, commit.retired_verdicts, commit.recorded_at)
     for recorded in commit.gone_births:
         connection.execute(sql.DROP_BIRTH, (no, recorded))
         connection.execute(sql.DROP_SHOWN, (no, recorded))
@@ -97,7 +99,9 @@ def _drop_vector(connection: apsw.Connection, no: int, kind: str, owner: str, te
     return len(connection.execute(sql.DROP_VECTOR, values).fetchall())
 
 
-def _at(connection: apsw.Connection, statement: str, no: int, places: Iterable[Place]) -> None:
-    values: Sequence[tuple[int, int, int]] = [(no, *place) for place in sorted(set(places))]
+def _at(
+    connection: apsw.Connection, statement: str, no: int, places: Iterable[Place], *before: int
+) -> None:
+    values: Sequence[tuple[int, ...]] = [(*before, no, *place) for place in sorted(set(places))]
     if values:
         connection.executemany(statement, values)

@@ -21,13 +21,19 @@ def explained(path: Path) -> Iterator[None]:
             f"{path} is locked by another process beyond patience; nothing was changed, run it again"
         ) from None
     except apsw.FullError:
-        raise StoreError(f"no space left for {path}; nothing was changed: free some space, run it again") from None
+        raise StoreError(
+            f"no space left for {path}; nothing was changed: free some space, run it again"
+        ) from None
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a copy") from None
     except (apsw.ReadOnlyError, apsw.PermissionsError):
-        raise StoreError(f"{path} cannot be written: check the permissions of the folder and the file") from None
+        raise StoreError(
+            f"{path} cannot be written: check the permissions of the folder and the file"
+        ) from None
     except apsw.CantOpenError:
-        raise StoreError(f"{path} cannot be opened: check the folder, its permissions and its file system") from None
+        raise StoreError(
+            f"{path} cannot be opened: check the folder, its permissions and its file system"
+        ) from None
     except apsw.IOError as error:
         raise StoreError(f"{path}: the disk failed to read or write ({error})") from None
     except apsw.SQLError as error:

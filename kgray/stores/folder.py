@@ -26,7 +26,8 @@ def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patien
     """
     if apsw.SQLITE_VERSION_NUMBER < _OLDEST_SQLITE:
         raise StoreError(
-            f"SQLite {apsw.sqlite_lib_version()} is too old for kgray: install apsw 3.50 or newer with its own SQLite"
+            f"SQLite {apsw.sqlite_lib_version()} is too old for kgray: install apsw 3.50 or newer, "
+            f"which brings its own"
         )
     path = folder / schema.FILE
     with explained(path):
@@ -110,7 +111,8 @@ def _check_header(path: Path) -> None:
     size = path.stat().st_size
     if len(header) < _HEADER or header[:16] != b"SQLite format 3\0":
         raise StoreError(
-            f"{path} is no kgray store, or it is damaged: choose another data folder, or restore it from a copy"
+            f"{path} is no kgray store, or it is damaged: choose another data folder, "
+            f"or restore it from a copy"
         )
     page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
     if identity != schema.APPLICATION_ID:
@@ -138,9 +140,9 @@ def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -
         stored = dict(rows)
         if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
             raise StoreError(
-                f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {path.parent} was "
-                f"built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): set embedder.backend "
-                f"to that one, or start an empty data folder and add the episodes again"
+                f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in "
+                f"{path.parent} was built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): "
+                f"set embedder.backend to that one, or start an empty data folder and add the episodes again"
             )
         if version < schema.VERSION:
             schema.migrate(connection)

@@ -24,7 +24,9 @@ class _Removals:
 
     operations: tuple[Operation, ...]
 
-    def cover(self, sequence: int, names: tuple[str | None, ...], source: str, before: int | None = None) -> bool:
+    def cover(
+        self, sequence: int, names: tuple[str | None, ...], source: str, before: int | None = None
+    ) -> bool:
         """Whether one of them (asked before `before`) takes the row with these names away."""
         return any(
             sequence < asked.sequence
@@ -62,7 +64,14 @@ class LogFace:
         return answers
 
     def _accept(
-        self, connection: apsw.Connection, no: int, removals: _Removals, draft: Draft, now: Instant, *, replace: bool
+        self,
+        connection: apsw.Connection,
+        no: int,
+        removals: _Removals,
+        draft: Draft,
+        now: Instant,
+        *,
+        replace: bool,
     ) -> tuple[Acceptance, Operation | None]:
         """Accept one draft; the operation is the retraction that `replace` asked for."""
         id_, digest = draft.id, draft.content_sha256
@@ -163,7 +172,8 @@ class LogFace:
             found: list[Episode | Operation] = [
                 rows.episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, (no, limit))
             ]
-            found += [rows.operation(group, row) for row in self._db.rows(sql.OPERATIONS_PENDING, (no, limit))]
+            asked = self._db.rows(sql.OPERATIONS_PENDING, (no, limit))
+            found += [rows.operation(group, row) for row in asked]
         return sorted(found, key=lambda item: item.sequence)[:limit]
 
     def pending_count(self, group: str | None = None) -> int:
@@ -186,7 +196,7 @@ class LogFace:
             return []
         with self._db.snapshot():
             removals = _Removals(
-                tuple(rows.operation(episode.group, row) for row in self._db.rows(sql.REMOVALS_PENDING, (no,)))
+                tuple(rows.operation("", row) for row in self._db.rows(sql.REMOVALS_PENDING, (no,)))
             )
             before = key_of(no, episode.sequence)
             take = limit
@@ -197,7 +207,9 @@ class LogFace:
                 kept = [
                     item
                     for item in found
-                    if not removals.cover(item.sequence, (item.id, item.client_id), item.source, episode.sequence)
+                    if not removals.cover(
+                        item.sequence, (item.id, item.client_id), item.source, episode.sequence
+                    )
                 ]
                 if len(kept) >= limit or len(found) < take:
                     return kept[:limit][::-1]
@@ -299,7 +311,9 @@ class LogFace:
                 removals = _removals(connection, no)
                 found = many(connection, sql.EPISODES_FAILED, (no,))
                 chosen = [row for row in found if not wanted or row[1] in wanted or row[8] in wanted]
-                chosen = [row for row in chosen if not removals.cover(row[0] & MASK, (row[1], row[8]), row[2])]
+                chosen = [
+                    row for row in chosen if not removals.cover(row[0] & MASK, (row[1], row[8]), row[2])
+                ]
                 if chosen:
                     self._retry(connection, no, chosen, now)
                 count += len(chosen)

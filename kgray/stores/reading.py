@@ -83,8 +83,9 @@ class ReadingFace:
             sql.VERDICTS, (no, known_at)
         ):
             verdict = Verdict(
-                sequence=sequence, ordinal=ordinal, a=a, b=b, exclusive=bool(exclusive), judge=judge, reason=reason
-            )
+                sequence=sequence, ordinal=ordinal, a=a, b=b, exclusive=bool(exclusive), judge=judge,
+                reason=reason,
+            )  # fmt: skip
             found.verdicts.append(verdict)
             found.recorded[sequence] = recorded_at
         for key, kind, payload, recorded_at in self._db.rows(sql.OPERATIONS, (*keys_of(no), known_at)):
@@ -188,7 +189,7 @@ class ReadingFace:
     def sequences(
         self, group: str, *, ids: Sequence[str] = (), source: str | None = None, everything: bool = False
     ) -> list[int]:
-        """Return the sequences of the rows an operation names, retired ones and those of any state included, sorted.
+        """Return the sequences of the rows an operation names, sorted; retired ones and all states included.
 
         Rows accepted after the operation are named too: the caller leaves out greater sequences.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import repeat
 from sys import intern
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ PENDING, DONE, REFUSED = range(3)  # operations
 KINDS: tuple[EvidenceKind, ...] = ("holds", "ended", "denied")
 PRECISIONS: tuple[Precision, ...] = ("instant", "day", "month", "year")
 _KIND_NUMBERS = {kind: n for n, kind in enumerate(KINDS)}
+_NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
 _PRECISION_NUMBERS: dict[Precision | None, int | None] = {
     None: None,
     **{precision: n for n, precision in enumerate(PRECISIONS)},
@@ -74,35 +76,15 @@ def episode(group: str, row: Row) -> Episode:
 
 def operation_payload(operation: Operation) -> str:
     """Return what an operation names, without what is empty."""
-    fields = {
-        "entities": operation.entities,
-        "surfaces": operation.surfaces,
-        "moved": operation.moved,
-        "made": operation.made,
-        "target": operation.target,
-        "episodes": operation.episodes,
-        "source": operation.source,
-        "everything": operation.everything,
-    }
-    return pack({name: value for name, value in fields.items() if value not in ((), "", None, False)})
+    named = {field.name: getattr(operation, field.name) for field in _NAMED}
+    return pack({name: value for name, value in named.items() if value not in ((), "", None, False)})
 
 
 def operation(group: str, row: Row) -> Operation:
     """Read (key, kind, payload)."""
     named: Mapping[str, Any] = json.loads(row[2])
-    return Operation(
-        group=group,
-        sequence=row[0] & MASK,
-        kind=row[1],
-        entities=tuple(named.get("entities", ())),
-        surfaces=tuple(named.get("surfaces", ())),
-        moved=tuple(named.get("moved", ())),
-        made=named.get("made", ""),
-        target=named.get("target"),
-        episodes=tuple(named.get("episodes", ())),
-        source=named.get("source"),
-        everything=named.get("everything", False),
-    )
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
+    return Operation(group=group, sequence=row[0] & MASK, kind=row[1], **values)
 
 
 def mention_row(no: int, key: int, mention: Mention) -> Row:

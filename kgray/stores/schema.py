@@ -93,12 +93,13 @@ CREATE INDEX evidence_statement ON evidence (no, statement, shown);
 CREATE TABLE rulings (
     no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL, name TEXT NOT NULL,
     aspect TEXT NOT NULL, value TEXT NOT NULL, judge TEXT NOT NULL, other TEXT NOT NULL,
-    reason TEXT NOT NULL, recorded_at INTEGER NOT NULL, PRIMARY KEY (no, sequence, ordinal)
+    reason TEXT NOT NULL, recorded_at INTEGER NOT NULL, retired_at INTEGER,
+    PRIMARY KEY (no, sequence, ordinal)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE verdicts (
     no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL, a TEXT NOT NULL,
     b TEXT NOT NULL, exclusive INTEGER NOT NULL, judge TEXT NOT NULL, reason TEXT NOT NULL,
-    recorded_at INTEGER NOT NULL, PRIMARY KEY (no, sequence, ordinal)
+    recorded_at INTEGER NOT NULL, retired_at INTEGER, PRIMARY KEY (no, sequence, ordinal)
 ) STRICT, WITHOUT ROWID;
 
 -- Each surface of each recorded entity once; uses: how many mentions bear it.

@@ -35,7 +35,9 @@ def open_sqlite(
 class SqliteStore(LogFace, ReadingFace):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
-    def __init__(self, path: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> None:
+    def __init__(
+        self, path: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float
+    ) -> None:
         """See `open_sqlite`."""
         self.folder = path
         self.schema_version = schema.VERSION
@@ -68,5 +70,5 @@ class SqliteStore(LogFace, ReadingFace):
 
 
 def _is_a_store(store: SqliteStore) -> Store:
-    """Checked by the type checker: the class keeps the port's contract."""
+    """Show the type checker that the class keeps the port's contract."""
     return store

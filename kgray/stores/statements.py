@@ -13,9 +13,10 @@ from __future__ import annotations
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
-# What was erased since the last compaction is marked here; a crash in between loses nothing of it.
+# An erasure is marked until the file was rewritten (1) and the log cut (2), whatever comes between.
 MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', 1)"
-ERASED = "SELECT 1 FROM meta WHERE key = 'erased'"
+MARK_REWRITTEN = "INSERT OR REPLACE INTO meta VALUES ('erased', 2)"
+ERASED = "SELECT value FROM meta WHERE key = 'erased'"
 UNMARK_ERASED = "DELETE FROM meta WHERE key = 'erased'"
 
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
@@ -44,8 +45,8 @@ _EPISODE = (
     "e.metadata, e.state"
 )
 NEW_EPISODE = (
-    "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, speaker, client_id, "
-    "metadata, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+    "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, speaker, "
+    "client_id, metadata, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 )
 # The row that an id means: the last one that bears it.
 EPISODE_BY_ID = (
@@ -154,8 +155,8 @@ NEW_MENTION = "INSERT INTO mentions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NEW_EVIDENCE = (
     "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-NEW_RULING = "INSERT OR IGNORE INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_VERDICT = "INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NEW_RULING = "INSERT INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
+NEW_VERDICT = "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 # (first key, last key): the last key in use of a range; NULL where none is.
 LAST_MENTION = "SELECT max(key) FROM mentions WHERE key BETWEEN ? AND ?"
 LAST_EVIDENCE = "SELECT max(key) FROM evidence WHERE key BETWEEN ? AND ?"
@@ -182,8 +183,8 @@ PUT_FACT = (
     "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (no, id) DO UPDATE SET statement = excluded.statement, source = excluded.source, "
     "relation = excluded.relation, text = excluded.text, created_at = excluded.created_at, "
-    "target = excluded.target, value_type = excluded.value_type, value = excluded.value, unit = excluded.unit, "
-    "valid_at = excluded.valid_at, invalid_at = excluded.invalid_at, expired_at = excluded.expired_at, "
+    "target = excluded.target, value_type = excluded.value_type, value = excluded.value, "
+    "unit = excluded.unit, valid_at = excluded.valid_at, invalid_at = excluded.invalid_at, expired_at = excluded.expired_at, "
     "episodes = excluded.episodes, ended_episode = excluded.ended_episode, "
     "ended_ordinal = excluded.ended_ordinal"
 )
@@ -224,6 +225,13 @@ DROP_RULING = "DELETE FROM rulings WHERE no = ? AND sequence = ? AND ordinal = ?
 DROP_VERDICT = "DELETE FROM verdicts WHERE no = ? AND sequence = ? AND ordinal = ?"
 BLANK_RULING = "UPDATE rulings SET reason = '' WHERE no = ? AND sequence = ? AND ordinal = ?"
 BLANK_VERDICT = "UPDATE verdicts SET reason = '' WHERE no = ? AND sequence = ? AND ordinal = ?"
+# (retired_at, no, sequence, ordinal).
+RETIRE_RULING = (
+    "UPDATE rulings SET retired_at = ? WHERE no = ? AND sequence = ? AND ordinal = ? AND retired_at IS NULL"
+)
+RETIRE_VERDICT = (
+    "UPDATE verdicts SET retired_at = ? WHERE no = ? AND sequence = ? AND ordinal = ? AND retired_at IS NULL"
+)
 DROP_BIRTH = "DELETE FROM births WHERE no = ? AND id = ?"
 
 # A removed group: every row of it up to the removing sequence (first key, that sequence's key, no).
@@ -253,8 +261,10 @@ FORGET_NUMBERED = (
 )
 # (no, sequence): answers that a sequence up to this one used, or that none did.
 FORGET_ANSWERS = (
-    "DELETE FROM answers WHERE no = ?1 AND (request IN (SELECT request FROM answer_uses WHERE no = ?1 "
-    "AND sequence <= ?2) OR request NOT IN (SELECT request FROM answer_uses WHERE no = ?1))",
+    (
+        "DELETE FROM answers WHERE no = ?1 AND (request IN (SELECT request FROM answer_uses WHERE no = ?1 "
+        "AND sequence <= ?2) OR request NOT IN (SELECT request FROM answer_uses WHERE no = ?1))"
+    ),
     "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)",
 )
 
@@ -277,13 +287,16 @@ EVIDENCE = (
     "WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 )
 # (no, as of a record time or NULL).
+_STANDS = (
+    "(?2 IS NULL AND retired_at IS NULL OR recorded_at <= ?2 AND (retired_at IS NULL OR retired_at > ?2))"
+)
 RULINGS = (
     "SELECT sequence, ordinal, name, aspect, value, judge, other, reason, recorded_at FROM rulings "
-    "WHERE no = ?1 AND (?2 IS NULL OR recorded_at <= ?2) ORDER BY sequence, ordinal"
+    f"WHERE no = ?1 AND {_STANDS} ORDER BY sequence, ordinal"
 )
 VERDICTS = (
     "SELECT sequence, ordinal, a, b, exclusive, judge, reason, recorded_at FROM verdicts "
-    "WHERE no = ?1 AND (?2 IS NULL OR recorded_at <= ?2) ORDER BY sequence, ordinal"
+    f"WHERE no = ?1 AND {_STANDS} ORDER BY sequence, ordinal"
 )
 # (first key, last key, as of a record time or NULL).
 OPERATIONS = (
@@ -305,8 +318,13 @@ STATEMENT_VECTORS = (
 BITS = "SELECT key, bits FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 VECTORS = "SELECT key, vector FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 # (keys as JSON): any order.
-VECTORS_AT = "SELECT vectors.key, vector FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
-OWNERS_AT = "SELECT vectors.key, owner FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
+VECTORS_AT = (
+    "SELECT vectors.key, vector FROM json_each(?1) AS asked "
+    "CROSS JOIN vectors ON vectors.key = asked.value"
+)
+OWNERS_AT = (
+    "SELECT vectors.key, owner FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
+)
 
 # ----------------------------------------------------------------------------------- reading: words
 

@@ -133,7 +133,7 @@ class VectorSets:
     # ------------------------------------------------------------------------------- memory
 
     def _current(self, no: int, kind: int) -> _Set:
-        """Return the set as the snapshot has it: rows added since are appended, after a deletion all is read anew."""
+        """Return the set as the snapshot has it: what was added is appended, a deletion reads all anew."""
         (removals,) = self._db.row(sql.GROUP_REMOVALS, (no,)) or (0,)
         known = self._sets.pop((no, kind), None)
         if known is None or known.removals != removals:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from search_world import World, day
 
 from kgray.backends.hashing import HashingEmbedder
 from kgray.graph import Entity
 from kgray.ports import Commit, Derived
-from kgray.records import Operation
+from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
 from kgray.search.steps import walk
 from kgray.stores.sqlite import open_sqlite
+from tests.graph.search_world import World, day
 
 
 @pytest.fixture
@@ -269,3 +269,19 @@ async def test_the_limit_counts_the_whole_list_and_every_scope_gets_a_chance(wor
     assert len(hits) == 4
     assert {hit.scope for hit in hits} == {"fact", "entity", "episode"}
     assert len(await find(world, text="Ann knows Ben", limit=1)) == 1
+
+
+async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
+    """One entity, one episode, 300 facts beside values: a limit of 200 is met."""
+    await world.tell(
+        "values",
+        "readings",
+        day(0),
+        facts=[
+            ("probe", "READS", Value("number", str(n), "C"), f"The probe reads {n} C", day(0), None)
+            for n in range(300)
+        ],
+    )
+    hits = await search(world.store, world.embedder, Query(text="probe", group="values", limit=200))
+    counts = {scope: sum(hit.scope == scope for hit in hits) for scope in ("fact", "entity", "episode")}
+    assert counts == {"fact": 198, "entity": 1, "episode": 1}

@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from search_world import World, day
 
 from kgray.backends.hashing import HashingEmbedder
 from kgray.derivation.view import View
@@ -16,6 +15,7 @@ from kgray.graph import Hit
 from kgray.records import Value
 from kgray.search import Query, context, count_tokens, search
 from kgray.stores.sqlite import open_sqlite
+from tests.graph.search_world import World, day
 
 HOSTILE = [
     '"',

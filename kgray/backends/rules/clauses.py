@@ -68,7 +68,11 @@ def _opening(scope: Scope) -> Subject | None:
     if scope.low(0) == "i" and scope.speaker:
         return Subject((Ref(scope.speaker, 0, 1, scope.typed(scope.speaker)),), 0, 1, plural=True)
     chunk = scope.chunk_at[0]
-    return Subject((scope.ref(chunk),), 0, chunk.end) if chunk and scope.low(chunk.end) not in {",", "'s"} else None
+    return (
+        Subject((scope.ref(chunk),), 0, chunk.end)
+        if chunk and scope.low(chunk.end) not in {",", "'s"}
+        else None
+    )
 
 
 def _heads(scope: Scope) -> list[int]:
@@ -89,10 +93,13 @@ def _shadow(scope: Scope) -> tuple[tuple[int, int] | None, int | None]:
     for index, token in enumerate(scope.tokens):
         if unsure is None and token.low in lex.HYPOTHETICAL and not scope.chunk_at[index]:
             stop = next(
-                (i for i in range(index, len(scope.tokens)) if scope.low(i) in {";", "but"}), len(scope.tokens)
+                (i for i in range(index, len(scope.tokens)) if scope.low(i) in {";", "but"}),
+                len(scope.tokens),
             )
             unsure = (index, stop)
-        if token.low in {"wrong", "untrue", "incorrect", "false"} or (token.low == "true" and _negated(scope, index)):
+        if token.low in {"wrong", "untrue", "incorrect", "false"} or (
+            token.low == "true" and _negated(scope, index)
+        ):
             false = index if scope.low(index + 1) in {"that", ":", ",", "-", "—"} else false
     return unsure, false
 
@@ -112,22 +119,32 @@ def _doubted(scope: Scope, clause: Clause) -> bool:
 # ---------------------------------------------------------------------------- one clause
 
 
-def _clause(scope: Scope, head: int, auxiliary: int, subject: Subject, heads: frozenset[int]) -> Clause | None:
+def _clause(
+    scope: Scope, head: int, auxiliary: int, subject: Subject, heads: frozenset[int]
+) -> Clause | None:
     if scope.low(head) in lex.BE and (clause := _about_noun(scope, head, auxiliary, subject, heads)):
         return clause
     for match in scope.book.match(scope.tokens, head, scope.origin):
         pattern = match.pattern
-        if not _suits(scope, subject, pattern.relation) or (subject.noun and subject.noun is not pattern.relation):
+        if not _suits(scope, subject, pattern.relation) or (
+            subject.noun and subject.noun is not pattern.relation
+        ):
             continue
         if pattern.relation.name == "HAS_STATUS" and subject.noun is None and not _stateful(subject):
             continue
-        taken = objects.find(scope, match.end, pattern, heads)
+        taken = objects.find(scope, match.end, pattern, heads, switch=_switch(scope, match))
         if taken is None:
             continue
         clause = _complete(scope, subject, match, taken, head, auxiliary)
         if clause is not None:
             return clause
     return _changed_noun(scope, head, auxiliary, subject)
+
+
+def _switch(scope: Scope, match: Match) -> bool:
+    """Whether somebody moved from what is no known place: from one employer to another."""
+    chunk = scope.chunk_at[match.origin[0]] if match.origin else None
+    return match.lemma == "move" and chunk is not None and scope.ref(chunk).type in {"", "Organization"}
 
 
 def _stateful(subject: Subject) -> bool:
@@ -145,14 +162,18 @@ def _complete(
     if pattern.slot == "status" and mood.time == "past" and taken.refs[0].name in lex.STATUS_EVENTS:
         pattern = pattern._replace(mode="start")
     origin = None
-    if match.origin and (chunk := scope.chunk_at[match.origin[0]]):
-        origin = scope.ref(chunk)
-    elif scope.low(taken.end) == "from" and pattern.mode == "start" and (chunk := _at(scope, taken.end + 1)):
+    if (match.origin and (chunk := scope.chunk_at[match.origin[0]])) or (scope.low(taken.end) == "from" and pattern.mode == "start" and (chunk := _at(scope, taken.end + 1))):
         origin = scope.ref(chunk)
     return Clause(
-        subject=subject, pattern=pattern, objects=taken, mood=mood, head=head, lemma=match.lemma,
-        auxiliary=auxiliary, origin=origin,
-    )  # fmt: skip
+        subject=subject,
+        pattern=pattern,
+        objects=taken,
+        mood=mood,
+        head=head,
+        lemma=match.lemma,
+        auxiliary=auxiliary,
+        origin=origin,
+    )
 
 
 def _at(scope: Scope, index: int) -> Chunk | None:
@@ -171,7 +192,11 @@ def _mood(
         return None
     # "is not at Acme", "does not like tea any more": negations stand around the verb, not in the object.
     around = before + [scope.low(i) for i in range(head + 1, min(head + 4, end)) if _negating(scope, i)]
-    around += [scope.low(i) for i in range(end, min(end + 6, len(scope.tokens)))] if "n't" in around or "not" in around else []
+    around += (
+        [scope.low(i) for i in range(end, min(end + 6, len(scope.tokens)))]
+        if "n't" in around or "not" in around
+        else []
+    )
     if lemma == "can":
         around = []
     return moods.Mood(time, moods.negation(around))
@@ -184,13 +209,17 @@ def _negating(scope: Scope, index: int) -> bool:
 def _suits(scope: Scope, subject: Subject, relation: RelationType) -> bool:
     """Whether the subject may be what the relation speaks of."""
     for ref in subject.refs:
-        written = ref.name[:1].isupper() or ref.name == scope.speaker or any(c.isupper() or c.isdigit() for c in ref.name)
+        written = (
+            ref.name[:1].isupper()
+            or ref.name == scope.speaker
+            or any(c.isupper() or c.isdigit() for c in ref.name)
+        )
+        if ref.name in lex.GROUP_HEADS:  # "our team", whose name nobody said
+            return False
         if relation.subject_type == "Thing":
             if ref.type == "Person" or ref.name == scope.speaker:
                 return False
-        elif not written and ref.name.rpartition(" ")[2] not in lex.GROUP_HEADS and subject.noun is None:
-            return False
-        elif relation.subject_type and ref.type not in {"", relation.subject_type}:
+        elif (not written and ref.name.rpartition(" ")[2] not in lex.GROUP_HEADS and subject.noun is None) or (relation.subject_type and ref.type not in {"", relation.subject_type}):
             return False
     return True
 
@@ -256,19 +285,32 @@ def _noun_clause(
 
 def _changed_noun(scope: Scope, head: int, auxiliary: int, subject: Subject) -> Clause | None:
     """Read "the status of the order changed to shipped"."""
-    if subject.noun is None or subject.noun.object != "value" or scope.low(head) not in {"changed", "became", "went", "switched", "moved"}:
+    if (
+        subject.noun is None
+        or subject.noun.object != "value"
+        or scope.low(head) not in {"changed", "became", "went", "switched", "moved"}
+    ):
         return None
     at = head + 1
     if scope.low(at) == "from":
         at = scope.origin(at)
     at += scope.low(at) == "to"
-    ref = objects.anything(scope, at, Pattern(subject.noun, "start", _slot(subject.noun), 0)) if at < len(scope.tokens) else None
+    ref = (
+        objects.anything(scope, at, Pattern(subject.noun, "start", _slot(subject.noun), 0))
+        if at < len(scope.tokens)
+        else None
+    )
     if ref is None:
         return None
     return Clause(
-        subject=subject, pattern=Pattern(subject.noun, "start", _slot(subject.noun), 0), objects=Objects((ref,), ref.end),
-        mood=moods.Mood("past"), head=head, lemma="change", auxiliary=auxiliary,
-    )  # fmt: skip
+        subject=subject,
+        pattern=Pattern(subject.noun, "start", _slot(subject.noun), 0),
+        objects=Objects((ref,), ref.end),
+        mood=moods.Mood("past"),
+        head=head,
+        lemma="change",
+        auxiliary=auxiliary,
+    )
 
 
 # ----------------------------------------------------------------------------- clause borders

@@ -16,7 +16,9 @@ from typing import Literal, NamedTuple
 from kgray.times import DAY, Instant, Precision, from_datetime, parse, to_datetime
 
 Role = Literal["since", "until", "at", "range", "length", "other"]
-Shape = Literal["iso", "year", "month", "day", "relative_day", "relative_week", "relative_month", "relative_year"]
+Shape = Literal[
+    "iso", "year", "month", "day", "relative_day", "relative_week", "relative_month", "relative_year"
+]
 Moment = tuple[Instant, Precision]
 
 _MONTH = (
@@ -24,7 +26,9 @@ _MONTH = (
     r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.?)"
 )
 _WEEKDAY = r"(?:Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday)"
-_NUMBER = r"(?:\d{1,3}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|a couple of|couple of)"
+_NUMBER = (
+    r"(?:\d{1,3}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|a couple of|couple of)"
+)
 _YEAR = r"(?:19|20)\d\d"
 _ORDINAL = r"(?:st|nd|rd|th)?"
 # Alternatives from the longest to the shortest; the group's name is the shape.
@@ -34,7 +38,10 @@ _SHAPES = (
     ("day", rf"{_MONTH} \d{{1,2}}{_ORDINAL}(?![\w])(?:,? {_YEAR})?(?![\w])"),
     ("day", rf"\d{{1,2}}[./]\d{{1,2}}[./]{_YEAR}(?![\w])"),
     ("month", rf"{_MONTH},? (?:of )?{_YEAR}(?![\w])"),
-    ("relative_day", r"(?i:the day before yesterday|the day after tomorrow|yesterday|tomorrow|today|tonight|last night)\b"),
+    (
+        "relative_day",
+        r"(?i:the day before yesterday|the day after tomorrow|yesterday|tomorrow|today|tonight|last night)\b",
+    ),
     ("relative_day", rf"(?i:{_NUMBER} (?:days?|weeks?) ago|in {_NUMBER} (?:days?|weeks?))\b"),
     ("relative_month", rf"(?i:{_NUMBER} months? ago|in {_NUMBER} months?)\b"),
     ("relative_year", rf"(?i:{_NUMBER} years? ago|in {_NUMBER} years?)\b"),
@@ -63,11 +70,30 @@ _DURATION = re.compile(
     re.IGNORECASE,
 )
 _ROLES: dict[str, Role] = {
-    "since": "since", "from": "since", "as of": "since", "effective": "since", "starting": "since",
-    "starting in": "since", "starting on": "since", "beginning": "since", "until": "until", "till": "until",
-    "up to": "until", "up until": "until", "through": "until", "in": "at", "on": "at", "during": "at", "at": "at",
-    "around": "at", "by": "other", "before": "other", "after": "other", "of": "other", "for": "other",
-}  # fmt: skip
+    "since": "since",
+    "from": "since",
+    "as of": "since",
+    "effective": "since",
+    "starting": "since",
+    "starting in": "since",
+    "starting on": "since",
+    "beginning": "since",
+    "until": "until",
+    "till": "until",
+    "up to": "until",
+    "up until": "until",
+    "through": "until",
+    "in": "at",
+    "on": "at",
+    "during": "at",
+    "at": "at",
+    "around": "at",
+    "by": "other",
+    "before": "other",
+    "after": "other",
+    "of": "other",
+    "for": "other",
+}
 _JOINS = frozenset({"to", "until", "till", "through", "and", "-", "–"})
 # A bare month or year is a date only after one of the words above: "the March report" has none.
 _BARE = frozenset({"day", "iso", "relative_day", "relative_week", "relative_month", "relative_year"})
@@ -144,8 +170,10 @@ def _durations(text: str, start: int, end: int, found: list[When]) -> Iterator[W
     for match in _DURATION.finditer(text, start, end):
         if not any(when.start < match.end() and match.start() < when.end for when in found):
             ago = f"{match[1]} {match[2]}s ago"
-            shape: Shape = "relative_day" if match[2].lower() in {"day", "week"} else (
-                "relative_month" if match[2].lower() == "month" else "relative_year"
+            shape: Shape = (
+                "relative_day"
+                if match[2].lower() in {"day", "week"}
+                else ("relative_month" if match[2].lower() == "month" else "relative_year")
             )
             yield When(match.start(), match.end(), "length", (shape, ago))
 
@@ -179,7 +207,7 @@ def after(moment: Moment) -> Moment | None:
 
 
 @lru_cache(maxsize=4096)
-def _resolve(shape: Shape, words: str, day: int, future: bool) -> Moment | None:  # noqa: FBT001 - cached by value
+def _resolve(shape: Shape, words: str, day: int, future: bool) -> Moment | None:  # cached by value
     base = to_datetime(day * DAY).replace(tzinfo=None)
     if shape == "year":
         return from_datetime(datetime(int(words), 1, 1)), "year"  # noqa: DTZ001 - no zone means UTC
@@ -218,13 +246,13 @@ def _plain(shape: Shape, words: str, *, future: bool) -> tuple[str, bool]:
     return words.replace(" of ", " "), future
 
 
-def _parse(words: str, future: bool, base: datetime) -> datetime | None:  # noqa: FBT001 - unpacked from _plain
+def _parse(words: str, future: bool, base: datetime) -> datetime | None:  # unpacked from _plain
     if match := re.fullmatch(r"(\d{1,2})[./](\d{1,2})[./](\d{4})", words):
         first, second, year = int(match[1]), int(match[2]), int(match[3])
-        if "/" in words and first <= 12 and second <= 12 and first != second:  # noqa: PLR2004 - months of a year
+        if "/" in words and first <= 12 and second <= 12 and first != second:  # months of a year
             return None
-        return datetime(year, first, second) if second > 12 else datetime(year, second, first)  # noqa: DTZ001, PLR2004
-    import dateparser  # noqa: PLC0415 - 0.2 s, and only texts with such a date need it
+        return datetime(year, first, second) if second > 12 else datetime(year, second, first)  # noqa: DTZ001
+    import dateparser  # 0.2 s, and only texts with such a date need it
 
     found = dateparser.parse(
         words,

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from decimal import Decimal
 
 from kgray.backends.rules import lexicon as lex
 from kgray.backends.rules import names, structure
@@ -43,9 +44,11 @@ class RulesExtractor:
         ledger = Ledger()
         if episode.kind == "json":
             try:
-                content = json.loads(episode.text, parse_float=str, parse_constant=str)
+                content = json.loads(episode.text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
             except (ValueError, RecursionError) as error:
-                raise InvalidAnswer(f"the episode's text is not JSON: {error}", raw=episode.text[:2000]) from None
+                raise InvalidAnswer(
+                    f"the episode's text is not JSON: {error}", raw=episode.text[:2000]
+                ) from None
             structure.read(content, ledger, self._ontology, episode.reference_time)
         else:
             _Text(self._ontology, self._book, ledger, episode, request.previous).read()
@@ -56,7 +59,12 @@ class _Text:
     """One message or text, sentence by sentence."""
 
     def __init__(
-        self, ontology: Ontology, book: PhraseBook, ledger: Ledger, episode: Episode, previous: Sequence[Episode]
+        self,
+        ontology: Ontology,
+        book: PhraseBook,
+        ledger: Ledger,
+        episode: Episode,
+        previous: Sequence[Episode],
     ) -> None:
         self.book, self.ledger, self.episode, self.previous = book, ledger, episode, previous
         self.reader = Reader(ontology, ledger, episode.reference_time)
@@ -80,10 +88,9 @@ class _Text:
             scope = Scope(text, sentence, self.book, self.speaker, self._type, self._antecedent)
             mark(scope, self.known)
             self.scope = scope
-            found = list(mentions(scope))
-            for ref in found:
-                self.ledger.entity(ref.name, ref.type, ref.span)
             self.reader.sentence(scope)
+            found = list(mentions(scope))
+            self.ledger.mention(found)
             self.seen.append(found)
         if len(text) > MAX_TEXT:
             self.ledger.dropped.append(f"the text after character {MAX_TEXT} was not read")

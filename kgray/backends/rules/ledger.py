@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from kgray.backends.rules.scope import Ref
 from kgray.records import ExtractedEntity, ExtractedFact, Extraction, clean_text
 
 # An episode with more is a table or noise; what comes later is counted as dropped.
 MAX_ITEMS = 2_000
+MAX_NEAR = 64  # the latest entities: those of the sentence are among them
 
 
 class Ledger:
@@ -35,6 +38,20 @@ class Ledger:
             self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
         return index
 
+    def mention(self, refs: Sequence[Ref]) -> None:
+        """Add names that no fact speaks of, but for those inside a longer name that is here: "Kestrel desk"."""
+        for ref in refs:
+            inside = any(
+                one.span
+                and ref.span
+                and one.span != ref.span
+                and one.span[0] <= ref.span[0]
+                and ref.span[1] <= one.span[1]
+                for one in self.entities[-MAX_NEAR:]
+            )
+            if not inside and len(self.entities) < MAX_ITEMS:
+                self.entity(ref.name, ref.type, ref.span)
+
     def find(self, name: str) -> ExtractedEntity | None:
         """Return the entity with this name, None where there is none yet."""
         index = self._index.get(clean_text(name))
@@ -49,7 +66,9 @@ class Ledger:
         if key in self._seen:
             return
         if len(self.facts) >= MAX_ITEMS:
-            if len(self.facts) == MAX_ITEMS and not any(line.startswith("more than") for line in self.dropped[-1:]):
+            if len(self.facts) == MAX_ITEMS and not any(
+                line.startswith("more than") for line in self.dropped[-1:]
+            ):
                 self.dropped.append(f"more than {MAX_ITEMS} facts: the rest was not read")
             return
         self._seen.add(key)

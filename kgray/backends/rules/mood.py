@@ -60,7 +60,9 @@ def negation(words: Sequence[str]) -> Negation:
     return ""
 
 
-def read(word: str, lemma: str, forms: Collection[str], before: Sequence[str], *, plural: bool, mode: Mode) -> Time | None:
+def read(
+    word: str, lemma: str, forms: Collection[str], before: Sequence[str], *, plural: bool, mode: Mode
+) -> Time | None:
     """Return the time of a verb by its form and the auxiliaries before it; None = it says nothing.
 
     plural: the subject is I, you, we, they or several, so that a bare form is a present tense.
@@ -81,7 +83,11 @@ def read(word: str, lemma: str, forms: Collection[str], before: Sequence[str], *
     if "ing" in forms:
         time = _ongoing(words)
         return None if time == "past" and mode != "state" else time
-    if "participle" in forms and words & {"have", "has", "'ve", "'s", "had"} and not words & {"am", "is", "are", "was", "were", "been"}:
+    if (
+        "participle" in forms
+        and words & {"have", "has", "'ve", "'s", "had"}
+        and not words & {"am", "is", "are", "was", "were", "been"}
+    ):
         return "past" if "had" in words else "perfect"
     if _be(words) is not None or "been" in words or words & lex.HAVE:
         return None

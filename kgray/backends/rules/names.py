@@ -10,9 +10,31 @@ from kgray.backends.rules import lexicon as lex
 from kgray.backends.rules.sentences import Sentence, Token
 
 MAX_NAME = 120  # characters; a longer sequence of capitals is a heading or noise
-_CONNECTORS = frozenset({"of", "the", "&", "van", "de", "der", "den", "von", "la", "le", "du", "del", "della", "di", "da", "bin", "al", "el"})
+_CONNECTORS = frozenset(
+    {
+        "of",
+        "the",
+        "&",
+        "van",
+        "de",
+        "der",
+        "den",
+        "von",
+        "la",
+        "le",
+        "du",
+        "del",
+        "della",
+        "di",
+        "da",
+        "bin",
+        "al",
+        "el",
+    }
+)
 _OPEN_TO_CLOSE = {'"': '"', "“": "”", "«": "»"}
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
+_QUARTER = re.compile(r"[QH][1-4]")
 _LOWER_ENDS = ("ing", "ed", "ly")
 
 
@@ -51,7 +73,9 @@ class Known:
         self.persons.add(" ".join(words))
 
 
-def find(text: str, sentence: Sentence, known: Known, dated: Sequence[bool], verbish: Callable[[str], bool]) -> list[Chunk]:
+def find(
+    text: str, sentence: Sentence, known: Known, dated: Sequence[bool], verbish: Callable[[str], bool]
+) -> list[Chunk]:
     """Return the names of a sentence, in order, never overlapping.
 
     dated     per token: part of a date or an amount, so of no name
@@ -64,13 +88,18 @@ class _Finder:
     """One pass over the tokens of one sentence."""
 
     def __init__(
-        self, text: str, sentence: Sentence, known: Known, dated: Sequence[bool], verbish: Callable[[str], bool]
+        self,
+        text: str,
+        sentence: Sentence,
+        known: Known,
+        dated: Sequence[bool],
+        verbish: Callable[[str], bool],
     ) -> None:
         self.text, self.tokens, self.known = text, sentence.tokens, known
         self.dated, self.verbish = dated, verbish
         words = [token for token in self.tokens if token.text[0].isalpha()]
         shouted = sum(token.text.isupper() and len(token.text) > 1 for token in words)
-        self.shouting = len(words) > 2 and shouted * 2 > len(words)  # noqa: PLR2004 - "HP works" is no shout
+        self.shouting = len(words) > 2 and shouted * 2 > len(words)  # "HP works" is no shout
         self.chunks: list[Chunk] = []
 
     def run(self) -> list[Chunk]:
@@ -140,7 +169,7 @@ class _Finder:
             return False
         if text[0].isupper():
             return len(text) > 1
-        return len(text) > 2 and text[0].islower() and text[1].isupper()  # noqa: PLR2004 - iPhone, eBay
+        return len(text) > 2 and text[0].islower() and text[1].isupper()  # iPhone, eBay
 
     def _initial(self, index: int) -> bool:
         """Whether a capital may be due to the place: the start, or after a colon, quote or bullet."""
@@ -173,8 +202,18 @@ class _Finder:
         if token.text[0].isdigit():
             counted = at + 1 < len(self.tokens) and self.tokens[at + 1].text[0].islower()
             word = self.tokens[index].low not in lex.FIRST_NAMES
-            plain = counted and self.tokens[at + 1].low.endswith("s") and not self.verbish(self.tokens[at + 1].low)
-            return word and (not plain or "." in token.text) and "/" not in token.text and ":" not in token.text and token.text[-1] != "%"
+            plain = (
+                counted
+                and self.tokens[at + 1].low.endswith("s")
+                and not self.verbish(self.tokens[at + 1].low)
+            )
+            return (
+                word
+                and (not plain or "." in token.text)
+                and "/" not in token.text
+                and ":" not in token.text
+                and token.text[-1] != "%"
+            )
         return False
 
     def _linkable(self, index: int, connector: Token) -> bool:
@@ -242,18 +281,22 @@ def guess_type(surface: str, known: Known) -> str:
         return "Person"
     place = " ".join(words) in lex.PLACES
     person = words[0] in lex.FIRST_NAMES or (len(words) > 1 and _initials(surface.split()))
-    if words[-1].rstrip(".") in lex.ORG_WORDS and len(words) > 1 or words[:2] in (["university", "of"], ["bank", "of"]):
+    if (
+        (words[-1].rstrip(".") in lex.ORG_WORDS
+        and len(words) > 1)
+        or words[:2] in (["university", "of"], ["bank", "of"])
+    ):
         return "Organization"
     if any(c.isdigit() for c in surface):
-        return "Product" if any(c.isalpha() for c in surface) and words[-1] not in lex.DOCUMENT_HEADS else ""
+        model = any(_MODEL.fullmatch(word) and not _QUARTER.fullmatch(word) for word in surface.split())
+        return "Product" if model else ""
     if place:
         return "" if person else "Place"
-    if person and len(words) <= 4:  # noqa: PLR2004 - a longer run of capitals is a title
+    if person and len(words) <= 4:  # a longer run of capitals is a title
         return "Person"
     return ""
 
 
 def _initials(words: Sequence[str]) -> bool:
     """Whether a name is of the form "M. Webb"."""
-    return len(words[0]) == 2 and words[0][1] == "."  # noqa: PLR2004 - a letter and a dot
-
+    return len(words[0]) == 2 and words[0][1] == "."  # a letter and a dot

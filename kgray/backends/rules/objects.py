@@ -21,8 +21,13 @@ class Objects(NamedTuple):
     end: int
 
 
-def find(scope: Scope, at: int, pattern: Pattern, heads: frozenset[int]) -> Objects | None:
-    """Return what fills the slot at a token; None where nothing fits. heads: tokens where verbs stand."""
+def find(
+    scope: Scope, at: int, pattern: Pattern, heads: frozenset[int], *, switch: bool = False
+) -> Objects | None:
+    """Return what fills the slot at a token; None where nothing fits.
+
+    heads: tokens where verbs stand. switch: it follows "moved from Acme", so that it need not be known.
+    """
     while at < len(scope.tokens) and skipped(scope.tokens[at]) and not scope.chunk_at[at]:
         at += 1
     if at >= len(scope.tokens):
@@ -30,12 +35,16 @@ def find(scope: Scope, at: int, pattern: Pattern, heads: frozenset[int]) -> Obje
     if pattern.slot in {"price", "role", "status"}:
         ref = _value(scope, at, pattern.slot)
         return Objects((ref,), ref.end) if ref else None
+    if switch and pattern.slot == "employer":
+        pattern = pattern._replace(slot="org")
     first = _one(scope, at, pattern)
     if first is None:
         return None
     refs = [first]
     end = first.end
-    while (join := _join(scope, end)) and (ref := _one(scope, join, pattern)) and not _acts(scope, ref, heads):
+    while (
+        (join := _join(scope, end)) and (ref := _one(scope, join, pattern)) and not _acts(scope, ref, heads)
+    ):
         if ref.span is None and ref.value is None:
             break
         refs.append(ref)
@@ -60,7 +69,9 @@ def _acts(scope: Scope, ref: Ref, heads: frozenset[int]) -> bool:
         if scope.low(at) in lex.AUXILIARIES and scope.low(at) not in {"not", "never", "to", "no", "used"}:
             return True
         at += 1
-    return at in heads or any(index in heads for index in range(ref.first, ref.end) if not scope.chunk_at[index])
+    return at in heads or any(
+        index in heads for index in range(ref.first, ref.end) if not scope.chunk_at[index]
+    )
 
 
 def _one(scope: Scope, at: int, pattern: Pattern) -> Ref | None:
@@ -71,6 +82,7 @@ def _one(scope: Scope, at: int, pattern: Pattern) -> Ref | None:
     elif slot in {"thing", "group", "problem", "belonging"}:
         ref = _thing(scope, at, pattern)
     else:
+        at += slot == "language" and scope.tokens[at].text.islower()  # "fluent French"
         ref = _name(scope, at)
     if ref is None or not _fits(scope, ref, pattern):
         return None
@@ -97,7 +109,11 @@ def _name(scope: Scope, at: int) -> Ref | None:
         chunk = scope.chunk_at[step]
         if chunk and chunk.first == step:
             between = [scope.low(i) for i in range(at, step)]
-            if not between or between[-1] in {"called", "named"} or between in (["the"], ["a"], ["an"], ["our"]):
+            if (
+                not between
+                or between[-1] in {"called", "named"}
+                or between in (["the"], ["a"], ["an"], ["our"])
+            ):
                 return None if scope.low(chunk.end) == "'s" else scope.ref(chunk)
             return None
         if step in scope.price_at or scope.when_at[step]:
@@ -116,7 +132,11 @@ def _thing(scope: Scope, at: int, pattern: Pattern) -> Ref | None:
         return None
     if scope.low(at + 1) == "'s" or (scope.chunk_at[at] and scope.low(scope.chunk_at[at].end) == "'s"):  # type: ignore[union-attr]
         return None
-    while start + 1 < len(scope.tokens) and scope.low(start) in lex.DROPPED_ADJECTIVES and not scope.chunk_at[start]:
+    while (
+        start + 1 < len(scope.tokens)
+        and scope.low(start) in lex.DROPPED_ADJECTIVES
+        and not scope.chunk_at[start]
+    ):
         start += 1
     end = start
     while end < len(scope.tokens) and end - start < _MAX_WORDS + 6:
@@ -181,7 +201,12 @@ def _fits(scope: Scope, ref: Ref, pattern: Pattern) -> bool:
         return ref.type == "Organization"
     if slot == "org":
         barred = ref.type in {"Person", "Place", "Product"} or low in lex.LANGUAGES
-        return not barred and low not in lex.PLACES and not scope.is_group(ref.end) and not scope.is_group(ref.end + 1)
+        return (
+            not barred
+            and low not in lex.PLACES
+            and not scope.is_group(ref.end)
+            and not scope.is_group(ref.end + 1)
+        )
     return True
 
 
@@ -212,7 +237,12 @@ def role(scope: Scope, at: int) -> Ref | None:
     end = start
     while end < len(scope.tokens) and end - start < _MAX_WORDS and scope.tokens[end].text[0].isalpha():
         low = scope.low(end)
-        if low in lex.PREPOSITIONS or low in {"and", "or"} or low in lex.CLAUSE_BREAKS or skipped(scope.tokens[end]):
+        if (
+            low in lex.PREPOSITIONS
+            or low in {"and", "or"}
+            or low in lex.CLAUSE_BREAKS
+            or skipped(scope.tokens[end])
+        ):
             break
         if scope.when_at[end]:
             break

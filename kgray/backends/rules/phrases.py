@@ -49,7 +49,11 @@ class PhraseBook:
         self._tries: dict[str, _Node] = {}
         order = 0
         for relation in ontology:
-            for mode, phrases in (("state", relation.phrases), ("start", relation.starts), ("end", relation.ends)):
+            for mode, phrases in (
+                ("state", relation.phrases),
+                ("start", relation.starts),
+                ("end", relation.ends),
+            ):
                 for phrase in phrases:
                     order += 1
                     self._add(phrase, relation, mode, order)  # type: ignore[arg-type]  # the three modes
@@ -106,7 +110,12 @@ class PhraseBook:
             if not node.after:
                 return found
             step = at
-            while step < len(tokens) and step - at < 4 and tokens[step].low not in node.after and skipped(tokens[step]):  # noqa: PLR2004 - adverbs in a row
+            while (
+                step < len(tokens)
+                and step - at < 4
+                and tokens[step].low not in node.after
+                and skipped(tokens[step])
+            ):  # adverbs in a row
                 step += 1
             if step < len(tokens) and tokens[step].low == "from" and "from" not in node.after:
                 passed = pass_origin(step)

@@ -67,9 +67,12 @@ class Reader:
             relation = opposite
         fixed = timing.fix(claim, mood, whens, self.reference)
         text = wording.render(
-            scope, clause.subject, (clause.subject.first if clause.subject.said else clause.auxiliary, clause.stop),
-            clause.head, clause.lemma, clause.objects.refs,
-        )  # fmt: skip
+            scope,
+            clause.subject,
+            (clause.subject.first if clause.subject.said else clause.auxiliary, clause.stop),
+            (clause.head, clause.lemma if mood.time != "past" or clause.lemma == "be" else ""),
+            clause.objects.refs,
+        )
         if fixed is None or isinstance(fixed, str):
             if fixed:
                 self.ledger.dropped.append(f"{relation.name}: {text[:80]!r}: {fixed}")
@@ -111,10 +114,18 @@ class Reader:
             end = self.ledger.entity(target.name, target.type or label, target.span)
         self.ledger.fact(
             ExtractedFact(
-                source=index, relation=relation.name, text=text, kind=when.kind, target=end, value=target.value,
-                valid_from=when.valid_from, valid_to=when.valid_to, from_precision=when.from_precision,
-                to_precision=when.to_precision, inferred=when.inferred,
-            )  # fmt: skip
+                source=index,
+                relation=relation.name,
+                text=text,
+                kind=when.kind,
+                target=end,
+                value=target.value,
+                valid_from=when.valid_from,
+                valid_to=when.valid_to,
+                from_precision=when.from_precision,
+                to_precision=when.to_precision,
+                inferred=when.inferred,
+            )
         )
 
     def _appositions(self, scope: Scope) -> None:
@@ -125,7 +136,11 @@ class Reader:
             relation = scope.book.nouns.get(scope.low(at))
             if relation is None or relation.object == "value" or scope.low(chunk.end) == "'s":
                 continue
-            if relation.object_type not in {"", "Person"} or relation.subject_type == "Thing" or scope.quoted[at]:
+            if (
+                relation.object_type not in {"", "Person"}
+                or relation.subject_type == "Thing"
+                or scope.quoted[at]
+            ):
                 continue
             owned = subjects.owner(scope, at - 1)
             if owned is None or owned[0].name == chunk.surface or relation.cardinality is None:
@@ -142,7 +157,9 @@ def _own_dates(scope: Scope, clause: Clause) -> list[When]:
     end = tokens[clause.stop - 1].end if clause.stop else 0
     verb = tokens[clause.head].start
     inside = [when for when in scope.whens if begin <= when.start < end]
-    return [when for when in inside if when.start >= verb] + [when for when in inside if when.start < verb][::-1]
+    return [when for when in inside if when.start >= verb] + [when for when in inside if when.start < verb][
+        ::-1
+    ]
 
 
 def _follower(scope: Scope, at: int) -> Ref | None:

@@ -79,11 +79,17 @@ def mark(scope: Scope, known: names.Known) -> None:
     scope.whens = dates.find(scope.text, sentence.start, sentence.end)
     scope.when_at = _covered(tokens, [(when.start, when.end) for when in scope.whens])
     money = values.prices(scope.text, sentence.start, sentence.end) if _pays(scope.text, sentence) else []
+    at = 0
     for price in money:
-        inside = [i for i, token in enumerate(tokens) if price.start <= token.start < price.end]
-        if inside:
-            scope.price_at[inside[0]] = (inside[-1] + 1, price.value)
-    barred = [a or b for a, b in zip(scope.when_at, _covered(tokens, [p[:2] for p in money]), strict=True)]
+        while at < len(tokens) and tokens[at].start < price.start:
+            at += 1
+        first = at
+        while at < len(tokens) and tokens[at].start < price.end:
+            at += 1
+        if at > first:
+            scope.price_at[first] = (at, price.value)
+    paid = _covered(tokens, [(price.start, price.end) for price in money])
+    barred = [a or b for a, b in zip(scope.when_at, paid, strict=True)]
     heads = scope.book.heads
     scope.chunks = names.find(scope.text, sentence, known, barred, lambda low: low in heads)
     scope.chunk_at = [None] * len(tokens)

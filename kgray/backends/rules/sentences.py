@@ -13,7 +13,27 @@ MAX_SENTENCE = 1_000
 
 _END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t]*(?:[-*•#>]|\d+[.)]))")
 _ABBREVIATIONS = frozenset(
-    {"mr", "mrs", "ms", "dr", "prof", "inc", "ltd", "corp", "co", "st", "vs", "etc", "e.g", "i.e", "no", "jr", "sr", "dept", "approx"}
+    {
+        "mr",
+        "mrs",
+        "ms",
+        "dr",
+        "prof",
+        "inc",
+        "ltd",
+        "corp",
+        "co",
+        "st",
+        "vs",
+        "etc",
+        "e.g",
+        "i.e",
+        "no",
+        "jr",
+        "sr",
+        "dept",
+        "approx",
+    }
 )
 _LAST_WORD = re.compile(r"([^\W\d_](?:[\w.]{0,12}[^\W_])?)$")
 _TOKEN = re.compile(
@@ -52,7 +72,9 @@ def sentences(text: str) -> Iterator[Sentence]:
     for start, end in _stretches(text[:MAX_TEXT]):
         tokens = list(tokenise(text, start, end))
         if tokens:
-            yield Sentence(start, end, tokens, "?" in text[max(start, end - 4) : end] or tokens[-1].text == "？")
+            yield Sentence(
+                start, end, tokens, "?" in text[max(start, end - 4) : end] or tokens[-1].text == "？"
+            )
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:

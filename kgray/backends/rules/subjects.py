@@ -114,7 +114,12 @@ def _of(scope: Scope, first: int, end: int) -> Subject | None:
         at -= 1
     noun = scope.book.nouns.get(scope.low(at - 1))
     chunk = scope.chunk_at[first]
-    if scope.low(at) != "of" or noun is None or chunk is None or scope.low(at - 2) not in {"the", "current", "new"}:
+    if (
+        scope.low(at) != "of"
+        or noun is None
+        or chunk is None
+        or scope.low(at - 2) not in {"the", "current", "new"}
+    ):
         return None
     return Subject((scope.ref(chunk),), at - 2, end, noun=noun)
 
@@ -171,7 +176,12 @@ def _apposition(scope: Scope, comma: int) -> Subject | None:
         if scope.low(at) == ",":
             chunk = scope.chunk_at[at - 1]
             inside = scope.low(at + 1)
-            if chunk is None or inside not in lex.DETERMINERS | {"who"} or inside == "who" or _belongs(scope, chunk.first):
+            if (
+                chunk is None
+                or inside not in lex.DETERMINERS | {"who"}
+                or inside == "who"
+                or _belongs(scope, chunk.first)
+            ):
                 return None
             return Subject((scope.ref(chunk),), chunk.first, comma + 1)
         if scope.low(at) in lex.BE or scope.low(at) in {";", ":", "and"}:
@@ -246,7 +256,12 @@ def is_noun(scope: Scope, index: int) -> bool:
     if not token.text[0].isalpha() or scope.when_at[index] or index in scope.price_at:
         return False
     return not (
-        low in lex.PREPOSITIONS or low in lex.PRONOUNS or low in lex.AUXILIARIES or low in lex.CLAUSE_BREAKS
-        or low in lex.BARRED_NP or low in lex.ADVERBS or low in {"and", "but", "or", "nor"}
-        or (low.endswith("ly") and len(low) > 4)  # noqa: PLR2004 - not "fly", "ally"
-    )  # fmt: skip
+        low in lex.PREPOSITIONS
+        or low in lex.PRONOUNS
+        or low in lex.AUXILIARIES
+        or low in lex.CLAUSE_BREAKS
+        or low in lex.BARRED_NP
+        or low in lex.ADVERBS
+        or low in {"and", "but", "or", "nor"}
+        or (low.endswith("ly") and len(low) > 4)  # not "fly", "ally"
+    )

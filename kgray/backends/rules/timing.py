@@ -35,7 +35,7 @@ def fix(claim: Claim, mood: Mood, whens: Sequence[dates.When], reference: Instan
     if claim.kind == "denied":
         return Timing("denied")
     start = _start(whens, mood, reference)
-    end = _end(whens, mood, reference)
+    end = _end(whens, reference, ahead=mood.ahead or not claim.over)
     if claim.over:
         return _over(whens, start, end, reference)
     if claim.kind == "ended":
@@ -60,11 +60,11 @@ def _start(whens: Sequence[dates.When], mood: Mood, reference: Instant) -> dates
     return None
 
 
-def _end(whens: Sequence[dates.When], mood: Mood, reference: Instant) -> dates.Moment | None:
+def _end(whens: Sequence[dates.When], reference: Instant, *, ahead: bool) -> dates.Moment | None:
     for when in whens:
         value = when.second if when.role == "range" else when.first if when.role == "until" else None
         if value:
-            return dates.resolve(value, reference, future=mood.ahead)
+            return dates.resolve(value, reference, future=ahead)
     return None
 
 
@@ -92,5 +92,10 @@ def _holds(start: dates.Moment, end: dates.Moment | None, reference: Instant) ->
     if end and end[0] <= start[0]:
         return "its end is not after its start"
     return Timing(
-        "holds", start[0], start[1], end[0] if end else None, end[1] if end else None, inferred=start[0] == reference
+        "holds",
+        start[0],
+        start[1],
+        end[0] if end else None,
+        end[1] if end else None,
+        inferred=start[0] == reference,
     )

@@ -9,11 +9,21 @@ from typing import NamedTuple
 from kgray.records import Value
 
 SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR", "₽": "RUB", "₩": "KRW"}
-CODES = frozenset("USD EUR GBP JPY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF CNY KRW BRL MXN ZAR TRY RUB".split())  # noqa: SIM905
+CODES = frozenset(
+    "USD EUR GBP JPY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF CNY KRW BRL MXN ZAR TRY RUB".split()
+)
 _UNIT_WORDS = {
-    "dollar": "USD", "dollars": "USD", "bucks": "USD", "euro": "EUR", "euros": "EUR", "pound": "GBP",
-    "pounds": "GBP", "yen": "JPY", "rupees": "INR", "francs": "CHF",
-}  # fmt: skip
+    "dollar": "USD",
+    "dollars": "USD",
+    "bucks": "USD",
+    "euro": "EUR",
+    "euros": "EUR",
+    "pound": "GBP",
+    "pounds": "GBP",
+    "yen": "JPY",
+    "rupees": "INR",
+    "francs": "CHF",
+}
 _NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
 _SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
 _PRICE = re.compile(
@@ -38,7 +48,7 @@ def number(text: str) -> str:
         exact = Decimal(text)
         if not exact.is_finite():
             raise ValueError(f"{text!r} is not a finite number")
-        if abs(exact.adjusted()) > 40:  # noqa: PLR2004 - no amount is that long; zeros are not written out
+        if abs(exact.adjusted()) > 40:  # no amount is that long; zeros are not written out
             raise ValueError(f"{text[:40]!r} is too large or too small for a number")
         plain = f"{exact:f}"
     except InvalidOperation:

@@ -8,20 +8,49 @@ Form = Literal["base", "third", "past", "participle", "ing"]
 
 # base: past, participle
 _IRREGULAR = {
-    "become": ("became", "become"), "begin": ("began", "begun"), "buy": ("bought", "bought"),
-    "choose": ("chose", "chosen"), "come": ("came", "come"), "cost": ("cost", "cost"), "drive": ("drove", "driven"),
-    "eat": ("ate", "eaten"), "fall": ("fell", "fallen"), "find": ("found", "found"), "fly": ("flew", "flown"),
-    "get": ("got", "got"), "give": ("gave", "given"), "go": ("went", "gone"), "have": ("had", "had"),
-    "hold": ("held", "held"), "keep": ("kept", "kept"), "know": ("knew", "known"), "lead": ("led", "led"),
-    "leave": ("left", "left"), "lie": ("lay", "lain"), "lose": ("lost", "lost"), "make": ("made", "made"),
-    "meet": ("met", "met"), "quit": ("quit", "quit"), "rise": ("rose", "risen"), "run": ("ran", "run"),
-    "say": ("said", "said"), "sell": ("sold", "sold"), "send": ("sent", "sent"), "show": ("showed", "shown"),
-    "speak": ("spoke", "spoken"), "spend": ("spent", "spent"), "stand": ("stood", "stood"),
-    "step": ("stepped", "stepped"), "take": ("took", "taken"), "teach": ("taught", "taught"),
-    "throw": ("threw", "thrown"), "wear": ("wore", "worn"), "write": ("wrote", "written"),
-}  # fmt: skip
+    "become": ("became", "become"),
+    "begin": ("began", "begun"),
+    "buy": ("bought", "bought"),
+    "choose": ("chose", "chosen"),
+    "come": ("came", "come"),
+    "cost": ("cost", "cost"),
+    "drive": ("drove", "driven"),
+    "eat": ("ate", "eaten"),
+    "fall": ("fell", "fallen"),
+    "find": ("found", "found"),
+    "fly": ("flew", "flown"),
+    "get": ("got", "got"),
+    "give": ("gave", "given"),
+    "go": ("went", "gone"),
+    "have": ("had", "had"),
+    "hold": ("held", "held"),
+    "keep": ("kept", "kept"),
+    "know": ("knew", "known"),
+    "lead": ("led", "led"),
+    "leave": ("left", "left"),
+    "lie": ("lay", "lain"),
+    "lose": ("lost", "lost"),
+    "make": ("made", "made"),
+    "meet": ("met", "met"),
+    "quit": ("quit", "quit"),
+    "rise": ("rose", "risen"),
+    "run": ("ran", "run"),
+    "say": ("said", "said"),
+    "sell": ("sold", "sold"),
+    "send": ("sent", "sent"),
+    "show": ("showed", "shown"),
+    "speak": ("spoke", "spoken"),
+    "spend": ("spent", "spent"),
+    "stand": ("stood", "stood"),
+    "step": ("stepped", "stepped"),
+    "take": ("took", "taken"),
+    "teach": ("taught", "taught"),
+    "throw": ("threw", "thrown"),
+    "wear": ("wore", "worn"),
+    "write": ("wrote", "written"),
+}
 # The last consonant doubles before -ed and -ing.
-_DOUBLING = frozenset("stop drop swap quit get run begin plan ship step chat prefer put set cut grab".split())  # noqa: SIM905
+_DOUBLING = frozenset("stop drop swap quit get run begin plan ship step chat prefer put set cut grab".split())
 _SIBILANT = ("s", "x", "z", "ch", "sh", "o")
 
 

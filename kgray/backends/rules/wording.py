@@ -13,17 +13,32 @@ from kgray.backends.rules.subjects import Subject
 from kgray.records import clean_text
 
 MAX_WORDING = 400
-_THIRD = {"am": "is", "are": "is", "'m": " is", "'re": " is", "were": "was", "have": "has", "'ve": " has", "do": "does"}
+_THIRD = {
+    "am": "is",
+    "are": "is",
+    "'m": " is",
+    "'re": " is",
+    "were": "was",
+    "have": "has",
+    "'ve": " has",
+    "do": "does",
+}
 _TRAILING = " ,;:.!?-–—\"'()[]"
-_DANGLING = frozenset({"and", "but", "as", "of", "in", "on", "at", "since", "then", "so", "with", "to", "by", "for", "from"})
+_DANGLING = frozenset(
+    {"and", "but", "as", "of", "in", "on", "at", "since", "then", "so", "with", "to", "by", "for", "from"}
+)
 
 
-def render(scope: Scope, subject: Subject, span: tuple[int, int], head: int, lemma: str, refs: tuple[Ref, ...]) -> str:
+def render(
+    scope: Scope, subject: Subject, span: tuple[int, int], verb: tuple[int, str], refs: tuple[Ref, ...]
+) -> str:
     """Return the words of tokens [span) as a sentence about the subject.
 
-    head, lemma: the verb, which is put in the third person after "I" and "we". refs: the objects.
+    verb: its token and base form, put in the third person after "I" and "we"; "" = leave it. refs: the objects.
     """
+    head, lemma = verb
     named = {ref.first: ref.name for ref in (*subject.refs, *refs) if ref.span is None and ref.value is None}
+    own = any(ref.name == scope.speaker for ref in subject.refs)
     single = subject.plural and len(subject.refs) == 1
     words: list[str] = []
     first = span[0] if subject.said else max(span[0], subject.end)
@@ -36,11 +51,15 @@ def render(scope: Scope, subject: Subject, span: tuple[int, int], head: int, lem
             continue
         gap = " " if last is None or token.start > last else ""
         last = token.end
-        words.append(gap + _word(scope, index, named, single=single, base=index == head, lemma=lemma))
+        words.append(
+            gap + _word(scope, index, named, single=single, base=index == head, lemma=lemma, own=own)
+        )
     return _trim(clean_text("".join(words)))
 
 
-def _word(scope: Scope, index: int, named: dict[int, str], *, single: bool, base: bool, lemma: str) -> str:
+def _word(
+    scope: Scope, index: int, named: dict[int, str], *, single: bool, base: bool, lemma: str, own: bool
+) -> str:
     token = scope.tokens[index]
     low = token.low
     if index in named and low in lex.PRONOUNS:
@@ -48,7 +67,7 @@ def _word(scope: Scope, index: int, named: dict[int, str], *, single: bool, base
     if low in {"my", "our", "his", "her", "its"} and index in named:
         return f"{named[index]}'s"
     if scope.speaker and low in {"my", "our"}:
-        return "their"
+        return "their" if own else f"{scope.speaker}'s"
     if scope.speaker and low in {"i", "we", "me", "us"}:
         return scope.speaker
     if not single:

@@ -1,0 +1,84 @@
+"""The command line in a folder of its own, with the scripted model: what it reads is what the test wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from kgray.cli import cli
+
+
+@dataclass
+class Answer:
+    """What a run of the command gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.out.endswith("\n")
+        assert self.out.count("\n") == 1, "one document, one line"
+        return json.loads(self.out)
+
+
+@dataclass
+class Shell:
+    """`kgray` in a folder; in this process, or as one of its own."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
+        result = CliRunner().invoke(cli, list(args), input=stdin, env=self.env)
+        assert "Traceback" not in result.stderr
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a real process."""
+        command = [sys.executable, "-c", "from kgray.cli import main; main()", *args]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environ = {**os.environ, **self.env}
+        return subprocess.Popen(command, cwd=self.folder, env=environ, **(pipes | options))
+
+    def process(self, *args: str, stdin: bytes | None = None) -> Answer:
+        """Run a real process to its end."""
+        running = self.start(*args, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
+        out, err = running.communicate(stdin, timeout=60)
+        return Answer(running.returncode, out.decode(), err.decode())
+
+    def write(self, name: str, *rows: Any) -> str:
+        """Write JSON lines; text and bytes as they are."""
+        path = self.folder / name
+        if len(rows) == 1 and isinstance(rows[0], str | bytes):
+            path.write_bytes(rows[0] if isinstance(rows[0], bytes) else rows[0].encode())
+        else:
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        return name
+
+    def script(self, *rows: Any) -> None:
+        """Write what the model says."""
+        self.write("script.jsonl", *rows)
+
+
+def triple(source: str, relation: str, target: Any, **more: Any) -> dict[str, Any]:
+    return {"source": source, "relation": relation, "target": target, **more}
+
+
+def told(client_id: str, at: str, *triples: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": client_id, "at": at, "group": "team", "triples": list(triples), **more}
+
+
+JOBS = (
+    told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+    told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
+    told("t3", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"}), source="shop"),
+)

@@ -1,0 +1,214 @@
+"""The engine on a real store, driven step by step: what the tests of whole behaviours share."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kgray import times
+from kgray.backends.hashing import HashingEmbedder
+from kgray.backends.judging import RulesJudge, questions_key
+from kgray.derivation import dump
+from kgray.derivation.view import View
+from kgray.ingest.loop import Loop, Parts, Pipeline, Totals
+from kgray.ingest.state import GroupState
+from kgray.ontology import Ontology, shipped
+from kgray.ports import Acceptance, Answer, ExtractionRequest, GroupCounts, Judge, Judged, Question, QuestionRequest
+from kgray.records import Draft, Extraction, Operation, canonical
+from kgray.replies import parse_extraction
+from kgray.stores.sqlite import open_sqlite
+from kgray.triples import normalise
+
+DAY_ZERO = times.parse("2026-01-01")[0]
+GROUP = "g"
+# 64 numbers a text: similarity means little at this width, but determinism is what is tested.
+SMALL = HashingEmbedder(64)
+
+
+def day(number: float) -> int:
+    """Return the instant of a day's number, counted from 2026-01-01."""
+    return DAY_ZERO + round(number * times.DAY)
+
+
+def iso(number: float) -> str:
+    """Return a day's instant as kgray prints it."""
+    return str(times.show(day(number)))
+
+
+class ReadsItself:
+    """An extractor whose texts are their own extraction, as JSON: a reader that is always right."""
+
+    identity = "reads-itself"
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Parse the episode's text as an extraction reply."""
+        return parse_extraction(json.loads(request.episode.text), request.episode)
+
+
+class WildJudge:
+    """A judge whose every answer is a hash of the question: right about nothing, always the same."""
+
+    identity = "wild"
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key."""
+        return questions_key(self.identity, request.questions)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Answer each question."""
+        return Judged(answers=tuple(self._answer(q) for q in request.questions), calls=1)
+
+    @staticmethod
+    def _answer(question: Question) -> Answer:
+        number = int.from_bytes(hashlib.sha256(repr(question).encode()).digest()[:4], "big")
+        if question.kind in {"entity", "variant"}:
+            pick = number % (len(question.candidates) + 1)
+            return {"duplicate_of": None if pick == len(question.candidates) else pick}
+        if question.kind == "relation":
+            return [{}, {"same_as": True}, {"inverse_of": True}, {"excludes": True}, {}][number % 5]
+        if question.kind == "cardinality":
+            return {"cardinality": ["single", "single_object", "many", "depends"][number % 4]}
+        return {"contradicts": [i for i in range(len(question.candidates)) if number >> i & 1]}
+
+
+class Engine:
+    """One data folder with its loop; `run` ingests what is pending."""
+
+    def __init__(
+        self, folder: Path, *, judge: Judge | None = None, ontology: Ontology | None = None, judging: str = "relation"
+    ) -> None:
+        self.store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
+        self.parts = Parts(
+            store=self.store,
+            extractor=ReadsItself(),
+            judge=judge or RulesJudge(),
+            embedder=SMALL,
+            ontology=ontology or shipped(),
+            pipeline=Pipeline(judging=judging),
+            patience_s=0,
+        )
+        self.loop = Loop(self.parts)
+
+    def accept(self, *drafts: Draft, replace: bool = False) -> list[Acceptance]:
+        """Append drafts."""
+        return self.store.accept(drafts, now=times.now(), replace=replace)
+
+    def run(self) -> Totals:
+        """Ingest what is pending."""
+        with self.store.writing():
+            return asyncio.run(self.loop.run())
+
+    def add(self, *drafts: Draft, replace: bool = False) -> None:
+        """Accept and ingest."""
+        self.accept(*drafts, replace=replace)
+        self.run()
+
+    def ask(self, kind: str, **what: Any) -> dict[str, Any]:
+        """Carry out an operation and return its result."""
+        operation = Operation(group=GROUP, kind=kind, **what)
+        sequence = self.store.request(operation, now=times.now())
+        self.run()
+        result = self.store.result(GROUP, sequence)
+        assert result is not None
+        return dict(result)
+
+    def view(self, known_at: int | None = None, group: str = GROUP) -> View:
+        """Derive the graph from the stored records."""
+        return View(self.store.records(group, known_at), lambda s: self.store.view(group).episodes(s))
+
+    def dump(self, known_at: int | None = None, group: str = GROUP) -> list[str]:
+        """Return the canonical dump."""
+        return dump.lines(dump.rows(self.view(known_at, group), self.store.episode_rows(group, known_at)))
+
+    def spans(self, relation: str = "WORKS_AT", group: str = GROUP) -> dict[str, list[tuple[Any, Any]]]:
+        """Return object name -> [(from, to)] in days, of the stored facts."""
+        view = self.store.view(group)
+        entities = {e.id: e.name for e in self.view(group=group).all_entities()}
+        facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
+        found: dict[str, list[tuple[Any, Any]]] = {}
+        order = sorted(facts.values(), key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.invalid_at or 0))
+        for fact in order:
+            name = entities[fact.target] if fact.target else fact.value.shown()  # type: ignore[union-attr]
+            found.setdefault(name, []).append((in_days(fact.valid_at), in_days(fact.invalid_at)))
+        return found
+
+    def check(self, group: str = GROUP) -> None:
+        """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
+        loaded = GroupState.load(self.store, group, SMALL.dimensions)
+        kept = self.loop._states.get(group)
+        if kept is not None:
+            assert fingerprint(kept) == fingerprint(loaded)
+        view = self.view(group=group)
+        stored = self.store.view(group)
+        entities = view.all_entities()
+        assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
+        facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
+        assert facts == {f.id: f for f in view.all_facts()}
+        counts = self.store.counts(group).get(group, GroupCounts())
+        assert (counts.facts, counts.entities) == (len(facts), len(entities))
+
+
+def fingerprint(state: GroupState) -> dict[str, Any]:
+    """Return all that deciding reads of a state, in a comparable form."""
+    graph = state.graph
+    names = graph.relations.names()
+    return {
+        "entities": {i: (n.shown(), n.card, list(n.surfaces.items())) for i, n in graph.entities.items()},
+        "statements": {
+            i: (s.key, s.variant, s.wording, s.marks, s.born, s.claims) for i, s in graph.statements.items()
+        },
+        "buckets": {k: sorted(v) for k, v in graph.buckets.items()},
+        "relations": [(n, graph.relations.folded(n), graph.relations.traits(graph.relations.folded(n).name)) for n in names],
+        "verdicts": graph.verdicts,
+        "moved": graph.moved,
+        "shows": graph.shown_by_recorded(),
+        "near": {s: sorted(state.names.near(s)) for n in graph.entities.values() for s in n.surfaces},
+        "bearers": {s: sorted(state.names.bearers(s)) for n in graph.entities.values() for s in n.surfaces},
+        "vectors": state._owners,
+        "spans": graph.spans_of(sorted(graph.statements)),
+        "cliques": {s: graph.cliques(s) for s in graph.statements},
+    }
+
+
+def in_days(instant: int | None) -> float | None:
+    """Return an instant as a day's number."""
+    if instant is None:
+        return None
+    number = (instant - DAY_ZERO) / times.DAY
+    return int(number) if number == int(number) else number
+
+
+_ids = itertools.count()
+
+
+def triples(at: float, *items: dict[str, Any], group: str = GROUP, client_id: str | None = None, source: str = "default") -> Draft:
+    """Return a `triples` draft said on a day."""
+    text = normalise([dict(i) for i in items], day(at))
+    return Draft(
+        group=group, source=source, kind="triples", text=text, reference_time=day(at), client_id=client_id
+    )
+
+
+def works(name: str, **more: Any) -> dict[str, Any]:
+    """Return the triple "Alice works at <name>"."""
+    return {"source": "Alice", "relation": "WORKS_AT", "target": name, **more}
+
+
+def reading(at: float, entities: Sequence[Any], facts: Sequence[dict[str, Any]], *, client_id: str | None = None) -> Draft:
+    """Return a `text` draft that reads itself."""
+    listed = [e if isinstance(e, dict) else {"name": e} for e in entities]
+    text = canonical({"entities": listed, "facts": list(facts), "n": next(_ids) if client_id is None else client_id})
+    return Draft(
+        group=GROUP, source="default", kind="text", text=text, reference_time=day(at), client_id=client_id
+    )
+
+
+def in_group(draft: Draft, group: str) -> Draft:
+    """Return the draft for another group."""
+    return replace(draft, group=group)

@@ -1,0 +1,184 @@
+"""The promises of design section 1 as properties: histories of everything that can happen to a group."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from kgray import times
+from tests.graph.engine import GROUP, Engine, WildJudge, iso, reading, triples
+
+PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Marcus Webb", "M. Webb"]
+THINGS = ["Acme", "Acme Inc", "Acme Anvils", "Beta", "Q3 report", "Q4 report", "IBM", "International Business Machines"]
+RELATIONS = ["WORKS_AT", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "EMPLOYED_BY", "EMPLOYS", "COSTS", "HAS_STATUS"]
+WORDINGS = ["{s} {r} {t}", "{s} {r} {t} part-time", "{s} {r} {t} on 3 days", "{s} has not {r} {t}"]
+
+FACTS = st.fixed_dictionaries(
+    {
+        "source": st.sampled_from(PEOPLE),
+        "target": st.sampled_from(PEOPLE + THINGS),
+        "relation": st.sampled_from(RELATIONS),
+        "wording": st.sampled_from(WORDINGS),
+        "kind": st.sampled_from(["holds", "holds", "holds", "ended", "denied"]),
+        "start": st.none() | st.integers(0, 12),
+        "end": st.none() | st.integers(0, 12),
+        "value": st.none() | st.sampled_from([100, 80, "done"]),
+    }
+)
+EPISODES = st.tuples(st.just("episode"), st.integers(0, 12), st.lists(FACTS, min_size=1, max_size=3))
+CORRECTIONS = st.tuples(
+    st.sampled_from(["merge", "split", "undo", "retract"]), st.integers(0, 30), st.integers(0, 30)
+)
+HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS, min_size=1, max_size=9)
+SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def fact_of(said: dict[str, Any], at: int) -> dict[str, Any]:
+    """Return a fact of a reply; an end that is not after its start is left out."""
+    target = said["target"] if said["target"] != said["source"] else "Zeta"
+    text = said["wording"].format(s=said["source"], r=said["relation"].lower(), t=target)
+    fact = {"source": said["source"], "relation": said["relation"], "fact": text, "kind": said["kind"]}
+    fact |= {"target": target} if said["value"] is None else {"value": said["value"]}
+    start, end = said["start"], said["end"]
+    if start is not None:
+        fact["valid_at"] = iso(start)
+    if end is not None and end > (at if start is None else start):
+        fact["invalid_at"] = iso(end)
+    return fact
+
+
+def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] | None = None) -> None:
+    """Carry a history out step by step; `dumps` collects what stood at each record time."""
+    for number, step in enumerate(history):
+        one(engine, number, step)
+        if dumps is not None:
+            dumps.append((engine.store.last_recorded(GROUP), engine.dump()))
+
+
+def one(engine: Engine, number: int, step: Any) -> None:
+    """Carry out one step."""
+    kind = step[0]
+    if kind == "episode":
+        _, at, facts = step
+        engine.add(reading(at, [], [fact_of(f, at) for f in facts], client_id=f"e{number}"))
+        return
+    entities = sorted(e.id for e in engine.view().all_entities())
+    if kind == "merge" and len(entities) > 1:
+        pair = entities[step[1] % len(entities)], entities[step[2] % len(entities)]
+        engine.ask("merge", entities=pair)
+    elif kind == "split" and entities:
+        entity = entities[step[1] % len(entities)]
+        surfaces = sorted(engine.view().graph.entities[entity].surfaces)
+        engine.ask("split", entities=(entity,), surfaces=(surfaces[step[2] % len(surfaces)],))
+    elif kind == "undo":
+        engine.ask("undo", target=step[1] % (number + 1) + 1)
+    elif kind == "retract":
+        engine.ask("retract", episodes=(f"e{step[1] % (number + 1)}",))
+    elif kind == "remove":
+        engine.ask("remove", episodes=(f"e{step[1] % (number + 1)}",))
+
+
+def fresh() -> Path:
+    """Return an empty folder; hypothesis runs a test many times with one tmp_path."""
+    return Path(tempfile.mkdtemp(prefix="kgray-"))
+
+
+@SLOW
+@given(HISTORIES, st.sampled_from(["relation", "statement"]))
+def test_kept_state_and_stored_index_are_what_the_records_derive(history: list[Any], judging: str) -> None:
+    """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
+    engine = Engine(fresh(), judge=WildJudge(), judging=judging)
+    for number, step in enumerate(history):
+        one(engine, number, step)
+        engine.check()
+
+
+@SLOW
+@given(HISTORIES)
+def test_known_at_gives_the_graph_as_it_was_dumped_then(history: list[Any]) -> None:
+    """R4: a read at k is the same function over the records made by k."""
+    engine = Engine(fresh(), judge=WildJudge())
+    dumps: list[tuple[int, list[str]]] = []
+    play(engine, history, dumps)
+    for recorded, dumped in dumps:
+        assert engine.dump(recorded) == dumped
+
+
+@SLOW
+@given(HISTORIES, EPISODES)
+def test_removing_the_last_episode_gives_the_graph_without_it(history: list[Any], last: Any) -> None:
+    """R26, first sentence: byte for byte."""
+    engine = Engine(fresh(), judge=WildJudge())
+    play(engine, history)
+    before = engine.dump()
+    one(engine, 99, last)
+    engine.ask("remove", episodes=("e99",))
+    assert engine.dump() == before
+    engine.check()
+
+
+@SLOW
+@given(HISTORIES, st.integers(0, 30), st.integers(0, 30))
+def test_undoing_a_merge_gives_the_graph_before_it(history: list[Any], a: int, b: int) -> None:
+    """R16: ids stay, mentions and statements come back; the two records are not dumped."""
+    engine = Engine(fresh(), judge=WildJudge())
+    play(engine, history)
+    before = engine.dump()
+    entities = sorted(e.id for e in engine.view().all_entities())
+    assume(len(entities) > 1 and a % len(entities) != b % len(entities))
+    merged = engine.ask("merge", entities=(entities[a % len(entities)], entities[b % len(entities)]))
+    engine.check()
+    engine.ask("undo", target=merged["sequence"])
+    engine.check()
+    assert engine.dump() == before
+
+
+@SLOW
+@given(HISTORIES)
+def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(history: list[Any]) -> None:
+    """R19, R20: submitting again changes nothing, and the graph does not depend on when it was ingested."""
+    drafts = [
+        reading(s[1], [], [fact_of(f, s[1]) for f in s[2]], client_id=f"e{n}")
+        for n, s in enumerate(history)
+        if s[0] == "episode"
+    ]
+    by_steps, at_once = Engine(fresh(), judge=WildJudge()), Engine(fresh(), judge=WildJudge())
+    for draft in drafts:
+        by_steps.add(draft)
+    at_once.add(*drafts)
+    assert at_once.dump() == by_steps.dump()
+    dumped, recorded = at_once.dump(), at_once.store.last_recorded(GROUP)
+    assert {a.status for a in at_once.accept(*drafts)} <= {"duplicate"}
+    at_once.run()
+    assert (at_once.dump(), at_once.store.last_recorded(GROUP)) == (dumped, recorded)
+
+
+@SLOW
+@given(st.lists(EPISODES, min_size=2, max_size=6), st.integers(0, 30))
+def test_removing_any_episode_leaves_what_the_rest_derives(history: list[Any], index: int) -> None:
+    """R26, second sentence, R25: nothing of the removed one is left, and the stored index agrees."""
+    engine = Engine(fresh(), judge=WildJudge())
+    play(engine, history)
+    gone = index % len(history)
+    engine.ask("remove", episodes=(f"e{gone}",))
+    engine.check()
+    assert not [line for line in engine.dump() if f'"client_id":"e{gone}"' in line]
+    for number, step in enumerate(history):
+        one(engine, number, step)
+        engine.check()
+
+
+def test_a_group_that_lost_everything_is_as_if_it_had_never_been(tmp_path: Path) -> None:
+    """R27, section 1: all rows go; the sequence goes on where it stood."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
+    engine.ask("remove", everything=True)
+    assert engine.dump() == []
+    [again] = engine.accept(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
+    assert again.status == "accepted"
+    assert again.sequence == 3
+    assert engine.store.last_recorded(GROUP) <= times.now()
