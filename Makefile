@@ -38,7 +38,7 @@ test: $(DEV)
 lint: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-cache
 
 clean:
 	rm -rf $(VENV) .demo

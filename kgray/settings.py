@@ -245,7 +245,9 @@ def _read_toml(config: Path, values: dict[str, Any], relations: dict[str, dict[s
         elif section not in _SECTIONS:
             raise SettingsError(_unknown(section, [*_SECTIONS, "ontology"], str(config)))
         elif not isinstance(table, dict):
-            raise SettingsError(f"{section} in {config} is not a table: write [{section}] and its keys below it.")
+            raise SettingsError(
+                f"{section} in {config} is not a table: write [{section}] and its keys below it."
+            )
         else:
             for name, value in table.items():
                 key = f"{section}.{name}"
@@ -262,7 +264,9 @@ def _read_relations(table: object, source: str, relations: dict[str, dict[str, A
             raise SettingsError(_unknown(f"ontology.{name}", ["ontology.relations"], source))
     tables = table.get("relations", {})
     if not isinstance(tables, dict):
-        raise SettingsError(f"ontology.relations in {source} is not a table: write [ontology.relations.NAME].")
+        raise SettingsError(
+            f"ontology.relations in {source} is not a table: write [ontology.relations.NAME]."
+        )
     for name, keys in tables.items():
         if not isinstance(keys, dict):
             raise SettingsError(
@@ -284,7 +288,9 @@ def _read_environ(
             name, key = _relation_variable(variable)
             relations.setdefault(name, {})[key] = _relation_value(variable, key, text)
         elif variable not in _VARIABLES:
-            raise SettingsError(_unknown(variable, [*_VARIABLES, DATA_VARIABLE, CONFIG_VARIABLE], "the environment"))
+            raise SettingsError(
+                _unknown(variable, [*_VARIABLES, DATA_VARIABLE, CONFIG_VARIABLE], "the environment")
+            )
         elif text:  # set and empty is how shells and compose files say "not set"
             key = _VARIABLES[variable]
             values[key] = _checked(key, _from_text(key, text), variable, "the environment", None)
@@ -389,5 +395,7 @@ def _number(key: str, value: object, wrong: str, *, whole: bool) -> int | float:
     least, most = _LEAST.get(key, 1), _MOST.get(key, 1_000_000)
     kinds = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-        raise SettingsError(wrong + f"a {'whole number' if whole else 'number'} from {least} to {most} is needed.")
+        raise SettingsError(
+            wrong + f"a {'whole number' if whole else 'number'} from {least} to {most} is needed."
+        )
     return value if whole else float(value)

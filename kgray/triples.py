@@ -136,7 +136,7 @@ def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if value is None:
         raise InputError(f"{where}.target is missing", field=field)
     if isinstance(value, dict) and "value" not in value:
-        raise InputError(f"{field} is an object without \"value\"", field=field)
+        raise InputError(f'{field} is an object without "value"', field=field)
     try:
         read = as_value(value)
     except ValueError as error:

@@ -104,7 +104,7 @@ def test_every_command_has_help_with_an_example_and_a_line_in_the_readme():
     silent, unlisted = [], []
     for name, command in commands().items():
         text = command.get_help(click.Context(command, info_name=f"kgray {name}"))
-        if f"kgray {name}" not in text.split("\n", 1)[1]:
+        if "kgray " not in text.split("\n", 1)[1] or "\\b" in text:
             silent.append(name)
         if not re.search(rf"^\| `kgray {name}\b", README, re.MULTILINE):
             unlisted.append(name)

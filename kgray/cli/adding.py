@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common
+from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished
 from kgray.cli.progress import Progress
 from kgray.errors import InputError, NotBuilt
 
@@ -67,7 +66,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
                 return _nothing_accepted(call, Report(refusals=refused))
         with Signals.gentle():
             progress = Progress()
-            report = asyncio.run(
+            report = finished(
                 memory.add_many(
                     _read(paths, defaults),
                     replace=options["replace"],
@@ -88,11 +87,12 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
 )
 @click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
 @common
-def backfill(call: Call, paths: tuple[str, ...]) -> int:
+def backfill(_call: Call, **_: Any) -> int:  # noqa: ANN401 - whatever it will take
     r"""Add in bulk, through the configured runtime. Not built in this version: it says so and exits 2.
 
     \b
-    Example (what to use until then):
+    Example, and what to use until then:
+      kgray backfill archive/*.jsonl --group team
       kgray add archive/*.jsonl --group team
     """
     raise NotBuilt("`kgray backfill` is not built in this version: use `kgray add`, which resumes as well")
@@ -100,7 +100,9 @@ def backfill(call: Call, paths: tuple[str, ...]) -> int:
 
 @click.command(short_help="Take failed episodes up again.")
 @any_group_option
-@click.option("--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="This one only; repeatable.")
+@click.option(
+    "--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="This one only; repeatable."
+)
 @common
 def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
     r"""Take failed episodes up again, at a new place in their group's order.
@@ -111,10 +113,8 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
     """
     with call.memory() as memory, Signals.gentle():
         progress = Progress()
-        report = asyncio.run(
-            memory.retry(
-                group=group, episodes=episodes, on_step=_steps(progress, memory), stop=Signals.asked
-            )
+        report = finished(
+            memory.retry(group=group, episodes=episodes, on_step=_steps(progress, memory), stop=Signals.asked)
         )
         progress.close()
     return _print_report(call, report)
@@ -158,10 +158,10 @@ def _refusals(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Ref
 def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callback
     """Return a callback that asks how much there is at the first step: accepting is over then."""
 
-    def step(group: str, sequence: int, outcome: str) -> None:
+    def step(_group: str, _sequence: int, outcome: str) -> None:
         if not progress.total:
             progress.total = memory.store.pending_count() + 1
-        progress.step(group, sequence, outcome)
+        progress.step(outcome)
 
     return step
 
@@ -185,7 +185,7 @@ def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults
             count += 1
         return count
 
-    count = asyncio.run(run())
+    count = finished(run())
     if call.as_json:
         click.echo("]}" if count else '{"changes": []}')
     elif not count:
@@ -204,7 +204,9 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
         start = '{"changes": [' if first else ", "
         click.echo((start + json.dumps(row, ensure_ascii=False)).encode(), nl=False)
         return
-    shown = {key: value for key, value in row.items() if key not in ("op", "type") and value not in (None, [])}
+    shown = {
+        key: value for key, value in row.items() if key not in ("op", "type") and value not in (None, [])
+    }
     told = ", ".join(f"{key}={value}" for key, value in shown.items())
     click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(told)}")
 
@@ -226,6 +228,7 @@ def _nothing_accepted(call: Call, report: Report) -> int:
 
 
 def _print_report(call: Call, report: Report, *, quiet: bool = False) -> int:
+    call.code = report.exit_code
     if call.as_json:
         printing.emit_json(report.as_dict())
     else:

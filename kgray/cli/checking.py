@@ -1,8 +1,7 @@
-"""doctor: what is installed, what would be used and why, and whether the stored graph is what it should be."""
+"""doctor: what is installed, what would be used and why, whether the stored graph is as it should be."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, common, finished
 from kgray.errors import KgrayError
 
 if TYPE_CHECKING:
@@ -110,7 +109,11 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
     for name, (backend, told) in why.items():
         yield name, backend in told, f"{backend}: {told.get(backend, 'not built in this version')}"
     missing = "models over HTTP, vLLM, MiniLM and BGE embedders, rerankers, Ray and Neo4j"
-    yield "optional parts", True, f"{missing} are not built in this version; there is nothing to install for them"
+    yield (
+        "optional parts",
+        True,
+        f"{missing} are not built in this version; there is nothing to install for them",
+    )
 
 
 def _data(call: Call) -> Iterator[Check]:
@@ -121,7 +124,11 @@ def _data(call: Call) -> Iterator[Check]:
         yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
         return
     writable = os.access(call.folder, os.W_OK)
-    yield "data", writable, f"{call.folder}" + ("" if writable else " cannot be written: check its permissions")
+    yield (
+        "data",
+        writable,
+        f"{call.folder}" + ("" if writable else " cannot be written: check its permissions"),
+    )
     if not path.exists():
         yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
         return
@@ -133,12 +140,16 @@ def _data(call: Call) -> Iterator[Check]:
 
 def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
     with call.memory() as memory:
-        counts = asyncio.run(memory.groups())
+        counts = finished(memory.groups())
         embedder = memory.parts.embedder
         size = path.stat().st_size / 1e6
         built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
-        yield "store", True, f"{path} ({size:.1f} MB, schema {schema}, {printing.counted(len(counts), 'group')}), {built}"
+        yield (
+            "store",
+            True,
+            f"{path} ({size:.1f} MB, schema {schema}, {printing.counted(len(counts), 'group')}), {built}",
+        )
         for group in counts:
-            wrong = asyncio.run(memory.verify(group))
+            wrong = finished(memory.verify(group))
             detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
             yield f"graph of {group}", not wrong, detail

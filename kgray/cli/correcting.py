@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, Signals, common, group_option
+from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
 from kgray.errors import InputError
 
 _Command = Callable[..., int | None]
@@ -39,12 +38,20 @@ def merge(call: Call, first: str, second: str, group: str) -> int:
       kgray merge 5b0c...-1 9f3e...-2 --group team
     """
     with call.memory() as memory, Signals.gentle():
-        return _print(call, asyncio.run(memory.merge(first, second, group=group, stop=Signals.asked)))
+        return _print(call, finished(memory.merge(first, second, group=group, stop=Signals.asked)))
 
 
 @click.command(short_help="Say that some names are another entity.")
 @click.argument("identifier", type=TEXT, metavar="ID")
-@click.option("--surface", "surfaces", multiple=True, required=True, type=TEXT, metavar="S", help="A name as it was written; repeatable.")  # noqa: E501
+@click.option(
+    "--surface",
+    "surfaces",
+    multiple=True,
+    required=True,
+    type=TEXT,
+    metavar="S",
+    help="A name as it was written; repeatable.",
+)
 @click.argument("more", nargs=-1, type=TEXT, metavar="[S]...")
 @group_option
 @common
@@ -57,7 +64,7 @@ def split(call: Call, identifier: str, surfaces: tuple[str, ...], more: tuple[st
     """
     with call.memory() as memory, Signals.gentle():
         asked = memory.split(identifier, [*surfaces, *more], group=group, stop=Signals.asked)
-        return _print(call, asyncio.run(asked))
+        return _print(call, finished(asked))
 
 
 @click.command(short_help="Take a merge or a split back.")
@@ -72,13 +79,20 @@ def undo(call: Call, sequence: int, group: str) -> int:
       kgray undo 42 --group team
     """
     with call.memory() as memory, Signals.gentle():
-        return _print(call, asyncio.run(memory.undo(sequence, group=group, stop=Signals.asked)))
+        return _print(call, finished(memory.undo(sequence, group=group, stop=Signals.asked)))
 
 
 def _choice(command: _Command) -> _Command:
     """Add the options that say which episodes."""
     options = (
-        click.option("--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="Ours or the client's; repeatable."),  # noqa: E501
+        click.option(
+            "--episode",
+            "episodes",
+            multiple=True,
+            type=TEXT,
+            metavar="ID",
+            help="Ours or the client's; repeatable.",
+        ),
         click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
         click.option("--source", type=TEXT, metavar="S", help="All of this source."),
         click.option("--all", "everything", is_flag=True, help="All of the group."),
@@ -136,7 +150,7 @@ def _take_out(
     with call.memory() as memory, Signals.gentle():
         method = memory.remove if verb == "remove" else memory.retract
         asked = method(group=group, episodes=ids, source=source, everything=everything, stop=Signals.asked)
-        return _print(call, asyncio.run(asked))
+        return _print(call, finished(asked))
 
 
 def _ask(verb: str, group: str, ids: tuple[str, ...], source: str | None) -> None:

@@ -8,14 +8,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
+_T = TypeVar("_T")
 STOPPED = 75
 BUG = 70
 # In the order in which a person meets them; module and attribute, imported when needed.
@@ -58,6 +58,7 @@ class Call:
     config: str | None
     as_json: bool
     debug: bool
+    code: int = 0  # what the run ends with where its reader goes away
 
     @property
     def folder(self) -> Path:
@@ -106,7 +107,7 @@ class Signals:
             cls._gentle = False
 
     @classmethod
-    def _handle(cls, number: int, frame: FrameType | None) -> None:
+    def _handle(cls, *_: object) -> None:
         if not cls._gentle or cls.stopped:
             raise KeyboardInterrupt
         cls.stopped = True
@@ -130,11 +131,11 @@ class Signals:
 class KgrayGroup(click.Group):
     """Loads a command when it is named; turns what it raises into one line and an exit code."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return a command, imported now."""
         if cmd_name not in COMMANDS:
             return None
@@ -164,14 +165,18 @@ class KgrayGroup(click.Group):
             return _said(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
             return _said(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
-        except BrokenPipeError:  # the reader has what it wanted
-            _hush()
-            return 0
         except MemoryError as error:
             return _said(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
             what = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
             return _said(error, what, BUG, debug=debug)
+
+
+def finished(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a verb of the library to its end."""
+    import asyncio
+
+    return asyncio.run(work)
 
 
 def _said(error: BaseException, line: str, code: int, *, debug: bool) -> int:
@@ -191,10 +196,8 @@ def _flush() -> None:
 
 def _hush() -> None:
     """Send what is still buffered nowhere, so that the interpreter does not complain at exit."""
-    try:
+    with suppress(OSError, ValueError):  # standard output may be no file, but a caller's buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # standard output is no file: a caller's buffer
-        pass
 
 
 def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -202,9 +205,19 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
     @wraps(command)
     def run(
-        *, data: str | None, config: str | None, as_json: bool, debug: bool, **rest: Any  # noqa: ANN401
+        *,
+        data: str | None,
+        config: str | None,
+        as_json: bool,
+        debug: bool,
+        **rest: Any,  # noqa: ANN401
     ) -> int | None:
-        return command(Call(data, config, as_json, debug), **rest)
+        call = Call(data, config, as_json, debug)
+        try:
+            return command(call, **rest)
+        except BrokenPipeError:  # the reader has what it wanted
+            _hush()
+            return call.code
 
     options = (
         click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
@@ -228,7 +241,9 @@ class Group(click.ParamType[str]):
         from kgray.records import GROUP_NAME
 
         if not GROUP_NAME.fullmatch(value):
-            self.fail(f"{ascii(value[:140])} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx)
+            self.fail(
+                f"{value[:140]!a} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx
+            )
         return str(value)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, any_group_option, common
+from kgray.cli.frame import Call, any_group_option, common, finished
 
 
 @click.command(short_help="Make the data folder and its store.")
@@ -41,7 +39,7 @@ def status(call: Call, group: str | None) -> int:
       kgray status
     """
     with call.memory() as memory:
-        counts = asyncio.run(memory.status(group=group))
+        counts = finished(memory.status(group=group))
     states = ("accepted", "extracted", "committed", "failed")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
@@ -72,7 +70,7 @@ def failures(call: Call, group: str | None) -> int:
       kgray failures --group team
     """
     with call.memory() as memory:
-        found = asyncio.run(memory.failures(group=group))
+        found = finished(memory.failures(group=group))
     if call.as_json:
         rows = [
             {
@@ -110,7 +108,7 @@ def groups(call: Call) -> int:
       kgray groups
     """
     with call.memory() as memory:
-        counts = asyncio.run(memory.groups())
+        counts = finished(memory.groups())
     rows = [
         {
             "group": name,

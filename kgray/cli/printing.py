@@ -54,7 +54,7 @@ def width(text: str) -> int:
 
 
 def table(rows: Sequence[Sequence[str]], *, head: Sequence[str] = ()) -> None:
-    """Print rows in aligned columns; numbers to the right; the head, and nothing else, dimmed on a terminal."""
+    """Print rows in aligned columns, numbers to the right, the head dimmed on a terminal."""
     every = [list(map(plain, row)) for row in rows]
     heads = [list(head)] if head else []
     columns = list(zip(*heads, *every, strict=True)) if every or heads else []

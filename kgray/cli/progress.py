@@ -23,7 +23,7 @@ class Progress:
         self._terminal = sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
 
-    def step(self, group: str, sequence: int, outcome: str) -> None:
+    def step(self, outcome: str) -> None:
         """Count one step of the ingest loop."""
         self._done += 1
         self._failed += outcome == "failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, as_of_option, common, group_option, known_at_option
+from kgray.cli.frame import TEXT, Call, as_of_option, common, finished, group_option, known_at_option
 from kgray.errors import InputError, NotBuilt
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **asked:
     text = _query(query)
     with call.memory() as memory:
         started = time.perf_counter()
-        hits = asyncio.run(memory.search(text, group=group, scopes=chosen, **asked))
+        hits = finished(memory.search(text, group=group, scopes=chosen, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
     if call.as_json:
         printing.emit_json({"hits": [hit_row(hit) for hit in hits], "took_ms": took_ms})
@@ -97,7 +96,7 @@ def context(call: Call, query: str, group: str, **asked: Any) -> int:  # noqa: A
 
     text = _query(query)
     with call.memory() as memory:
-        built = asyncio.run(memory.context(text, group=group, **asked))
+        built = finished(memory.context(text, group=group, **asked))
     if call.as_json:
         hits = [hit_row(hit) for hit in built.hits]
         printing.emit_json({"text": built.text, "tokens": built.tokens, "hits": hits})
@@ -119,7 +118,7 @@ def history(call: Call, name_or_id: str, group: str) -> int:
       kgray history "Alice Nguyen" --group team
     """
     with call.memory() as memory:
-        found = asyncio.run(memory.history(name_or_id, group=group))
+        found = finished(memory.history(name_or_id, group=group))
     if call.as_json:
         printing.emit_json(found.as_dict())
         return 0
@@ -159,7 +158,7 @@ def show(call: Call, identifier: str, group: str) -> int:
       kgray show chat-17 --group team
     """
     with call.memory() as memory:
-        rows = asyncio.run(memory.show(identifier, group=group))
+        rows = finished(memory.show(identifier, group=group))
     if call.as_json:
         printing.emit_json({"records": rows})
         return 0
@@ -179,7 +178,7 @@ def _told(value: object) -> str:
 @known_at_option
 @click.option("--hash", "hashed", is_flag=True, help="Its SHA-256 in hex, alone on the line.")
 @common
-def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int:  # noqa: FBT001 - a flag
+def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int:
     r"""Print the whole graph of a group as sorted JSON lines: the same graph gives the same bytes.
 
     \b
@@ -188,8 +187,8 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int
     """
     with call.memory() as memory:
         if hashed:
-            click.echo(asyncio.run(memory.dump_hash(group=group, known_at=known_at)))
+            click.echo(finished(memory.dump_hash(group=group, known_at=known_at)))
             return 0
-        for line in asyncio.run(memory.dump(group=group, known_at=known_at)):
+        for line in finished(memory.dump(group=group, known_at=known_at)):
             click.echo(line.encode())
     return 0

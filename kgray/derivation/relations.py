@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,21 +132,31 @@ class Relations:
 
     def _fold_class(self, name: str) -> None:
         """Walk the class of `name` over same_as and inverse_of; the name born first shows."""
-        seen: dict[str, tuple[bool, Instant]] = {name: (False, 0)}
+        members = self._class_of(name)
+        used = [n for n in members if n in self._uses]
+        shown = min(used, key=lambda n: (self._uses[n], n), default=name)
+        # From the shown name outwards, along the ties that were ruled first: so each member knows the
+        # last ruling it needs to be folded, whichever name was asked about.
+        waiting: list[tuple[Instant, str, bool]] = [(0, shown, False)]
+        while waiting:
+            since, member, flipped = heapq.heappop(waiting)
+            if member in self._folded and self._folded[member].name == shown:
+                continue
+            self._folded[member] = Folded(shown, flipped, since)
+            for other, (value, recorded) in self._links.get(member, {}).items():
+                if value in {"same_as", "inverse_of"}:
+                    heapq.heappush(waiting, (max(since, recorded), other, flipped != (value == "inverse_of")))
+
+    def _class_of(self, name: str) -> set[str]:
+        """Return all names tied to one by same_as and inverse_of, itself included."""
+        seen = {name}
         waiting = [name]
         while waiting:
-            current = waiting.pop()
-            flipped, since = seen[current]
-            for other, (value, recorded) in sorted(self._links.get(current, {}).items()):
+            for other, (value, _) in self._links.get(waiting.pop(), {}).items():
                 if other not in seen and value in {"same_as", "inverse_of"}:
-                    seen[other] = (flipped != (value == "inverse_of"), max(since, recorded))
+                    seen.add(other)
                     waiting.append(other)
-        used = [n for n in seen if n in self._uses]
-        shown = min(used, key=lambda n: (self._uses[n], n), default=name)
-        turned = seen[shown][0]
-        for member, (flipped, since) in seen.items():
-            moved = 0 if member == shown else max(since, seen[shown][1])
-            self._folded[member] = Folded(shown, flipped != turned, moved)
+        return seen
 
     def _find_traits(self, shown: str) -> Traits:
         if shown not in self._folded:

@@ -20,6 +20,7 @@ from kgray.records import ExtractedFact, Extraction, Ruling, Value
 _FUNCTION_WORDS = frozenset(
     "A AN THE AT IN ON TO OF FOR BY WITH FROM AS IS ARE WAS WERE BE BEEN HAS HAVE HAD DOES DO DID NOT AND OR".split()
 )
+_LATER = 1 << 62
 
 
 @dataclass(slots=True)
@@ -94,8 +95,8 @@ def rule_cardinality(related: Related, state: GroupState, ruling: Ruling) -> Non
 def _rule(related: Related, ruling: Ruling) -> None:
     ruling = replace(ruling, ordinal=len(related.rulings))
     related.rulings.append(ruling)
-    # The record time is given at the commit; for deciding only the newest counts.
-    related.relations.rule(ruling, 0)
+    # Its record time is given at the commit: later than all there are.
+    related.relations.rule(ruling, _LATER)
 
 
 def _pairs_to_rule(
@@ -165,11 +166,21 @@ def _declared(fresh: list[str], state: GroupState, ontology: Ontology, sequence:
     if not state.ontology_settled:
         names = [*state.graph.relations.names(), *fresh]
     rulings: list[Ruling] = []
-    for name in names:
-        kind = ontology.get(name)
-        if kind is not None:
-            rulings += _differing(kind, state.graph.relations, ontology, sequence)
+    for kind in _with_targets(names, ontology):
+        rulings += _differing(kind, state.graph.relations, ontology, sequence)
     return rulings
+
+
+def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
+    """Return the declared among the names, and what they are the same as or the inverse of: its traits are theirs."""
+    found: dict[str, RelationType] = {}
+    waiting = list(reversed(names))
+    while waiting:
+        kind = ontology.get(waiting.pop())
+        if kind is not None and kind.name not in found:
+            found[kind.name] = kind
+            waiting += [tie for tie in (kind.same_as, kind.inverse_of) if tie]
+    return list(found.values())
 
 
 def _differing(kind: RelationType, relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:

@@ -52,6 +52,8 @@ def resolve_entities(
         # A surface that the entity bears is recorded with the id it was first recorded with, so that
         # undoing a merge gives later mentions back too (R16).
         recorded = note.surfaces.get(entity.name, note.id)
+        if state.graph.fold.shown(recorded, entity.name, place[0])[0] != note.id:
+            recorded = note.id  # a split gave the surface to this entity: later mentions are its own
         mention = Mention(
             sequence=place[0],
             ordinal=ordinal,

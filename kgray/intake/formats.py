@@ -123,7 +123,9 @@ class _Text:
                     break
             except json.JSONDecodeError as error:
                 if self.ended:
-                    raise InputError(f"not valid JSON ({error.msg}); the rest of the file was not read") from None
+                    raise InputError(
+                        f"not valid JSON ({error.msg}); the rest of the file was not read"
+                    ) from None
             except RecursionError:
                 raise InputError("nested too deep; the rest of the file was not read") from None
             if len(self._text) - self._at > MAX_LINE:
@@ -238,7 +240,7 @@ def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
 def _header_fault(header: list[str]) -> str | None:
     twice = {name for name in header if name and header.count(name) > 1}
     if twice:
-        return f"the header names {ascii(min(twice)[:80])} twice; the file was not read"
+        return f"the header names {min(twice)[:80]!a} twice; the file was not read"
     if any("\udc80" <= c <= "\udcff" for name in header for c in name):
         return "the header is not valid UTF-8; the file was not read"
     return None
@@ -249,7 +251,11 @@ def _record(header: list[str], cells: list[str]) -> object:
         return InputError(f"{len(cells)} cells under a header of {len(header)} names")
     if any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell):
         return InputError("not valid UTF-8")
-    return {name or f"column{i}": cell for i, (name, cell) in enumerate(zip(header, cells, strict=False), 1) if cell}
+    return {
+        name or f"column{i}": cell
+        for i, (name, cell) in enumerate(zip(header, cells, strict=False), 1)
+        if cell
+    }
 
 
 # ---------------------------------------------------------------------------------- Parquet
@@ -269,8 +275,9 @@ def parquet_rows(path: Path) -> Iterator[Row]:
                     yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        yield number + 1 if number else None, InputError(
-            f"not readable as Parquet: {reason}; the rest of the file was not read"
+        yield (
+            number + 1 if number else None,
+            InputError(f"not readable as Parquet: {reason}; the rest of the file was not read"),
         )
 
 

@@ -119,7 +119,9 @@ def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Insta
     if kind == "json":
         return _json(text, field)
     if not isinstance(text, str):
-        raise InputError(f'{field} must be a text, not {_kind_of(text)}; for JSON set kind to "json"', field=field)
+        raise InputError(
+            f'{field} must be a text, not {_kind_of(text)}; for JSON set kind to "json"', field=field
+        )
     _check_text(text, field)
     return text
 
@@ -156,7 +158,9 @@ def _check_signs(text: str, field: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{field} is not valid Unicode: it contains half of a surrogate pair", field=field) from None
+        raise InputError(
+            f"{field} is not valid Unicode: it contains half of a surrogate pair", field=field
+        ) from None
 
 
 def _line(value: object, field: str, limit: int) -> str:
@@ -192,7 +196,9 @@ def _group(value: object, default: str | None) -> str:
     if value is None:
         raise InputError("no group: give the row one, or say --group", field="group")
     if not isinstance(value, str) or not GROUP_NAME.fullmatch(value):
-        raise InputError(f"group {_cut(value)} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
+        raise InputError(
+            f"group {_cut(value)} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
+        )
     return value
 
 

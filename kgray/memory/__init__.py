@@ -1,9 +1,9 @@
 """The library's face.
 
-    face       Memory: the verbs
-    queueing   taking input into the log, and having what is pending carried out, here or by another process
-    showing    what hangs on an id
-    reports    what the verbs answer
+face       Memory: the verbs
+queueing   taking input into the log, and having what is pending carried out, here or by another process
+showing    what hangs on an id
+reports    what the verbs answer
 """
 
 from __future__ import annotations

@@ -79,7 +79,9 @@ class Memory:
             raise InputError(f"metadata cannot name {clash[0]!r}: it is a field of its own", field="metadata")
         row |= {"triples" if kind == "triples" else "text": text, "group": group, "source": source}
         row |= {"at": at, "speaker": speaker, "kind": kind, "id": id}
-        return await self.add_many([draft_from({key: value for key, value in row.items() if value is not None})])
+        return await self.add_many(
+            [draft_from({key: value for key, value in row.items() if value is not None})]
+        )
 
     async def add_many(
         self,
@@ -183,7 +185,9 @@ class Memory:
             if not entity:
                 raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
             facts = view.facts_at([entity[0].id], None, None)
-            facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
+            facts.sort(
+                key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id)
+            )
             ends = list(dict.fromkeys(end for f in facts for end in (f.source, f.target) if end is not None))
             names = {found.id: found.name for found in view.entities(ends)}
             clients = view.supporters(sorted({episode for f in facts for episode in f.episodes}))
@@ -205,14 +209,18 @@ class Memory:
         _checked_group(group)
         moment = _instant(known_at, "known_at")
         with self.store.reading():
-            return dumping.lines(dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment)))
+            return dumping.lines(
+                dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
+            )
 
     async def dump_hash(self, *, group: str, known_at: Time | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
         _checked_group(group)
         moment = _instant(known_at, "known_at")
         with self.store.reading():
-            return dumping.digest(dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment)))
+            return dumping.digest(
+                dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
+            )
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group."""
@@ -234,7 +242,11 @@ class Memory:
         """Compare the stored index with a derivation from the records; one line for each difference."""
         _checked_group(group)
         with self.store.reading():
-            view, stored, counts = self._derived(group, None), self.store.view(group), self.store.counts(group)
+            view, stored, counts = (
+                self._derived(group, None),
+                self.store.view(group),
+                self.store.counts(group),
+            )
             facts, entities = view.all_facts(), view.all_entities()
             held = counts.get(group, GroupCounts())
             lines = [
@@ -298,7 +310,7 @@ class Memory:
         group: str,
         episodes: Sequence[str],
         source: str | None,
-        everything: bool,  # noqa: FBT001 - private, called twice
+        everything: bool,
         stop: Stop,
     ) -> dict[str, Any]:
         if sum((bool(episodes), source is not None, everything)) != 1:
@@ -325,7 +337,9 @@ class Memory:
         await carry_out(self.parts, queued_at(group, [sequence]), stop=stop)
         result = self.store.result(group, sequence)
         if result is None:
-            raise Stopped(f"stopped before {kind} {sequence} was carried out; it is kept: run `kgray add` to go on")
+            raise Stopped(
+                f"stopped before {kind} {sequence} was carried out; it is kept: run `kgray add` to go on"
+            )
         if "error" in result:
             raise InputError(str(result["error"]))
         return {"sequence": sequence, **result}
@@ -432,7 +446,9 @@ class Blocking:
 
 def _checked_group(group: str) -> None:
     if not GROUP_NAME.fullmatch(group):
-        raise InputError(f"group {group[:80]!r} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
+        raise InputError(
+            f"group {group[:80]!r} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
+        )
 
 
 def _instant(value: Time | None, field: str) -> Instant | None:

@@ -151,7 +151,9 @@ def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
         if isinstance(item, Refusal):
             yield item
             continue
-        draft, file, line = (item.draft, item.file, item.line) if isinstance(item, Submitted) else (item, "", None)
+        draft, file, line = (
+            (item.draft, item.file, item.line) if isinstance(item, Submitted) else (item, "", None)
+        )
         if draft.client_id is None:
             continue
         held = seen.get(draft.id) or store.standing(draft.group, [draft.id]).get(draft.id)

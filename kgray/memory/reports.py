@@ -121,7 +121,11 @@ def hit_row(hit: Hit) -> dict[str, Any]:
     if hit.fact is not None:
         row |= fact_fields(hit.fact, hit.source, hit.target, hit.episodes)
     elif hit.scope == "episode":
-        row |= {"client_id": hit.client_id, "reference_time": show(hit.reference_time), "speaker": hit.speaker}
+        row |= {
+            "client_id": hit.client_id,
+            "reference_time": show(hit.reference_time),
+            "speaker": hit.speaker,
+        }
     elif hit.entity is not None:
         row |= {"aliases": list(hit.entity.aliases), "labels": list(hit.entity.labels)}
     return row

@@ -81,7 +81,9 @@ class _Wanted:
             case "statement":
                 return row["id"] in self.statements
             case "evidence":
-                return row["episode"] in self.asked or (not self.asked and row["statement"] in self.statements)
+                return row["episode"] in self.asked or (
+                    not self.asked and row["statement"] in self.statements
+                )
             case "verdict":
                 return bool({row["a"], row["b"]} & self.statements)
             case "relation":

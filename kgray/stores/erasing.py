@@ -19,7 +19,7 @@ from kgray.stores.vectors import KIND_NUMBERS
 
 
 def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:
-    """Delete everything that a commit erases, end the rulings and verdicts it retires; `Derived` says the rest."""
+    """Delete what a commit erases, retire its rulings and verdicts; derived rows go by `Derived`."""
     sequences = sorted(set(commit.erased))
     dropped = 0
     statements: set[str] = set()
@@ -55,8 +55,8 @@ def forget(connection: apsw.Connection, no: int, sequence: int) -> None:
         connection.execute(statement, (first, key_of(no, sequence)))
     for statement in sql.FORGET_NUMBERED:
         connection.execute(statement, (no,))
-    for statement in sql.FORGET_ANSWERS:
-        connection.execute(statement, (no, sequence))
+    connection.execute(sql.FORGET_ANSWERS, (no, sequence))
+    connection.execute(sql.FORGET_USES, (no,))
     connection.execute(sql.COUNT_REMOVAL, (no,))
     if not one(connection, sql.PENDING_COUNT, (no,))[0]:
         connection.execute(sql.UNNAME_GROUP, (no,))

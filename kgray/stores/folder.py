@@ -141,7 +141,8 @@ def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -
         if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
             raise StoreError(
                 f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in "
-                f"{path.parent} was built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): "
+                f"{path.parent} was built with {stored.get('embedder')!r} "
+                f"({stored.get('dimensions')} numbers): "
                 f"set embedder.backend to that one, or start an empty data folder and add the episodes again"
             )
         if version < schema.VERSION:

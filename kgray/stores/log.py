@@ -329,9 +329,13 @@ class LogFace:
     # -------------------------------------------------------------------------------- counts
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group, sorted: episodes that were not retracted or retried, by state."""
+        """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
+
+        A group that is asked for and not there counts nothing.
+        """
         with self._db.snapshot():
-            return {name: self._counted(no) for name, no in self._named(group)}
+            found = {name: self._counted(no) for name, no in self._named(group)}
+        return found if group is None or found else {group: GroupCounts()}
 
     def _counted(self, no: int) -> GroupCounts:
         states = {row[0]: row[1] for row in self._db.rows(sql.COUNT_STATES, (no,))}

@@ -83,7 +83,7 @@ def operation_payload(operation: Operation) -> str:
 def operation(group: str, row: Row) -> Operation:
     """Read (key, kind, payload)."""
     named: Mapping[str, Any] = json.loads(row[2])
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in named.items()}
     return Operation(group=group, sequence=row[0] & MASK, kind=row[1], **values)
 
 

@@ -61,8 +61,8 @@ EPISODES_PENDING = (
 )
 # R22: greatest (reference time, sequence) first, among smaller sequences said no later.
 EPISODES_BEFORE = (
-    f"SELECT {_EPISODE} FROM episodes AS e WHERE no = ?1 AND source = ?2 AND reference_time <= ?3 AND key < ?4 "
-    "AND retired_at IS NULL ORDER BY reference_time DESC, key DESC LIMIT ?5"
+    f"SELECT {_EPISODE} FROM episodes AS e WHERE no = ?1 AND source = ?2 AND reference_time <= ?3 "
+    "AND key < ?4 AND retired_at IS NULL ORDER BY reference_time DESC, key DESC LIMIT ?5"
 )
 EPISODES_FAILED = (
     f"SELECT {_EPISODE}, failure_kind, failure_message, failure_raw, attempts FROM episodes AS e "
@@ -184,8 +184,8 @@ PUT_FACT = (
     "ON CONFLICT (no, id) DO UPDATE SET statement = excluded.statement, source = excluded.source, "
     "relation = excluded.relation, text = excluded.text, created_at = excluded.created_at, "
     "target = excluded.target, value_type = excluded.value_type, value = excluded.value, "
-    "unit = excluded.unit, valid_at = excluded.valid_at, invalid_at = excluded.invalid_at, expired_at = excluded.expired_at, "
-    "episodes = excluded.episodes, ended_episode = excluded.ended_episode, "
+    "unit = excluded.unit, valid_at = excluded.valid_at, invalid_at = excluded.invalid_at, "
+    "expired_at = excluded.expired_at, episodes = excluded.episodes, ended_episode = excluded.ended_episode, "
     "ended_ordinal = excluded.ended_ordinal"
 )
 DROP_ENTITY = "DELETE FROM entities WHERE no = ? AND id = ?"
@@ -261,11 +261,11 @@ FORGET_NUMBERED = (
 )
 # (no, sequence): answers that a sequence up to this one used, or that none did.
 FORGET_ANSWERS = (
-    (
-        "DELETE FROM answers WHERE no = ?1 AND (request IN (SELECT request FROM answer_uses WHERE no = ?1 "
-        "AND sequence <= ?2) OR request NOT IN (SELECT request FROM answer_uses WHERE no = ?1))"
-    ),
-    "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)",
+    "DELETE FROM answers WHERE no = ?1 AND (request IN (SELECT request FROM answer_uses WHERE no = ?1 "
+    "AND sequence <= ?2) OR request NOT IN (SELECT request FROM answer_uses WHERE no = ?1))"
+)
+FORGET_USES = (
+    "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)"
 )
 
 # --------------------------------------------------------------------------------- reading: records

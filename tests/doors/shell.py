@@ -61,7 +61,9 @@ class Shell:
         if len(rows) == 1 and isinstance(rows[0], str | bytes):
             path.write_bytes(rows[0] if isinstance(rows[0], bytes) else rows[0].encode())
         else:
-            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            path.write_text(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+            )
         return name
 
     def script(self, *rows: Any) -> None:

@@ -36,8 +36,18 @@ def test_refusals_name_file_line_field_and_reason_and_exit_1_with_the_count_last
     assert answer.code == 1
     assert counts(answer.json) == (1, 0, 2, 1, 0)
     assert answer.json["refusals"] == [
-        {"file": "a.jsonl", "line": 1, "field": "group", "reason": "no group: give the row one, or say --group"},
-        {"file": "a.jsonl", "line": 2, "field": None, "reason": "not valid JSON: Expecting value at character 1"},
+        {
+            "file": "a.jsonl",
+            "line": 1,
+            "field": "group",
+            "reason": "no group: give the row one, or say --group",
+        },
+        {
+            "file": "a.jsonl",
+            "line": 2,
+            "field": None,
+            "reason": "not valid JSON: Expecting value at character 1",
+        },
     ]
     assert answer.err.splitlines()[-1] == "kgray: 2 refused"
 
@@ -80,7 +90,11 @@ def test_on_error_stop_accepts_nothing_and_exits_2(kgray):
     assert kgray("add", "-", "--on-error", "stop", stdin=json.dumps(JOBS[0])).code == 0
     conflict = told("t1", "2026-01-01", triple("A", "KNOWS", "B"))
     answer = kgray("add", kgray.write("c.jsonl", JOBS[1], conflict), "--on-error", "stop", "--json")
-    assert (answer.code, answer.json["refusals"][0]["field"], answer.json["refusals"][0]["line"]) == (2, "id", 2)
+    assert (answer.code, answer.json["refusals"][0]["field"], answer.json["refusals"][0]["line"]) == (
+        2,
+        "id",
+        2,
+    )
     twice = [told("n1", "2026-01-01", triple("A", "KNOWS", name)) for name in "BC"]
     assert kgray("add", kgray.write("d.jsonl", *twice), "--on-error", "stop").code == 2
     assert kgray("status", "--json").json["groups"]["team"]["committed"] == 1
@@ -93,7 +107,9 @@ def test_accept_only_appends_and_a_later_add_ingests_what_was_left(kgray):
     assert kgray("status", "--json").json["groups"]["team"] == {
         "accepted": 3, "extracted": 0, "committed": 0, "failed": 0,
     }  # fmt: skip
-    later = kgray("add", kgray.write("b.jsonl", told("t9", "2026-04-01", triple("A", "KNOWS", "B"))), "--json")
+    later = kgray(
+        "add", kgray.write("b.jsonl", told("t9", "2026-04-01", triple("A", "KNOWS", "B"))), "--json"
+    )
     assert (later.code, counts(later.json)) == (0, (1, 0, 0, 4, 0))
 
 
@@ -118,7 +134,9 @@ def test_options_are_the_defaults_of_rows(kgray):
     row = {"triples": [triple("A", "KNOWS", "B")], "id": "x"}
     file = kgray.write("a.jsonl", row)
     kgray("add", file, "--group", "g1", "--source", "s1", "--kind", "triples", "--at", "2026-02-03")
-    (episode,) = (r for r in kgray("show", "x", "--group", "g1", "--json").json["records"] if r["type"] == "episode")
+    (episode,) = (
+        r for r in kgray("show", "x", "--group", "g1", "--json").json["records"] if r["type"] == "episode"
+    )
     assert (episode["source"], episode["kind"], episode["reference_time"]) == (
         "s1", "triples", "2026-02-03T00:00:00.000000Z",
     )  # fmt: skip
@@ -128,7 +146,10 @@ def test_episodes_without_a_time_are_warned_of_once(kgray):
     rows = [{"id": str(i), "group": "g", "triples": [triple("A", "KNOWS", f"B{i}")]} for i in range(3)]
     answer = kgray("add", kgray.write("a.jsonl", *rows))
     assert answer.code == 0
-    assert answer.err == 'kgray: 3 episodes without a time got the time of acceptance; give "at" to say when it was\n'
+    assert (
+        answer.err
+        == 'kgray: 3 episodes without a time got the time of acceptance; give "at" to say when it was\n'
+    )
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet", "stdin"])
@@ -148,7 +169,9 @@ def test_every_format_gives_the_same_graph(kgray, form):
     else:
         answer = kgray("add", "-", stdin="\n".join(map(json.dumps, JOBS)))
     assert answer.code == 0
-    hashes = [kgray("dump", "--group", "team", "--hash", "--data", d).out for d in ("reference", "kgray-data")]
+    hashes = [
+        kgray("dump", "--group", "team", "--hash", "--data", d).out for d in ("reference", "kgray-data")
+    ]
     assert hashes[0] == hashes[1]
 
 
@@ -208,7 +231,10 @@ def test_a_failed_episode_exits_1_is_listed_and_is_taken_up_again_by_retry_only(
     assert (failure["client_id"], failure["class"], failure["attempts"]) == ("m1", "InvalidAnswer", 1)
     assert kgray("failures", "--group", "other", "--json").json == {"failures": []}
     assert "m1" in kgray("failures").out
-    reply = {"entities": [{"name": "Bob"}], "facts": [{"source": "Ann", "target": "Bob", "relation": "KNOWS", "fact": "Ann knows Bob"}]}
+    reply = {
+        "entities": [{"name": "Bob"}],
+        "facts": [{"source": "Ann", "target": "Bob", "relation": "KNOWS", "fact": "Ann knows Bob"}],
+    }
     kgray.script({"episode": "m1", "extraction": reply})
     again = kgray("add", file, "--json")
     assert (again.code, counts(again.json)) == (0, (0, 2, 0, 0, 0))
@@ -231,7 +257,9 @@ def test_a_model_out_of_reach_beyond_its_patience_exits_75_and_keeps_what_was_ac
 
 def test_the_rules_model_says_that_it_is_of_demo_quality(kgray):
     kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
-    answer = kgray("add", kgray.write("a.jsonl", {"text": "I work at Acme", "speaker": "Alice", "group": "g", "at": 0}))
+    answer = kgray(
+        "add", kgray.write("a.jsonl", {"text": "I work at Acme", "speaker": "Alice", "group": "g", "at": 0})
+    )
     assert answer.code == 0
     assert "demo quality" in answer.err
     assert "demo quality" not in answer.out

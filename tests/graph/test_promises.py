@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ CORRECTIONS = st.tuples(
     st.sampled_from(["merge", "split", "undo", "retract"]), st.integers(0, 30), st.integers(0, 30)
 )
 HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS, min_size=1, max_size=9)
-SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "40")), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def fact_of(said: dict[str, Any], at: int) -> dict[str, Any]:

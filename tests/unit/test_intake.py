@@ -25,7 +25,9 @@ G = Defaults(group="g")
 T = times.parse("2026-03-01T09:00:00Z")[0]
 
 
-def read(tmp_path: Path, name: str, content: bytes | str, defaults: Defaults = G) -> list[Submitted | Refusal]:
+def read(
+    tmp_path: Path, name: str, content: bytes | str, defaults: Defaults = G
+) -> list[Submitted | Refusal]:
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return list(read_file(path, defaults, name=name))
@@ -70,7 +72,10 @@ def test_a_message_is_the_default_where_there_is_a_speaker():
     assert draft_from({"text": "x"}, G).kind == "text"
 
 
-@pytest.mark.parametrize("at", [1772355600, 1772355600.0, 1772355600000, "1772355600", "2026-03-01 09:00", "2026-03-01T10:00+01:00"])
+@pytest.mark.parametrize(
+    "at",
+    [1772355600, 1772355600.0, 1772355600000, "1772355600", "2026-03-01 09:00", "2026-03-01T10:00+01:00"],
+)
 def test_times_are_iso_or_epoch_seconds_or_milliseconds(at):
     assert draft_from({"text": "x", "at": at}, G).reference_time == T
 
@@ -163,7 +168,12 @@ def test_triples_become_canonical_json():
         "at": T // times.SECOND,
         "triples": [
             {"source": "Alice", "relation": "works at", "target": "Acme", "valid_at": "2018", "note": "HR"},
-            {"source": "Mug", "relation": "COSTS", "target": {"value": 9.50, "unit": "eur"}, "valid_at": None},
+            {
+                "source": "Mug",
+                "relation": "COSTS",
+                "target": {"value": 9.50, "unit": "eur"},
+                "valid_at": None,
+            },
             {"source": "Alice", "relation": "IS_ADMIN", "target": True, "denied": True},
         ],
     }
@@ -189,7 +199,11 @@ GOOD = {"source": "A", "relation": "KNOWS", "target": "B"}
         ({"target": None}, "triples[0].target", "triples[0].target is missing"),
         ({"target": {}}, "triples[0].target", 'triples[0].target is an object without "value"'),
         ({"target": "a"}, "triples[0].target", "triples[0]: source and target are the same name"),
-        ({"relation": "--"}, "triples[0].relation", "triples[0].relation: '--' names no relation: it has no letter"),
+        (
+            {"relation": "--"},
+            "triples[0].relation",
+            "triples[0].relation: '--' names no relation: it has no letter",
+        ),
         (
             {"valid_at": "2026-01-02", "invalid_at": "2026-01-02"},
             "triples[0].invalid_at",
@@ -339,7 +353,7 @@ def test_csv_cells_may_hold_json_and_triples(tmp_path):
 
 
 def test_csv_that_is_broken_is_refused_record_by_record(tmp_path):
-    assert brief(read(tmp_path, "a.csv", b"text,id\ngood,1\nb\xffd,2\n\"a\"b,3\nfine,4\n")) == [
+    assert brief(read(tmp_path, "a.csv", b'text,id\ngood,1\nb\xffd,2\n"a"b,3\nfine,4\n')) == [
         (2, "good"),
         (3, "! None: not valid UTF-8"),
         (4, "! None: not valid CSV: ',' expected after '\"'"),
@@ -378,7 +392,9 @@ def test_parquet_is_read_in_batches_with_nulls_absent(tmp_path):
 def test_parquet_lists_of_structs_are_triples(tmp_path):
     path = tmp_path / "a.parquet"
     triple = {"source": "A", "relation": "KNOWS", "target": "B", "valid_at": None}
-    pq.write_table(pa.Table.from_pylist([{"triples": [triple]}, {"triples": [triple | {"valid_at": "2018"}]}]), path)
+    pq.write_table(
+        pa.Table.from_pylist([{"triples": [triple]}, {"triples": [triple | {"valid_at": "2018"}]}]), path
+    )
     assert brief(list(read_file(path, G))) == [
         (1, '[{"relation":"KNOWS","source":"A","target":"B"}]'),
         (2, '[{"relation":"KNOWS","source":"A","target":"B","valid_at":"2018"}]'),
@@ -413,7 +429,9 @@ def test_a_text_file_is_one_source_of_ordered_pieces_with_offsets(tmp_path):
     text = "\ufeff\n" + "\n \n".join(paragraphs) + "\n"
     items = read(tmp_path, "notes.md", text)
     drafts = [item.draft for item in items]
-    assert {(d.source, d.kind, d.speaker, d.reference_time) for d in drafts} == {("notes.md", "text", None, None)}
+    assert {(d.source, d.kind, d.speaker, d.reference_time) for d in drafts} == {
+        ("notes.md", "text", None, None)
+    }
     assert [d.client_id for d in drafts] == [f"notes.md#{n}" for n in range(1, len(drafts) + 1)]
     assert all(item.whole for item in items)
     assert [d.text for d in drafts] == [
@@ -435,7 +453,9 @@ def test_a_text_file_of_a_named_source_keeps_its_own_ids(tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "field"), [(b"", "text"), (b" \n\n ", "text"), (b"caf\xe9 au lait", None)])
+@pytest.mark.parametrize(
+    ("content", "field"), [(b"", "text"), (b" \n\n ", "text"), (b"caf\xe9 au lait", None)]
+)
 def test_a_text_file_without_text_is_refused(tmp_path, content, field):
     (refusal,) = read(tmp_path, "a.txt", content)
     assert isinstance(refusal, Refusal)
@@ -446,7 +466,9 @@ def test_a_text_file_without_text_is_refused(tmp_path, content, field):
 def test_pieces_hold_every_word_once_in_order_within_their_bounds(seed):
     rng = random.Random(seed)
     text = "".join(
-        rng.choice(["word", " ", "\n", "\n\n", ". ", "日本語。", "\r\n\r\n", "x" * rng.choice([1, 50, 20_000])])
+        rng.choice(
+            ["word", " ", "\n", "\n\n", ". ", "日本語。", "\r\n\r\n", "x" * rng.choice([1, 50, 20_000])]
+        )
         for _ in range(rng.randrange(3000))
     )
     found = list(pieces(io.BytesIO(text.encode())))
@@ -470,11 +492,18 @@ def hostile_line(rng: random.Random) -> bytes:
         None, [], {}, [[1]], {"a": {"b": []}}, "2026-03-01", "1e400", 1e308, "message", "triples", "json", "g", "a b",
         [{"source": "A", "relation": "KNOWS", "target": "B"}], [{"source": "A"}], [1],
     ]  # fmt: skip
-    names = [*"text content at timestamp id group source speaker role kind triples extra".split(), "", "\0", "x" * 99]
+    names = [
+        *"text content at timestamp id group source speaker role kind triples extra".split(),
+        "",
+        "\0",
+        "x" * 99,
+    ]
     row = {rng.choice(names): rng.choice(values) for _ in range(rng.randrange(6))}
     if rng.random() < 0.7:
         row.setdefault("text", "Alice works at Acme")
-    line = json.dumps(row, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass").replace(b"\n", b" ")
+    line = (
+        json.dumps(row, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass").replace(b"\n", b" ")
+    )
     if rng.random() < 0.4:
         cut = bytearray(line)
         for _ in range(rng.randrange(1, 4)):

@@ -46,7 +46,11 @@ def test_the_defaults_are_those_of_the_interface():
         "sqlite", "rules", "hashing",
     )  # fmt: skip
     assert (settings.reranker.backend, settings.runtime.backend) == ("none", "local")
-    assert (settings.model.timeout_s, settings.model.max_concurrency, settings.model.patience_s) == (120, 32, 600)
+    assert (settings.model.timeout_s, settings.model.max_concurrency, settings.model.patience_s) == (
+        120,
+        32,
+        600,
+    )
     pipeline = settings.pipeline
     assert (pipeline.extraction, pipeline.resolution, pipeline.judging) == ("combined", "batched", "relation")
     assert (pipeline.reflect_rounds, pipeline.previous_episodes) == (0, 4)
@@ -80,16 +84,28 @@ def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
         ),
         ('model = "rules"', "model in {f} is not a table: write [model] and its keys below it."),
         ('[model]\ntimeout_s = "1"', 'model.timeout_s = "1" in {f}: a number from 1 to 1000000 is needed.'),
-        ("[model]\nmax_concurrency = 0", "model.max_concurrency = 0 in {f}: a whole number from 1 to 1000000 is needed."),
-        ("[runtime]\nwindow = true", "runtime.window = True in {f}: a whole number from 1 to 1000000 is needed."),
+        (
+            "[model]\nmax_concurrency = 0",
+            "model.max_concurrency = 0 in {f}: a whole number from 1 to 1000000 is needed.",
+        ),
+        (
+            "[runtime]\nwindow = true",
+            "runtime.window = True in {f}: a whole number from 1 to 1000000 is needed.",
+        ),
         ("[store]\nuri = 3", "store.uri = 3 in {f}: a text in quotes is needed."),
         ('[store]\nuri = ""', 'store.uri = "" in {f}: a text that is not empty is needed.'),
         (
             '[reranker]\nbackend = "x"',
             'reranker.backend = "x" in {f}: use one of "none", "bge", "http".',
         ),
-        ('[ontology]\nrelation = "x"', "ontology.relation in {f} is not a setting. The nearest one is ontology.relations."),
-        ("[ontology.relations]\nX = 1", "ontology.relations.X in {f} is not a table: write [ontology.relations.X]."),
+        (
+            '[ontology]\nrelation = "x"',
+            "ontology.relation in {f} is not a setting. The nearest one is ontology.relations.",
+        ),
+        (
+            "[ontology.relations]\nX = 1",
+            "ontology.relations.X in {f} is not a table: write [ontology.relations.X].",
+        ),
     ],
 )
 def test_a_fault_in_a_file_is_one_line_that_names_key_and_file(tmp_path, text, message):

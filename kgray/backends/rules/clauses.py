@@ -109,7 +109,7 @@ def _negated(scope: Scope, index: int) -> bool:
 
 
 def _doubted(scope: Scope, clause: Clause) -> bool:
-    """Whether the verb is weakened ("almost bought") or hangs on a time that is still open ("when I move")."""
+    """Whether the verb is weakened ("almost bought") or hangs on an open time ("when I move")."""
     if any(scope.low(i) in lex.UNSURE for i in range(clause.auxiliary, clause.head)):
         return True
     before = scope.low(clause.subject.first - 1)
@@ -162,7 +162,8 @@ def _complete(
     if pattern.slot == "status" and mood.time == "past" and taken.refs[0].name in lex.STATUS_EVENTS:
         pattern = pattern._replace(mode="start")
     origin = None
-    if (match.origin and (chunk := scope.chunk_at[match.origin[0]])) or (scope.low(taken.end) == "from" and pattern.mode == "start" and (chunk := _at(scope, taken.end + 1))):
+    left = match.origin[0] if match.origin else taken.end + 1 if scope.low(taken.end) == "from" else None
+    if left is not None and pattern.mode == "start" and (chunk := _at(scope, left)):
         origin = scope.ref(chunk)
     return Clause(
         subject=subject,
@@ -219,7 +220,9 @@ def _suits(scope: Scope, subject: Subject, relation: RelationType) -> bool:
         if relation.subject_type == "Thing":
             if ref.type == "Person" or ref.name == scope.speaker:
                 return False
-        elif (not written and ref.name.rpartition(" ")[2] not in lex.GROUP_HEADS and subject.noun is None) or (relation.subject_type and ref.type not in {"", relation.subject_type}):
+            continue
+        named = written or subject.noun or ref.name.rpartition(" ")[2] in lex.GROUP_HEADS
+        if not named or (relation.subject_type and ref.type not in {"", relation.subject_type}):
             return False
     return True
 

@@ -55,18 +55,21 @@ _SHAPES = (
 _NAMED = "|".join(f"(?P<s{index}>{pattern})" for index, (_, pattern) in enumerate(_SHAPES))
 _DATE = re.compile(rf"(?<![\w$€£.,/:-])(?:{_NAMED})")
 _HINT = re.compile(
-    r"\d{4}|ago\b|[Yy]esterday|[Tt]o(?:day|morrow|night)|[Ll]ast |[Nn]ext |[Tt]his |day\b|[Ii]n (?:a|an|\d+|[a-z]+) \w+"
+    r"\d{4}|ago\b|[Yy]esterday|[Tt]o(?:day|morrow|night)|[Ll]ast |[Nn]ext |[Tt]his |day\b"
+    r"|[Ii]n (?:a|an|\d+|[a-z]+) \w+"
     r"|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|\d[./]\d|[Ff]or |\d days|\d weeks"
 )
 # The words before a date that say what it is; the last group matters.
 _LEAD = re.compile(
-    r"\b(since|from|until|till|up to|up until|through|in|on|by|as of|effective|starting|starting in|starting on"
+    r"\b(since|from|until|till|up to|up until|through|in|on|by|as of|effective"
+    r"|starting|starting in|starting on"
     r"|beginning|during|before|after|around|at|between|and|to|of|for)"
-    r"(?: (?:early|late|mid|the beginning of|the start of|the end of|the middle of|about|around|at least))?\s+$",
+    r"(?: (?:early|late|mid|the (?:beginning|start|middle|end) of|about|around))?\s+$",
     re.IGNORECASE,
 )
 _DURATION = re.compile(
-    rf"\bfor (?:the (?:last|past) |over |about |more than |almost |nearly )?({_NUMBER}) (day|week|month|year)s?\b",
+    r"\bfor (?:the (?:last|past) |over |about |more than |almost |nearly )?"
+    rf"({_NUMBER}) (day|week|month|year)s?\b",
     re.IGNORECASE,
 )
 _ROLES: dict[str, Role] = {
@@ -254,7 +257,7 @@ def _parse(words: str, future: bool, base: datetime) -> datetime | None:  # unpa
         return datetime(year, first, second) if second > 12 else datetime(year, second, first)  # noqa: DTZ001
     import dateparser  # 0.2 s, and only texts with such a date need it
 
-    found = dateparser.parse(
+    found: datetime | None = dateparser.parse(
         words,
         languages=["en"],
         settings={

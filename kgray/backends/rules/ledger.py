@@ -39,7 +39,7 @@ class Ledger:
         return index
 
     def mention(self, refs: Sequence[Ref]) -> None:
-        """Add names that no fact speaks of, but for those inside a longer name that is here: "Kestrel desk"."""
+        """Add names that no fact speaks of, but for those inside a longer name: "Kestrel desk"."""
         for ref in refs:
             inside = any(
                 one.span

@@ -1,22 +1,25 @@
 """What the auxiliaries before a verb say: when, whether at all, and what kind of evidence that is.
 
-    state ("works at")      present: holds · past: has ended · "has worked since": holds · "will work": from the date
-    start ("joined")        past: holds from the date, else from the reference time · "will join": only with a date
-    end   ("left")          past: ended at the date, else at the reference time · "will leave": only with a date
+    state ("works at")   present: holds · past: has ended · "has worked since": holds · "will": from its date
+    start ("joined")     past: holds from its date, else from the reference time · "will join": with a date
+    end   ("left")       past: ended at its date, else at the reference time · "will leave": with a date
 
 Negation: "never" denies, always. "No longer" and "not ... any more" end at the date, else at the reference
-time. A plain "does not work at" ends too: said now, it does not claim that it never was; but where the ontology
-has a relation that excludes this one ("does not like": DISLIKES), that one holds instead. "Did not join", "did
-not work at" deny. "Will not", "has not yet", "would", "might", "can" and infinitives say nothing.
+time. A plain "does not work at" ends too: said now, it does not claim that it never was; but where the
+ontology has a relation that excludes this one ("does not like": DISLIKES), that one holds instead. "Did not
+join", "did not work at" deny. "Will not", "has not yet", "would", "might", "can" and infinitives say nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Literal, NamedTuple
 
 from kgray.backends.rules import lexicon as lex
 from kgray.backends.rules.phrases import Mode
+
+_HAVING = frozenset({"have", "has", "had", "'ve", "'s"})
+_PASSIVE = frozenset({"am", "is", "are", "was", "were", "been", "'m", "'re"})
 
 Time = Literal["present", "progressive", "perfect", "past", "future"]
 Negation = Literal["", "not", "never", "no longer"]
@@ -83,15 +86,21 @@ def read(
     if "ing" in forms:
         time = _ongoing(words)
         return None if time == "past" and mode != "state" else time
-    if (
-        "participle" in forms
-        and words & {"have", "has", "'ve", "'s", "had"}
-        and not words & {"am", "is", "are", "was", "were", "been"}
-    ):
-        return "past" if "had" in words else "perfect"
     if _be(words) is not None or "been" in words or words & lex.HAVE:
+        return _perfect(words, forms)
+    return _bare(forms, plural=plural, mode=mode)
+
+
+def _perfect(words: Set[str], forms: Collection[str]) -> Time | None:
+    """Return the time of a participle after "have"; after "be" it is a passive, which says nothing here."""
+    if "participle" not in forms or words & _PASSIVE or not words & _HAVING:
         return None
-    if "past" in forms and "base" in forms:
+    return "past" if "had" in words else "perfect"
+
+
+def _bare(forms: Collection[str], *, plural: bool, mode: Mode) -> Time | None:
+    """Return the time of a verb without auxiliaries."""
+    if "past" in forms and "base" in forms:  # "quit", "cost"
         return "present" if plural and mode == "state" else "past"
     if "past" in forms:
         return "past"
@@ -124,7 +133,7 @@ def _ongoing(words: Collection[str]) -> Time | None:
 
 
 def claim(mode: Mode, mood: Mood, *, has_opposite: bool, since: bool) -> Claim | None:
-    """Return what kind of evidence a verb in a mood is; None = none. since: it has "since" or "for N years"."""
+    """Return what kind of evidence a verb in a mood is; None = none. since: it has "since" or a length."""
     if mood.negation == "never":
         return None if mood.time == "future" else Claim("denied")
     if mode == "state":

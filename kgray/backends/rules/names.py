@@ -59,7 +59,7 @@ class Known:
     persons: set[str] = field(default_factory=set)  # lower case: speakers, and each word of their names
 
     def learn(self, sentence: Sentence) -> None:
-        """Note which words of a sentence are written in lower case, and which in capitals though inside it."""
+        """Note which words of a sentence are written in lower case, which in capitals though inside it."""
         for index, token in enumerate(sentence.tokens):
             if token.text.islower():
                 self.lowers.add(token.low)
@@ -143,7 +143,7 @@ class _Finder:
         return end
 
     def _quoted(self, index: int) -> int:
-        """Return past a quoted name of at most six words, all capitalised but connectors; 0 where it is none."""
+        """Return past a quoted name of at most six words, all capitalised but connectors; else 0."""
         close = _OPEN_TO_CLOSE[self.tokens[index].text]
         for end in range(index + 1, min(index + 8, len(self.tokens))):
             if self.tokens[end].text == close:
@@ -281,10 +281,9 @@ def guess_type(surface: str, known: Known) -> str:
         return "Person"
     place = " ".join(words) in lex.PLACES
     person = words[0] in lex.FIRST_NAMES or (len(words) > 1 and _initials(surface.split()))
-    if (
-        (words[-1].rstrip(".") in lex.ORG_WORDS
-        and len(words) > 1)
-        or words[:2] in (["university", "of"], ["bank", "of"])
+    if (words[-1].rstrip(".") in lex.ORG_WORDS and len(words) > 1) or words[:2] in (
+        ["university", "of"],
+        ["bank", "of"],
     ):
         return "Organization"
     if any(c.isdigit() for c in surface):

@@ -256,7 +256,7 @@ def role(scope: Scope, at: int) -> Ref | None:
         field = scope.low(end + 1)
         if not chunk and field.isalpha() and field not in lex.BARRED_NP | lex.DETERMINERS:
             end += 2
-    if scope.low(end) in {"'s"} or subjects.is_noun(scope, end) if end < len(scope.tokens) else False:
+    if end < len(scope.tokens) and (scope.low(end) == "'s" or subjects.is_noun(scope, end)):
         return None
     text = clean_text(scope.text[scope.tokens[start].start : scope.tokens[end - 1].end])
     return Ref(text, at, end, value=Value("text", text))

@@ -21,7 +21,7 @@ class Reader:
     """Reads the sentences of one episode into a ledger."""
 
     def __init__(self, ontology: Ontology, ledger: Ledger, reference: Instant) -> None:
-        """reference: the episode's t_ref, against which dates resolve."""
+        """Read against a reference time: the episode's t_ref."""
         self.ontology, self.ledger, self.reference = ontology, ledger, reference
 
     def sentence(self, scope: Scope) -> None:

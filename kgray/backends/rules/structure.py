@@ -135,7 +135,7 @@ class _Structure:
             self._drop(key or "the content", "a value alone belongs to no object")
 
     def entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
-        """Read an object that is an entity; return its index, None where it has no name or there are too many."""
+        """Read an object that is an entity; return its index, None where it cannot be one."""
         label = self._label(content, key)
         name = self._name(content, label)
         if name is None or len(self.ledger.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
@@ -318,10 +318,10 @@ class _Structure:
         if declared and declared.phrases:
             words = [word.partition("|")[0] for word in declared.phrases[0].rpartition(" ")[0].split()]
             return " ".join([name, verbs.third_person(words[0]), *words[1:], shown])
-        words = key.replace("_", " ").strip()
+        spoken = key.replace("_", " ").strip()
         if shown in {"true", "false"}:
-            return f"{name}: {words} is {shown}"
-        return f"The {words} of {name} is {shown}"
+            return f"{name}: {spoken} is {shown}"
+        return f"The {spoken} of {name} is {shown}"
 
     def _add(
         self, source: int, relation: str, text: str, *, target: int | None = None, value: Value | None = None

@@ -17,7 +17,7 @@ _MAX_PHRASE = 5  # words of a noun phrase before its head
 
 
 class Subject(NamedTuple):
-    """refs: the entities; the words are tokens [first, end). noun: "Ada's manager is ..." tells of REPORTS_TO.
+    """refs: the entities; the words are tokens [first, end). noun: the relation of "Ada's manager is ...".
 
     plural: a bare verb form after it is a present tense. said: False = taken from the clause before.
     """

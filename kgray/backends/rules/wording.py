@@ -34,7 +34,7 @@ def render(
 ) -> str:
     """Return the words of tokens [span) as a sentence about the subject.
 
-    verb: its token and base form, put in the third person after "I" and "we"; "" = leave it. refs: the objects.
+    verb: its token and base form, put in the third person after "I" and "we"; "" = leave it.
     """
     head, lemma = verb
     named = {ref.first: ref.name for ref in (*subject.refs, *refs) if ref.span is None and ref.value is None}
@@ -82,7 +82,7 @@ def _word(
 
 
 def _bare(scope: Scope, index: int) -> bool:
-    """Whether an auxiliary before the verb carries the person: "will work", "does not work", "used to work"."""
+    """Whether an auxiliary before the verb carries the person: "will work", "does not work"."""
     at = index - 1
     while at >= 0 and (scope.low(at) in lex.ADVERBS or scope.when_at[at]):
         at -= 1

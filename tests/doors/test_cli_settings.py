@@ -1,0 +1,165 @@
+"""init, doctor, help, settings: what the command says about itself, and what it refuses before it starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kgray.cli import cli
+from kgray.cli.frame import COMMANDS
+from tests.doors.shell import JOBS
+
+
+def test_init_makes_the_folder_and_again_changes_nothing(kgray):
+    first = kgray("init", "--data", "d", "--json")
+    assert (first.code, first.json) == (
+        0,
+        {"data": "d", "store": "sqlite", "schema_version": first.json["schema_version"]},
+    )
+    assert isinstance(first.json["schema_version"], int)
+    kgray("add", kgray.write("a.jsonl", *JOBS), "--data", "d")
+    hashed = kgray("dump", "--group", "team", "--hash", "--data", "d").out
+    again = kgray("init", "--data", "d", "--json")
+    assert (again.code, again.json) == (0, first.json)
+    assert kgray("dump", "--group", "team", "--hash", "--data", "d").out == hashed
+
+
+def test_data_and_config_come_from_options_then_variables_then_folders(kgray):
+    kgray.env["KGRAY_DATA"] = "from-variable"
+    assert kgray("init", "--json").json["data"] == "from-variable"
+    assert kgray("init", "--data", "from-option", "--json").json["data"] == "from-option"
+    kgray.write("bad.toml", "[store]\nbackend = 'neo4j'\n")
+    assert kgray("init", "--config", "bad.toml").code == 2
+    kgray.env["KGRAY_CONFIG"] = "bad.toml"
+    assert kgray("init").code == 2
+    del kgray.env["KGRAY_CONFIG"]
+    kgray.write("from-variable/kgray.toml", "[modle]\n")
+    answer = kgray("init")
+    assert (answer.code, answer.err) == (
+        2, "kgray: modle in from-variable/kgray.toml is not a setting. The nearest one is model.\n",
+    )  # fmt: skip
+    assert kgray("init", "--config", "missing.toml").code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("KGRAY_STORE_BACKEND", "neo4j"),
+        ("KGRAY_MODEL_BACKEND", "openai"),
+        ("KGRAY_MODEL_BACKEND", "vllm"),
+        ("KGRAY_EMBEDDER_BACKEND", "bge"),
+        ("KGRAY_RERANKER_BACKEND", "http"),
+        ("KGRAY_RUNTIME_BACKEND", "ray"),
+        ("KGRAY_PIPELINE_EXTRACTION", "separate"),
+        ("KGRAY_PIPELINE_REFLECT_ROUNDS", "2"),
+        ("KGRAY_PIPELINE_JUDGING", "sometimes"),
+        ("KGRAY_MODEL_TIMEOUT", "3"),
+        ("KGRAY_MODEL_SCRIPT", "missing.jsonl"),
+        ("KGRAY_ONTOLOGY_RELATIONS_OWNS_CARDINALITY", "few"),
+    ],
+)
+def test_a_setting_that_is_wrong_or_not_built_exits_2_with_one_line_before_anything_changes(
+    kgray, variable, value
+):
+    kgray.env[variable] = value
+    for command in (["init"], ["add", kgray.write("a.jsonl", *JOBS)]):
+        answer = kgray(*command)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.startswith("kgray: ")
+        assert answer.err.count("\n") == 1
+        assert not (kgray.folder / "kgray-data").exists()
+
+
+def test_another_embedder_than_the_folders_is_refused(kgray):
+    kgray("init")
+    kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "512"
+    answer = kgray("groups")
+    assert answer.code == 2
+    assert "hashing-1/1024" in answer.err
+
+
+def test_a_foreign_file_is_refused_and_not_touched(kgray):
+    (kgray.folder / "kgray-data").mkdir()
+    path = kgray.folder / "kgray-data" / "kgray.sqlite3"
+    path.write_bytes(b"not a database" * 100)
+    for command in (["init"], ["status"], ["add", kgray.write("a.jsonl", *JOBS)]):
+        assert kgray(*command).code == 2
+    assert path.read_bytes() == b"not a database" * 100
+    checks = kgray("doctor", "--json")
+    assert checks.code == 2
+    assert {c["name"] for c in checks.json["checks"] if not c["ok"]} == {"store"}
+
+
+def test_doctor_says_what_is_used_and_why(kgray):
+    before = kgray("doctor", "--json")
+    assert before.code == 0
+    assert all(set(check) == {"name", "ok", "detail"} and check["ok"] for check in before.json["checks"])
+    assert not (kgray.folder / "kgray-data").exists()
+    kgray("add", kgray.write("a.jsonl", *JOBS))
+    after = kgray("doctor", "--json")
+    named = {check["name"]: check["detail"] for check in after.json["checks"]}
+    assert {
+        "python",
+        "apsw",
+        "sqlite",
+        "sqlite fts5",
+        "settings",
+        "data",
+        "store",
+        "model",
+        "embedder",
+    } <= set(named)
+    assert {"reranker", "runtime", "optional parts"} <= set(named)
+    assert named["graph of team"] == "the stored graph is what its records derive"
+    assert named["model"].startswith("scripted: ")
+    assert "KGRAY_MODEL_BACKEND" in named["settings"]
+    kgray.env["KGRAY_MODEL_BACKEND"] = "openai"
+    broken = kgray("doctor", "--json")
+    assert broken.code == 2
+    assert any(not check["ok"] and "not built" in check["detail"] for check in broken.json["checks"])
+
+
+def test_the_ontology_of_the_settings_is_used(kgray):
+    kgray.write("kgray.toml", '[ontology.relations.WORKS_AT]\ncardinality = "many"\n')
+    kgray("add", kgray.write("a.jsonl", *JOBS))
+    facts = kgray("history", "Alice Nguyen", "--group", "team", "--json").json["facts"]
+    assert [fact["invalid_at"] for fact in facts] == [None, None]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_and_the_common_options(kgray, name):
+    answer = kgray(name, "--help")
+    assert answer.code == 0
+    assert "Example" in answer.out
+    assert f"  kgray {name}" in answer.out
+    for option in ("--data", "--config", "--json", "--debug"):
+        assert option in answer.out
+
+
+def test_help_lists_every_command_in_the_order_of_use(kgray):
+    listed = [line.split()[0] for line in kgray("--help").out.split("Commands:\n")[1].splitlines() if line]
+    assert listed == list(COMMANDS) == cli.list_commands(None)  # type: ignore[arg-type]
+
+
+def test_a_fault_shows_a_traceback_only_with_debug(kgray):
+    kgray.script()
+    answer = kgray.process("show", "nobody", "--group", "g", "--debug")
+    assert "Traceback" in answer.err
+    assert "Traceback" not in kgray.process("show", "nobody", "--group", "g").err
+
+
+def test_json_is_utf_8_whatever_the_terminal_speaks(kgray):
+    kgray.env["PYTHONIOENCODING"] = "ascii"
+    kgray.env["LC_ALL"] = "C"
+    row = {
+        "id": "x",
+        "group": "g",
+        "at": 0,
+        "triples": [{"source": "Zoë", "relation": "KNOWS", "target": "日本"}],
+    }
+    kgray.write("a.jsonl", row)
+    assert kgray.process("add", "a.jsonl", "--json").code == 0
+    answer = kgray.process("history", "Zoë", "--group", "g", "--json")
+    assert json.loads(answer.out)["facts"][0]["target"] == "日本"
+    assert kgray.process("history", "Zoë", "--group", "g").code == 0

@@ -1,0 +1,69 @@
+"""Reads one text with the shipped rules extractor, and shows the answer as plain tuples."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kgray.backends.rules import RulesExtractor
+from kgray.ontology import shipped
+from kgray.ports import ExtractionRequest
+from kgray.records import Episode, EpisodeKind, ExtractedFact, Extraction
+from kgray.times import parse, show
+
+READER = RulesExtractor(shipped())
+WEDNESDAY = "2026-03-11T09:30:00Z"
+NOW = "2026-03-11T09:30:00.000000Z"
+
+
+def episode(
+    text: str, speaker: str | None = "Alice Nguyen", kind: EpisodeKind = "message", at: str = WEDNESDAY, sequence: int = 9
+) -> Episode:
+    return Episode(
+        group="g",
+        sequence=sequence,
+        id=str(sequence),
+        source="s",
+        kind=kind,
+        text=text,
+        reference_time=parse(at)[0],
+        content_sha256="",
+        speaker=speaker,
+    )
+
+
+def read(text: str, *, previous: tuple[tuple[str, str], ...] = (), **known: object) -> Extraction:
+    """previous: (speaker, text), oldest first."""
+    before = tuple(episode(said, speaker, sequence=i + 1) for i, (speaker, said) in enumerate(previous))
+    return asyncio.run(READER.extract(ExtractionRequest(episode=episode(text, **known), previous=before)))
+
+
+def named(extraction: Extraction, fact: ExtractedFact) -> tuple[str, str, str]:
+    """Return (subject, relation, object) with names; a value stands in angle brackets."""
+    end = f"<{fact.value.shown()}>" if fact.value else extraction.entities[fact.target or 0].name
+    return extraction.entities[fact.source].name, fact.relation, end
+
+
+def told(text: str, **known: object) -> list[tuple[str, str, str, str]]:
+    """Return (subject, relation, object, kind) of each fact."""
+    extraction = read(text, **known)
+    return [(*named(extraction, fact), fact.kind) for fact in extraction.facts]
+
+
+def timed(text: str, **known: object) -> list[tuple[str, str, str | None, str | None, bool]]:
+    """Return (object, kind, from, to, inferred) of each fact; a moment as "2026-03-11 day"."""
+    extraction = read(text, **known)
+    return [
+        (
+            named(extraction, fact)[2],
+            fact.kind,
+            _moment(fact.valid_from, fact.from_precision),
+            _moment(fact.valid_to, fact.to_precision),
+            fact.inferred,
+        )
+        for fact in extraction.facts
+    ]
+
+
+def _moment(instant: int | None, precision: str | None) -> str | None:
+    shown = show(instant)
+    return None if shown is None else NOW if shown == NOW else f"{shown[:10]} {precision}"

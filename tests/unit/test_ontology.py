@@ -1,0 +1,80 @@
+"""The shipped ontology and what settings may change in it (R17; cli.md, Input)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray.errors import SettingsError
+from kgray.ontology import shipped
+
+SINGLE = {"WORKS_AT", "LIVES_IN", "REPORTS_TO", "HAS_ROLE", "HAS_STATUS", "COSTS", "MARRIED_TO", "HEADQUARTERED_IN"}
+MANY = {"LIKES", "KNOWS", "OWNS", "VISITED", "MEMBER_OF", "USES", "SPEAKS"}
+
+
+def test_the_promised_relations_have_their_cardinality():
+    ontology = shipped()
+    assert {name: ontology.relations[name].cardinality for name in SINGLE | MANY} == {
+        **dict.fromkeys(SINGLE, "single"),
+        **dict.fromkeys(MANY, "many"),
+    }
+
+
+def test_roles_statuses_and_prices_are_values():
+    ontology = shipped()
+    assert {ontology.relations[name].object for name in ("HAS_STATUS", "HAS_ROLE", "COSTS")} == {"value"}
+
+
+def test_dislikes_excludes_likes_and_marriage_is_symmetric():
+    ontology = shipped()
+    assert ontology.relations["DISLIKES"].excludes == ("LIKES",)
+    assert ontology.relations["MARRIED_TO"].symmetric
+
+
+def test_every_name_that_a_relation_points_at_is_declared():
+    ontology = shipped()
+    for relation in ontology:
+        for other in (relation.same_as, relation.inverse_of, *relation.excludes):
+            assert other is None or ontology.get(other) is not None, (relation.name, other)
+
+
+def test_an_unknown_relation_is_none():
+    assert shipped().get("FEEDS") is None
+
+
+def test_settings_add_a_relation_and_override_one_key():
+    extended = shipped().extended(
+        {"FEEDS": {"cardinality": "many", "phrases": ["feed {thing}"]}, "OWNS": {"cardinality": "single_object"}}
+    )
+    assert extended.relations["FEEDS"].phrases == ("feed {thing}",)
+    assert extended.relations["OWNS"].cardinality == "single_object"
+    assert extended.relations["OWNS"].phrases == shipped().relations["OWNS"].phrases
+    assert shipped().get("FEEDS") is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        pytest.param({"OWNS": {"cardnality": "many"}}, "nearest one is 'cardinality'", id="a-misspelt-key"),
+        pytest.param({"OWNS": {"cardinality": "one"}}, "is not one of 'single'", id="a-wrong-cardinality"),
+        pytest.param({"OWNS": {"object": "thing"}}, "is not one of 'entity', 'value'", id="a-wrong-object"),
+        pytest.param({"OWNS": {"symmetric": "yes"}}, "is not true or false", id="a-wrong-boolean"),
+        pytest.param({"OWNS": {"excludes": "LIKES"}}, "is not a list of texts", id="a-text-for-a-list"),
+        pytest.param({"OWNS": {"excludes": ["likes"]}}, "not a relation name", id="a-wrong-name-in-a-list"),
+        pytest.param({"OWNS": {"excludes": ["OWNS"]}}, "names itself", id="it-excludes-itself"),
+        pytest.param({"OWNS": {"description": 3}}, "is not a text", id="a-number-for-a-text"),
+        pytest.param({"OWNS": {"subject_type": "a person"}}, "is not a label", id="a-wrong-label"),
+        pytest.param({"owns": {}}, "not a relation name", id="lower-case"),
+        pytest.param({"A" * 65: {}}, "not a relation name", id="too-long"),
+        pytest.param({"OWNS": 3}, "is not a table", id="no-table"),
+        pytest.param({"OWNS": {"same_as": "OWNS"}}, "back to OWNS", id="the-same-as-itself"),
+        pytest.param({"A": {"same_as": "B"}, "B": {"inverse_of": "A"}}, "lead from", id="a-circle"),
+        pytest.param({"A": {"same_as": "OWNS", "inverse_of": "LIKES"}}, "keep one", id="both-ways"),
+        pytest.param({"A": {"phrases": ["feed"]}}, "is not a phrase", id="a-phrase-without-a-slot"),
+        pytest.param({"A": {"starts": ["feed {cat}"]}}, "is not a phrase", id="an-unknown-slot"),
+    ],
+)
+def test_a_wrong_override_is_one_clear_line(overrides, message):
+    with pytest.raises(SettingsError) as caught:
+        shipped().extended(overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
