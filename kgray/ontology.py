@@ -16,12 +16,11 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kgray.errors import SettingsError
-from kgray.records import MAX_RELATION
+from kgray.records import MAX_RELATION, clean_relation
 
 Cardinality = Literal["single", "single_object", "many", "depends"]
 ObjectKind = Literal["entity", "value"]
 
-_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _LABEL = re.compile(r"(?:[A-Z][A-Za-z0-9]*)?")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
 SLOTS = frozenset(
@@ -29,6 +28,7 @@ SLOTS = frozenset(
         "name",
         "thing",
         "person",
+        "someone",
         "org",
         "employer",
         "place",
@@ -175,10 +175,14 @@ def _check_phrase(where: str, phrase: str) -> None:
 
 
 def _check_name(name: object, where: str) -> None:
-    if not isinstance(name, str) or len(name) > MAX_RELATION or not _NAME.fullmatch(name):
+    try:
+        clean = clean_relation(name) if isinstance(name, str) else None
+    except ValueError:
+        clean = None
+    if clean is None or clean != name:
         raise SettingsError(
-            f"{where}: {name!r} is not a relation name: use capitals, digits and _, at most {MAX_RELATION}, "
-            "such as WORKS_AT."
+            f"{where}: {name!r} is not a relation name: use capitals, digits and _, "
+            f"at most {MAX_RELATION} characters, such as WORKS_AT."
         )
 
 

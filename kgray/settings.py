@@ -227,33 +227,36 @@ def require_built(settings: Settings) -> None:
 
 
 def _read_toml(config: Path, values: dict[str, Any], relations: dict[str, dict[str, Any]]) -> None:
+    for section, table in _parsed(config).items():
+        if section == "ontology":
+            _read_relations(table, str(config), relations)
+            continue
+        if section not in _SECTIONS:
+            raise SettingsError(_unknown(section, [*_SECTIONS, "ontology"], str(config)))
+        if not isinstance(table, dict):
+            raise SettingsError(
+                f"{section} in {config} is not a table: write [{section}] and its keys below it."
+            )
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            if key not in _TYPES:
+                raise SettingsError(_unknown(key, KEYS, str(config)))
+            values[key] = _checked(key, value, key, str(config), config.parent)
+
+
+def _parsed(config: Path) -> dict[str, Any]:
     try:
         with config.open("rb") as file:
             raw = file.read(_MAX_CONFIG + 1)
         if len(raw) > _MAX_CONFIG:
             raise SettingsError(f"{config} is longer than 1 MiB: it is no settings file.")
-        tree = tomllib.loads(raw.decode("utf-8-sig"))
+        return tomllib.loads(raw.decode("utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{config} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{config} is not UTF-8 text.") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{config} is not valid TOML: {error}.") from None
-    for section, table in tree.items():
-        if section == "ontology":
-            _read_relations(table, str(config), relations)
-        elif section not in _SECTIONS:
-            raise SettingsError(_unknown(section, [*_SECTIONS, "ontology"], str(config)))
-        elif not isinstance(table, dict):
-            raise SettingsError(
-                f"{section} in {config} is not a table: write [{section}] and its keys below it."
-            )
-        else:
-            for name, value in table.items():
-                key = f"{section}.{name}"
-                if key not in _TYPES:
-                    raise SettingsError(_unknown(key, KEYS, str(config)))
-                values[key] = _checked(key, value, key, str(config), config.parent)
 
 
 def _read_relations(table: object, source: str, relations: dict[str, dict[str, Any]]) -> None:

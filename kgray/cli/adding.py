@@ -12,11 +12,12 @@ import click
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished
 from kgray.cli.progress import Progress
-from kgray.errors import InputError, NotBuilt
+from kgray.errors import ContentError, InputError, NotBuilt
 
 if TYPE_CHECKING:
     from kgray.intake import Defaults, Refusal, Submitted
     from kgray.memory import Memory, Report
+    from kgray.records import Draft
 
 _KINDS = ("message", "text", "json", "triples")
 
@@ -169,32 +170,39 @@ def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callb
 def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults: Defaults) -> int:
     from kgray.intake import Refusal
 
-    refusals: list[Refusal] = []
+    faults: list[str] = []
 
-    def drafts() -> Iterator[Any]:
+    def drafts() -> Iterator[Draft]:
         for item in _read(paths, defaults):
             if isinstance(item, Refusal):
-                refusals.append(item)
+                faults.append(f"refused: {_refusal_line(item)}")
             else:
                 yield item.draft
 
-    async def run() -> int:
-        count = 0
-        async for row in memory.preview(drafts()):
-            _print_change(call, row, first=count == 0)
-            count += 1
-        return count
-
-    count = finished(run())
+    count = finished(_print_changes(call, memory, drafts(), faults))
     if call.as_json:
         click.echo("]}" if count else '{"changes": []}')
     elif not count:
         click.echo("Nothing would change.")
-    for refusal in refusals:
-        printing.note(_refusal_line(refusal))
-    if refusals:
-        printing.note(f"{len(refusals)} refused")
-    return 1 if refusals else 0
+    for line in faults:
+        printing.note(line)
+    if faults:
+        printing.note(f"{len(faults)} would be refused or fail")
+    return 1 if faults else 0
+
+
+async def _print_changes(call: Call, memory: Memory, drafts: Iterator[Draft], faults: list[str]) -> int:
+    """Print the changes as they come; return how many. A text that the model refuses is a fault, not the end."""
+    count = 0
+    while True:
+        try:
+            async for row in memory.preview(drafts):
+                _print_change(call, row, first=count == 0)
+                count += 1
+        except ContentError as error:
+            faults.append(f"would fail: {error}")
+        else:
+            return count
 
 
 def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:

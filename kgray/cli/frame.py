@@ -144,7 +144,12 @@ class KgrayGroup(click.Group):
         assert isinstance(found, click.Command)  # noqa: S101 - the table above is ours
         return found
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,  # noqa: ARG002 - it is `kgray`, however it was started
+        **extra: Any,  # noqa: ANN401 - click's own
+    ) -> NoReturn:
         """Run and end the process: 0, 1, 2 or 75 as the interface promises; 70 is a fault of ours."""
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
@@ -219,6 +224,8 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
             _hush()
             return call.code
 
+    # Raw docstrings spell click's mark for "do not wrap" in two signs; it wants the one.
+    run.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
     options = (
         click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
         click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
@@ -241,9 +248,7 @@ class Group(click.ParamType[str]):
         from kgray.records import GROUP_NAME
 
         if not GROUP_NAME.fullmatch(value):
-            self.fail(
-                f"{value[:140]!a} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx
-            )
+            self.fail(f"{value[:140]!a} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx)
         return str(value)
 
 

@@ -87,8 +87,13 @@ def failures(call: Call, group: str | None) -> int:
     elif found:
         printing.table(
             [
-                [row.episode.group, row.episode.client_id or row.episode.id, str(row.failure.attempts)]
-                + [row.failure.kind, row.failure.message]
+                [
+                    row.episode.group,
+                    row.episode.client_id or row.episode.id,
+                    str(row.failure.attempts),
+                    row.failure.kind,
+                    row.failure.message,
+                ]
                 for row in found
             ],
             head=("group", "episode", "attempts", "class", "message"),

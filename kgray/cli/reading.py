@@ -135,10 +135,8 @@ def history(call: Call, name_or_id: str, group: str) -> int:
         if fact.ended_by:
             ended = f"ended by {found.clients.get(fact.ended_by[0]) or fact.ended_by[0][:8]}"
         subject = found.names.get(fact.source, "?")
-        rows.append(
-            [printing.span(fact.valid_at, fact.invalid_at), subject, fact.relation, found.target(fact) or ""]
-            + [f"said in {said}", ended]
-        )
+        when, target = printing.span(fact.valid_at, fact.invalid_at), found.target(fact) or ""
+        rows.append([when, subject, fact.relation, target, f"said in {said}", ended])
     if rows:
         printing.table(rows)
     else:

@@ -12,9 +12,10 @@ from kgray.derivation import names
 
 Likeness = Literal["equal", "initials", "subset", "acronym"]
 
-# A token borne by more names than this blocks nothing ("team", "report"): a rarer one of the same
-# name does, and deciding stays flat however large the group. The oldest bearers still count.
-MAX_POSTING = 64
+# Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
+# name, so deciding stays flat however large the group. 32 Alices are more than a model is shown.
+MAX_POSTING = 32
+_RAREST = 2
 
 
 class NameIndex:
@@ -25,14 +26,16 @@ class NameIndex:
         self._by_key: dict[str, list[str]] = {}
         self._by_token: dict[str, list[str]] = {}
         self._by_initials: dict[str, list[str]] = {}
+        self._by_short: dict[str, list[str]] = {}  # first initial and last token: "M. Webb", "Marcus Webb"
 
     def add(self, entity: str, surface: str) -> None:
         """Note that an entity bears a surface."""
         _note(self._by_key, names.key(surface), entity)
         for token in names.tokens(surface):
             _note(self._by_token, token, entity)
-        if short := names.initials(surface):
-            _note(self._by_initials, short, entity)
+        if letters := names.initials(surface):
+            _note(self._by_initials, letters, entity)
+            _note(self._by_short, _short(surface), entity)
 
     def bearers(self, surface: str) -> list[str]:
         """Return the entities that bear this full name or alias."""
@@ -44,21 +47,23 @@ class NameIndex:
 
     def near(self, surface: str) -> list[str]:
         """Return the entities that share a blocking key with the surface, each once."""
+        tokens = names.tokens(surface)
+        postings = sorted((p for t in tokens if (p := self._by_token.get(t))), key=len)[:_RAREST]
+        if letters := names.initials(surface):
+            postings += [self._by_key.get(letters, []), self._by_short.get(_short(surface), [])]
+            postings += [self._by_key.get(token, []) for token in tokens]
+        if names.is_acronym(surface):
+            postings.append(self._by_initials.get(surface.casefold(), []))
         found: dict[str, None] = {}
-        postings = sorted((self._by_token.get(t, []) for t in names.tokens(surface)), key=len)
         for posting in postings:
             found.update(dict.fromkeys(posting[:MAX_POSTING]))
-        if names.is_acronym(surface):
-            found.update(dict.fromkeys(self._by_initials.get(surface.casefold(), [])[:MAX_POSTING]))
-        if short := names.initials(surface):
-            found.update(dict.fromkeys(self._by_key.get(short, [])[:MAX_POSTING]))
         return list(found)
 
 
 def likeness(surface: str, shown: str) -> Likeness | None:
     """Return how two names may be one by their letters alone; None where each holds what the other lacks."""
     a, b = names.tokens(surface), names.tokens(shown)
-    if sorted(a) == sorted(b):
+    if a == b or sorted(a) == sorted(b):
         return "equal"
     if names.is_acronym(surface) and names.initials(shown) == surface.casefold():
         return "acronym"
@@ -67,20 +72,28 @@ def likeness(surface: str, shown: str) -> Likeness | None:
     few, many = (a, b) if len(a) <= len(b) else (b, a)
     left = list(many)
     for token in few:
-        partner = next((t for t in left if _pairs(token, t)), None)
-        if partner is None:
+        if token in left:
+            left.remove(token)
+            continue
+        for other in left:
+            if _pairs(token, other):
+                left.remove(other)
+                break
+        else:
             return None
-        left.remove(partner)
     return "subset" if left else "initials"
 
 
 def _pairs(a: str, b: str) -> bool:
-    """Whether one token equals, or is an initial or prefix of, the other; digits must agree (R15)."""
-    if a == b:
-        return True
-    if any(c.isdigit() for c in a + b):
+    """Whether one of two different tokens is an initial or prefix of the other; digits must agree (R15)."""
+    if a[0] != b[0] or not (a.startswith(b) or b.startswith(a)):
         return False
-    return a.startswith(b) or b.startswith(a)
+    return not any(c.isdigit() for c in a + b)
+
+
+def _short(surface: str) -> str:
+    tokens = names.tokens(surface)
+    return f"{tokens[0][0]} {tokens[-1]}"
 
 
 def _note(index: dict[str, list[str]], key: str, entity: str) -> None:

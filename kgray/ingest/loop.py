@@ -88,6 +88,7 @@ class Loop:
         safe, and the next run goes on (R24).
         """
         totals = Totals()
+        self._drop_stale()
         while not stop() and (groups := self._parts.store.pending_groups()):
             for group in groups:
                 while not stop() and (entries := self._parts.store.pending(group, _CLAIM)):
@@ -108,6 +109,7 @@ class Loop:
         is accepted already changes nothing. Raises ContentError for a text that the model refuses.
         """
         store, now = self._parts.store, times.now()
+        self._drop_stale()
         views: dict[str, View] = {}
         for draft in drafts:
             if any(kind == "episode" for kind, _ in store.find(draft.group, draft.id)):
@@ -206,6 +208,12 @@ class Loop:
     def _record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
         return max(times.now(), self._parts.store.last_recorded(group) + 1)
+
+    def _drop_stale(self) -> None:
+        """Forget the groups that were changed since by others: a Loop may outlive the lock it ran under."""
+        for group, state in list(self._states.items()):
+            if state.last_recorded != self._parts.store.last_recorded(group):
+                del self._states[group]
 
     def _state(self, group: str) -> GroupState:
         """Return the group's state; the least recently used ones go where the bound is passed."""

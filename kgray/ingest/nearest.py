@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from kgray.ports import Matrix, Vector
 
-# Up to this many rows all products are taken: 2 M multiplications, about as much as the bands cost.
-EXACT_UP_TO = 2048
+# Up to this many rows all products are taken: half a million multiplications, what the bands cost.
+EXACT_UP_TO = 512
 _RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
 _PIECE = 16
 
@@ -36,6 +36,7 @@ class Nearest:
         self._count = 0
         self._rows: NDArray[np.int8] = np.empty((0, dimensions), np.int8)
         self._bands: NDArray[np.uint16] = np.empty((0, self._pieces), np.uint16)
+        self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
 
@@ -55,6 +56,7 @@ class Nearest:
         row = self.quantised(vector)
         self._rows[self._count] = row
         self._bands[self._count] = self._pieces_of(row)
+        self._lengths[self._count] = _lengths(row[None, :])[0]
         self._count += 1
         if self._count - self._sorted >= _RUN:
             self._sort_tail()
@@ -67,6 +69,7 @@ class Nearest:
         rows = self.quantised(vectors)
         self._rows[self._count : self._count + len(rows)] = rows
         self._bands[self._count : self._count + len(rows)] = self._pieces_of(rows)
+        self._lengths[self._count : self._count + len(rows)] = _lengths(rows)
         self._count += len(rows)
         if self._count - self._sorted >= _RUN:
             self._sort_tail()
@@ -81,9 +84,8 @@ class Nearest:
         if not len(rows):
             return []
         dots = rows.astype(np.float32) @ query.astype(np.float32)
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.int64).astype(np.float64))
-        length = math.sqrt(int(np.dot(query.astype(np.int64), query.astype(np.int64))))
-        cosines = dots.astype(np.float64) / (norms * length + (norms == 0))
+        lengths = self._lengths[: self._count] if chosen is None else self._lengths[chosen]
+        cosines = dots.astype(np.float64) / (lengths * _lengths(query[None, :])[0])
         ids = np.arange(self._count) if chosen is None else chosen
         order = np.lexsort((ids, -cosines))[:limit]
         return [int(ids[i]) for i in order if cosines[i] >= floor]
@@ -98,7 +100,7 @@ class Nearest:
         for run_keys, run_rows, _ in self._runs:
             starts = np.searchsorted(run_keys, keys, "left")
             ends = np.searchsorted(run_keys, keys, "right")
-            found += [run_rows[s:e] for s, e in zip(starts, ends, strict=True) if e > s]
+            found += [run_rows[starts[i] : ends[i]] for i in np.flatnonzero(ends > starts)]
         tail = self._bands[self._sorted : self._count]
         found.append(np.flatnonzero((tail == pieces).any(axis=1)).astype(np.int32) + self._sorted)
         return np.unique(np.concatenate(found)).astype(np.int64)
@@ -113,7 +115,9 @@ class Nearest:
         rows[: self._count] = self._rows[: self._count]
         bands = np.empty((capacity, self._pieces), np.uint16)
         bands[: self._count] = self._bands[: self._count]
-        self._rows, self._bands = rows, bands
+        lengths = np.empty(capacity, np.float64)
+        lengths[: self._count] = self._lengths[: self._count]
+        self._rows, self._bands, self._lengths = rows, bands, lengths
 
     def _sort_tail(self) -> None:
         """Turn the tail into a sorted run; runs of like size merge, so a row is merged O(log n) times."""
@@ -129,6 +133,13 @@ class Nearest:
             count += older
         order = np.argsort(keys, kind="stable")
         self._runs.append((keys[order], rows[order], count))
+
+
+def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:
+    """Return the exact lengths of quantised rows, at least 1: a row of zeros is near nothing."""
+    wide = rows.astype(np.float32)  # squares stay below 2**24 in sum: exact
+    squares: NDArray[np.float64] = np.einsum("ij,ij->i", wide, wide).astype(np.float64)
+    return np.sqrt(np.maximum(squares, 1.0))
 
 
 def _keys(pieces: NDArray[np.uint16]) -> NDArray[np.uint32]:

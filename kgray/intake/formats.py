@@ -201,6 +201,21 @@ def _items(text: _Text) -> Iterator[Row]:
 
 def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
     """Yield one row a record under the header's names; an empty cell is an absent field."""
+    header: list[str] | None = None
+    for start, cells in _records(file, delimiter):
+        if isinstance(cells, InputError):
+            yield start, cells
+        elif header is not None:
+            yield start, _record(header, cells)
+        else:
+            header = [cell.strip() for cell in cells]
+            if reason := _header_fault(header):
+                yield start, InputError(reason)
+                return
+
+
+def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | InputError]]:
+    """Yield (first line, cells) of each record that is not blank."""
     csv.field_size_limit(MAX_LINE)
     too_long: list[int] = []
 
@@ -212,29 +227,18 @@ def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
             yield "\n" if line is None else line.decode(errors="surrogateescape") + "\n"
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
-    while True:
+    cells: list[str] | InputError | None = []
+    while cells is not None:
         start = reader.line_num + 1
         try:
-            cells = next(reader)
-        except StopIteration:
-            return
+            cells = next(reader, None)
         except csv.Error as error:
-            yield start, InputError(f"not valid CSV: {error}")
-            continue
-        finally:
-            for number in too_long:
-                yield number, _too_long()
-            too_long.clear()
-        if not any(cell.strip() for cell in cells):
-            continue
-        if header is None:
-            header = [cell.strip() for cell in cells]
-            if reason := _header_fault(header):
-                yield start, InputError(reason)
-                return
-        else:
-            yield start, _record(header, cells)
+            cells = InputError(f"not valid CSV: {error}")
+        for number in too_long:
+            yield number, _too_long()
+        too_long.clear()
+        if isinstance(cells, InputError) or (cells and any(cell.strip() for cell in cells)):
+            yield start, cells
 
 
 def _header_fault(header: list[str]) -> str | None:

@@ -253,33 +253,38 @@ def plain(value: object, field: str, depth: int = 0) -> Any:  # noqa: ANN401 - a
     """Return a value in the types of JSON: dates as ISO 8601, decimals as text. Raises InputError."""
     if depth > MAX_DEPTH:
         raise InputError(f"{field} is nested more than {MAX_DEPTH} deep", field=field)
-    match value:
-        case None | bool():
-            return value
-        case str():
-            _check_signs(value, field)
-            return value
-        case int():
-            if value.bit_length() > MAX_DIGITS * 10 // 3:
-                raise InputError(f"{field} holds a number of more than {MAX_DIGITS} digits", field=field)
-            return value
-        case float():
-            if not math.isfinite(value):
-                raise InputError(f"{field} holds {value}, which is no number", field=field)
-            return value
-        case Mapping():
-            if not all(isinstance(key, str) for key in value):
-                raise InputError(f"{field} holds a name that is no text", field=field)
-            return {plain(key, field): plain(inner, field, depth + 1) for key, inner in value.items()}
-        case list() | tuple():
-            return [plain(inner, field, depth + 1) for inner in value]
-        case datetime() | date() | time():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Decimal():
-            return str(value)
-    raise InputError(f"{field} holds {type(value).__name__}, which JSON cannot say", field=field)
+    if isinstance(value, Mapping):
+        return {_key(key, field): plain(inner, field, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, field, depth + 1) for inner in value]
+    return _scalar(value, field)
+
+
+def _key(key: object, field: str) -> str:
+    if not isinstance(key, str):
+        raise InputError(f"{field} holds a name that is no text", field=field)
+    _check_signs(key, field)
+    return key
+
+
+def _scalar(value: object, field: str) -> Any:  # noqa: ANN401 - a text, number, boolean or None
+    if isinstance(value, str):
+        _check_signs(value, field)
+    elif isinstance(value, int):
+        if value.bit_length() > MAX_DIGITS * 10 // 3:
+            raise InputError(f"{field} holds a number of more than {MAX_DIGITS} digits", field=field)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"{field} holds {value}, which is no number", field=field)
+    elif isinstance(value, datetime | date | time):
+        return value.isoformat()
+    elif isinstance(value, timedelta):
+        return value.total_seconds()
+    elif isinstance(value, Decimal):
+        return str(value)
+    elif value is not None:
+        raise InputError(f"{field} holds {type(value).__name__}, which JSON cannot say", field=field)
+    return value
 
 
 # ----------------------------------------------------------------------------------- JSON text

@@ -52,7 +52,8 @@ class Memory:
         """Take the parts over; `close` closes their store."""
         self.parts = parts
         self.store = parts.store
-        self._views: dict[tuple[str, Instant], View] = {}
+        self._loop = Loop(parts)  # keeps the groups' states from one verb to the next
+        self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     # ------------------------------------------------------------------------------- adding
 
@@ -106,11 +107,11 @@ class Memory:
         taken.finish(complete=not stopped)
         if accept_only or stopped:
             return taken.report(Done(stopped=stopped))
-        return taken.report(await carry_out(self.parts, taken.queued, stop=stop, on_step=on_step))
+        return taken.report(await carry_out(self.store, self._loop, taken.queued, stop=stop, on_step=on_step))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
-        done = await carry_out(self.parts, None, stop=stop, on_step=on_step)
+        done = await carry_out(self.store, self._loop, None, stop=stop, on_step=on_step)
         return Report(committed=done.committed, failed=done.failed, stopped=done.stopped)
 
     def check(self, items: Iterable[Item]) -> Report:
@@ -119,7 +120,7 @@ class Memory:
 
     async def preview(self, drafts: Iterable[Draft]) -> AsyncIterator[dict[str, Any]]:
         """Yield what each draft would change in the store as it is (dump rows with "op"); accepts nothing."""
-        async for row in Loop(self.parts).preview(drafts):
+        async for row in self._loop.preview(drafts):
             yield row
 
     async def retry(
@@ -301,7 +302,7 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """Erase episodes with every trace of them (R25); "compacted" is False where a reader prevents it now."""
+        """Erase episodes with every trace (R25); "compacted" is False where a reader prevents it now."""
         return await self._take_out("remove", group, episodes, source, everything, stop)
 
     async def _take_out(
@@ -325,7 +326,9 @@ class Memory:
 
     async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
         _checked_group(group)
-        await carry_out(self.parts, {}, stop=stop)
+        await carry_out(self.store, self._loop, {}, stop=stop)
+        if stop():
+            raise Stopped(f"stopped before the {kind} was asked for; nothing of it was done: run it again")
         operation = Operation(group=group, kind=kind, **what)
         for entity in operation.entities:
             if not any(found == "entity" for found, _ in self.store.find(group, entity)):
@@ -333,8 +336,7 @@ class Memory:
         if kind in ("retract", "remove") and not self._touches(operation):
             return {}
         sequence = self.store.request(operation, now=times.now())
-        self._views.clear()
-        await carry_out(self.parts, queued_at(group, [sequence]), stop=stop)
+        await carry_out(self.store, self._loop, queued_at(group, [sequence]), stop=stop)
         result = self.store.result(group, sequence)
         if result is None:
             raise Stopped(
@@ -368,12 +370,17 @@ class Memory:
 
     def _view_at(self, group: str, known_at: Instant | None) -> View | None:
         """Return the graph as known then; None = as known now, which the store holds derived."""
-        if known_at is None or known_at >= self.store.last_recorded(group):
+        if known_at is None:
             return None
-        view = self._views.pop((group, known_at), None) or self._derived(group, known_at)
-        self._views[group, known_at] = view
-        for key in list(self._views)[:-_VIEWS]:
-            del self._views[key]
+        last = self.store.last_recorded(group)
+        if known_at >= last:
+            return None
+        # What was removed since must not show: a view is good only until the group's next record.
+        key = (group, known_at, last)
+        view = self._views.pop(key, None) or self._derived(group, known_at)
+        self._views[key] = view
+        for old in list(self._views)[:-_VIEWS]:
+            del self._views[old]
         return view
 
     def _derived(self, group: str, known_at: Instant | None) -> View:

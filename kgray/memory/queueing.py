@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kgray import times
 from kgray.errors import Locked
-from kgray.ingest.loop import Loop, Parts
+from kgray.ingest.loop import Loop
 from kgray.intake import Refusal, Submitted
 from kgray.memory.reports import Report
 from kgray.ports import Acceptance, Store
@@ -164,7 +164,12 @@ def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
 
 
 async def carry_out(
-    parts: Parts, queued: Mapping[str, Queued] | None, *, stop: Stop = never, on_step: OnStep = ignore
+    store: Store,
+    loop: Loop,
+    queued: Mapping[str, Queued] | None,
+    *,
+    stop: Stop = never,
+    on_step: OnStep = ignore,
 ) -> Done:
     """Carry out all that is pending; where another process ingests, wait until `queued` is.
 
@@ -174,21 +179,21 @@ async def carry_out(
     waited: Mapping[str, Queued] | None = None
     while True:
         try:
-            with parts.store.writing():
-                before = _done_elsewhere(parts.store, waited or {})
-                totals = await Loop(parts).run(stop=stop, on_step=on_step)
+            with store.writing():
+                before = _done_elsewhere(store, waited or {})
+                totals = await loop.run(stop=stop, on_step=on_step)
         except Locked:
             if waited is None:
-                waited = _all_pending(parts.store) if queued is None else queued
-            if stop() or not _waiting(parts.store, waited):
-                done = _done_elsewhere(parts.store, waited)
+                waited = _all_pending(store) if queued is None else queued
+            if stop() or not _waiting(store, waited):
+                done = _done_elsewhere(store, waited)
                 return Done(committed=done.committed, failed=done.failed, stopped=stop())
             await asyncio.sleep(_PAUSE_S)
         else:
             return Done(
                 committed=before.committed + totals.committed,
                 failed=before.failed + totals.failed,
-                stopped=stop() and parts.store.pending_count() > 0,
+                stopped=stop() and store.pending_count() > 0,
             )
 
 

@@ -58,7 +58,7 @@ def forget(connection: apsw.Connection, no: int, sequence: int) -> None:
     connection.execute(sql.FORGET_ANSWERS, (no, sequence))
     connection.execute(sql.FORGET_USES, (no,))
     connection.execute(sql.COUNT_REMOVAL, (no,))
-    if not one(connection, sql.PENDING_COUNT, (no,))[0]:
+    if one(connection, sql.PENDING_COUNT, (no,))[0] <= 1:  # the removal itself, which ends in this transaction
         connection.execute(sql.UNNAME_GROUP, (no,))
     connection.execute(sql.MARK_ERASED)
 

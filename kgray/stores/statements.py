@@ -388,7 +388,7 @@ FACTS = (
     f"SELECT {_FACT} FROM json_each(?2) AS asked CROSS JOIN facts AS f ON f.no = ?1 AND f.id = asked.value "
     "ORDER BY asked.key"
 )
-# (no, recorded ids): what each shows as; an id that is itself shown (a split's) stands for itself.
+# (no, recorded ids): what each shows as; an id that no mention was recorded with (a split's) is itself.
 SHOWN = (
     f"SELECT {_ENTITY}, asked.key AS place FROM json_each(?2) AS asked CROSS JOIN shown_entities AS s "
     "ON s.no = ?1 AND s.recorded = asked.value CROSS JOIN entities AS e ON e.no = ?1 AND e.id = s.shown "
@@ -396,6 +396,13 @@ SHOWN = (
     "CROSS JOIN entities AS e ON e.no = ?1 AND e.id = asked.value WHERE NOT EXISTS "
     "(SELECT 1 FROM shown_entities AS s WHERE s.no = ?1 AND s.recorded = asked.value) "
     "ORDER BY place, e.born_sequence, e.born_ordinal"
+)
+# (no, ids): the shown ids that these stand for; one that is shown stands for itself alone.
+SHOWN_IDS = (
+    "SELECT e.id FROM json_each(?2) AS asked CROSS JOIN entities AS e ON e.no = ?1 AND e.id = asked.value "
+    "UNION SELECT s.shown FROM json_each(?2) AS asked CROSS JOIN shown_entities AS s "
+    "ON s.no = ?1 AND s.recorded = asked.value WHERE NOT EXISTS "
+    "(SELECT 1 FROM entities AS e WHERE e.no = ?1 AND e.id = asked.value)"
 )
 ENTITIES_CALLED = (
     f"SELECT {_ENTITY} FROM called CROSS JOIN entities AS e ON e.no = ?1 AND e.id = called.id "

@@ -35,7 +35,7 @@ class StoredView:
             return []
         with self._db.snapshot():
             asked = rows.array(dict.fromkeys(entities))
-            shown = dict.fromkeys(row[0] for row in self._db.rows(sql.SHOWN, (no, asked)))
+            shown = [entity for (entity,) in self._db.rows(sql.SHOWN_IDS, (no, asked))]
             take = -1 if limit is None else limit
             newest: set[tuple[Instant, str]] = set()
             for entity in shown:

@@ -1,4 +1,4 @@
-"""`kgray add`, `retry`, `failures`, `status`: what is accepted, refused, ingested, and with which exit code."""
+"""add, retry, failures, status: what is accepted, refused, ingested, and with which exit code."""
 
 from __future__ import annotations
 
@@ -127,7 +127,11 @@ def test_a_dry_run_prints_the_changes_and_accepts_nothing(kgray):
     assert "text=Alice Nguyen works at Acme" in people.out
     kgray("add", file)
     assert kgray("add", file, "--dry-run", "--json").json == {"changes": []}
-    assert kgray("add", kgray.write("bad.jsonl", {}), "--dry-run", "--json").code == 1
+    unread = {"id": "m", "group": "team", "at": 0, "text": "not in the script"}
+    faulty = kgray("add", kgray.write("bad.jsonl", {}, unread, JOBS[1]), "--dry-run", "--json")
+    assert faulty.code == 1
+    assert faulty.json["changes"][0]["client_id"] == "t2"
+    assert faulty.err.splitlines()[-1] == "kgray: 2 would be refused or fail"
 
 
 def test_options_are_the_defaults_of_rows(kgray):

@@ -12,9 +12,17 @@ from tests.doors.shell import JOBS
 
 HIT = {"scope", "id", "text", "score", "group", "methods"}
 FACT = {
-    "source_id", "source", "relation", "target_id", "target", "valid_at", "invalid_at", "created_at",
-    "expired_at", "episodes",
-}  # fmt: skip
+    "source_id",
+    "source",
+    "relation",
+    "target_id",
+    "target",
+    "valid_at",
+    "invalid_at",
+    "created_at",
+    "expired_at",
+    "episodes",
+}
 
 
 @pytest.fixture
@@ -163,8 +171,10 @@ def test_history_shows_every_span_with_supporters_and_ends(team):
     first, second = document["facts"]
     assert set(first) == (HIT - {"score", "methods"}) | FACT | {"statement", "ended_by"}
     assert (first["target"], first["valid_at"], first["invalid_at"]) == (
-        "Acme", "2026-01-01T00:00:00.000000Z", "2026-03-01T00:00:00.000000Z",
-    )  # fmt: skip
+        "Acme",
+        "2026-01-01T00:00:00.000000Z",
+        "2026-03-01T00:00:00.000000Z",
+    )
     assert first["ended_by"] == [second["episodes"][0]["id"], 0]
     assert (second["target"], second["invalid_at"], second["ended_by"]) == ("Beta", None, None)
     assert team("history", document["entity"]["id"], "--group", "team", "--json").json == document
@@ -194,8 +204,9 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
     assert len(ids) == 2
     assert all(i in answer.err for i in ids)
     assert {kgray("history", i, "--group", "g", "--json").json["facts"][0]["text"] for i in ids} == {
-        "Jordan knows Ann Lee", "Ann Lee visited Jordan",
-    }  # fmt: skip
+        "Jordan knows Ann Lee",
+        "Ann Lee visited Jordan",
+    }
 
 
 def test_show_prints_one_episode_entity_or_fact_with_what_hangs_on_it(team):
@@ -207,8 +218,9 @@ def test_show_prints_one_episode_entity_or_fact_with_what_hangs_on_it(team):
     assert team("show", episode["id"], "--group", "team", "--json").json["records"] == by_client
     # What it ended hangs on it too.
     assert {row["text"] for row in by_client if row["type"] == "fact"} == {
-        "Alice Nguyen works at Acme", "Alice Nguyen works at Beta",
-    }  # fmt: skip
+        "Alice Nguyen works at Acme",
+        "Alice Nguyen works at Beta",
+    }
     fact = next(row for row in by_client if row["type"] == "fact" and row["text"].endswith("Beta"))
     of_fact = team("show", fact["id"], "--group", "team", "--json").json["records"]
     assert {row["client_id"] for row in of_fact if row["type"] == "episode"} == {"t2"}
@@ -242,20 +254,48 @@ def test_the_dump_is_sorted_canonical_json_lines_and_its_hash_stands_alone(team)
 
 
 DUMP_KEYS = {
-    "episode": {"id", "client_id", "source", "kind", "speaker", "reference_time", "sequence", "content_sha256", "state"},
+    "episode": {
+        "id",
+        "client_id",
+        "source",
+        "kind",
+        "speaker",
+        "reference_time",
+        "sequence",
+        "content_sha256",
+        "state",
+    },
     "entity": {"id", "name", "aliases", "labels"},
     "mention": {"episode", "ordinal", "entity", "surface"},
     "relation": {"name", "same_as", "inverse_of", "excludes", "cardinality", "judge"},
     "statement": {"id", "subject", "relation", "object", "value", "variant"},
     "evidence": {
-        "episode", "ordinal", "statement", "kind", "text", "valid_from", "valid_to", "from_precision",
-        "to_precision", "inferred", "fact_group",
+        "episode",
+        "ordinal",
+        "statement",
+        "kind",
+        "text",
+        "valid_from",
+        "valid_to",
+        "from_precision",
+        "to_precision",
+        "inferred",
+        "fact_group",
     },
     "fact": {
-        "id", "statement", "source", "target", "relation", "value", "text", "valid_at", "invalid_at", "episodes",
+        "id",
+        "statement",
+        "source",
+        "target",
+        "relation",
+        "value",
+        "text",
+        "valid_at",
+        "invalid_at",
+        "episodes",
         "ended_by",
     },
-}  # fmt: skip
+}
 
 
 def test_the_rows_of_the_dump_have_the_promised_keys(team):
@@ -292,11 +332,22 @@ def test_an_unknown_group_reads_as_empty(team):
 @pytest.mark.parametrize(
     "command",
     [
-        ["search", "x"], ["context", "x"], ["history", "x"], ["show", "x"], ["dump"], ["status"], ["failures"],
-        ["retry"], ["merge", "a", "b"], ["split", "a", "--surface", "s"], ["undo", "1"],
-        ["retract", "--all", "--yes"], ["remove", "--all", "--yes"], ["add", "a.jsonl"],
+        ["search", "x"],
+        ["context", "x"],
+        ["history", "x"],
+        ["show", "x"],
+        ["dump"],
+        ["status"],
+        ["failures"],
+        ["retry"],
+        ["merge", "a", "b"],
+        ["split", "a", "--surface", "s"],
+        ["undo", "1"],
+        ["retract", "--all", "--yes"],
+        ["remove", "--all", "--yes"],
+        ["add", "a.jsonl"],
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("group", ["a b", "", "../x", "ü", "g" * 129, "a\nb", "a'--"])
 def test_a_malformed_group_name_exits_2(team, command, group):
     answer = team(*command, "--group", group)
@@ -306,8 +357,9 @@ def test_a_malformed_group_name_exits_2(team, command, group):
 def test_the_community_scope_is_known_and_not_built(team):
     answer = team("search", "x", "--group", "team", "--scope", "community")
     assert (answer.code, answer.err) == (
-        2, "kgray: --scope community is not built in this version: use fact, entity or episode\n",
-    )  # fmt: skip
+        2,
+        "kgray: --scope community is not built in this version: use fact, entity or episode\n",
+    )
 
 
 @pytest.mark.parametrize(

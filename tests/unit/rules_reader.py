@@ -16,7 +16,11 @@ NOW = "2026-03-11T09:30:00.000000Z"
 
 
 def episode(
-    text: str, speaker: str | None = "Alice Nguyen", kind: EpisodeKind = "message", at: str = WEDNESDAY, sequence: int = 9
+    text: str,
+    speaker: str | None = "Alice Nguyen",
+    kind: EpisodeKind = "message",
+    at: str = WEDNESDAY,
+    sequence: int = 9,
 ) -> Episode:
     return Episode(
         group="g",

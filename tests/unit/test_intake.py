@@ -1,4 +1,4 @@
-"""Input files to drafts: the table of fields, the refusals, the formats; no file is held whole, none raises."""
+"""Input files to drafts: fields, refusals, formats; no file is held whole, none raises."""
 
 from __future__ import annotations
 
@@ -43,13 +43,26 @@ def brief(items: list[Submitted | Refusal]) -> list[tuple[int | None, str]]:
 
 def test_a_full_row_is_a_draft():
     row = {
-        "text": "I work at Acme", "at": "2026-03-01T09:00:00Z", "id": "m1", "group": "team", "source": "chat",
-        "speaker": "Alice  Nguyen", "kind": "message", "channel": "#general", "tags": ["a", 1, None],
-    }  # fmt: skip
+        "text": "I work at Acme",
+        "at": "2026-03-01T09:00:00Z",
+        "id": "m1",
+        "group": "team",
+        "source": "chat",
+        "speaker": "Alice  Nguyen",
+        "kind": "message",
+        "channel": "#general",
+        "tags": ["a", 1, None],
+    }
     assert draft_from(row) == Draft(
-        group="team", source="chat", kind="message", text="I work at Acme", speaker="Alice Nguyen",
-        reference_time=T, client_id="m1", metadata='{"channel":"#general","tags":["a",1,null]}',
-    )  # fmt: skip
+        group="team",
+        source="chat",
+        kind="message",
+        text="I work at Acme",
+        speaker="Alice Nguyen",
+        reference_time=T,
+        client_id="m1",
+        metadata='{"channel":"#general","tags":["a",1,null]}',
+    )
 
 
 def test_the_second_names_of_fields_are_read_and_the_first_wins():
@@ -110,7 +123,11 @@ REFUSED = [
     ({"text": 5}, "text", 'text must be a text, not a number; for JSON set kind to "json"'),
     ({"text": "a\0b"}, "text", "text contains U+0000"),
     ({"text": "\ud800"}, "text", "text is not valid Unicode: it contains half of a surrogate pair"),
-    ({"text": "x", "at": "soon"}, "at", "at: 'soon' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds"),
+    (
+        {"text": "x", "at": "soon"},
+        "at",
+        "at: 'soon' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds",
+    ),
     ({"text": "x", "at": True}, "at", "at must be ISO 8601 or epoch seconds"),
     ({"text": "x", "timestamp": [1]}, "timestamp", "timestamp must be ISO 8601 or epoch seconds"),
     ({"text": "x", "at": "2026-13-01"}, "at", "at: '2026-13-01' is not a date: month must be in 1..12"),
@@ -128,15 +145,26 @@ REFUSED = [
     ({"text": "x", "role": "a\x00"}, "role", "role contains a control character"),
     ({"text": "x", "speaker": ["A"]}, "speaker", "speaker must be a text, not a list"),
     ({"text": "x", "extra": float("nan")}, "extra", "extra holds nan, which is no number"),
-    ({"text": "x", "extra": "\ud800"}, "extra", "extra is not valid Unicode: it contains half of a surrogate pair"),
+    (
+        {"text": "x", "extra": "\ud800"},
+        "extra",
+        "extra is not valid Unicode: it contains half of a surrogate pair",
+    ),
     ({"text": "x", "extra": 10**500}, "extra", "extra holds a number of more than 400 digits"),
     ({"kind": "json", "text": {}}, "text", "text is empty"),
-    ({"kind": "json", "text": "{"}, "text", "text is not usable JSON: not valid JSON: Expecting property name enclosed in double quotes at character 2"),
+    (
+        {"kind": "json", "text": "{"},
+        "text",
+        (
+            "text is not usable JSON: not valid JSON: "
+            "Expecting property name enclosed in double quotes at character 2"
+        ),
+    ),
     ({"kind": "json"}, "text", "text is missing"),
     ({"kind": "triples"}, "triples", "triples are missing"),
     ({"kind": "triples", "triples": []}, "triples", "the list of triples is empty"),
     ({"text": "x", "triples": [{}]}, "triples", 'triples are for kind "triples", and this is a text'),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("row", "field", "reason"), REFUSED)
@@ -181,9 +209,19 @@ def test_triples_become_canonical_json():
     assert draft.kind == "triples"
     assert json.loads(draft.text) == [
         {"source": "Alice", "relation": "WORKS_AT", "target": "Acme", "valid_at": "2018", "note": "HR"},
-        {"source": "Mug", "relation": "COSTS", "value": {"type": "number", "value": "9.5", "unit": "EUR"}, "valid_at": None},
-        {"source": "Alice", "relation": "IS_ADMIN", "value": {"type": "boolean", "value": "true", "unit": None}, "denied": True},
-    ]  # fmt: skip
+        {
+            "source": "Mug",
+            "relation": "COSTS",
+            "value": {"type": "number", "value": "9.5", "unit": "EUR"},
+            "valid_at": None,
+        },
+        {
+            "source": "Alice",
+            "relation": "IS_ADMIN",
+            "value": {"type": "boolean", "value": "true", "unit": None},
+            "denied": True,
+        },
+    ]
 
 
 GOOD = {"source": "A", "relation": "KNOWS", "target": "B"}
@@ -341,8 +379,12 @@ def test_csv_reads_the_header_as_fields_and_empty_cells_as_absent(tmp_path):
     ]
     first, second = (item.draft for item in items[:2])
     assert (first.speaker, first.kind, first.reference_time, first.group, first.metadata) == (
-        "Alice", "message", T, "g", '{"note":"x"}',
-    )  # fmt: skip
+        "Alice",
+        "message",
+        T,
+        "g",
+        '{"note":"x"}',
+    )
     assert (second.speaker, second.kind, second.reference_time, second.group) == (None, "text", None, "other")
 
 
@@ -370,23 +412,33 @@ def test_tab_separated_values_are_read_as_well(tmp_path):
 
 def test_parquet_is_read_in_batches_with_nulls_absent(tmp_path):
     path = tmp_path / "a.parquet"
-    table = pa.table({
-        "text": ["a", None, "c", "d"],
-        "at": pa.array([datetime(2026, 3, 1, 9, tzinfo=UTC)] * 4, pa.timestamp("ns", "UTC")),
-        "speaker": ["Alice", None, None, "Bob"],
-        "day": [date(2026, 1, 2), None, None, None],
-        "price": pa.array([Decimal("1.50"), None, None, None], pa.decimal128(5, 2)),
-        "score": [float("nan"), 1.0, 2.0, float("inf")],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "text": ["a", None, "c", "d"],
+            "at": pa.array([datetime(2026, 3, 1, 9, tzinfo=UTC)] * 4, pa.timestamp("ns", "UTC")),
+            "speaker": ["Alice", None, None, "Bob"],
+            "day": [date(2026, 1, 2), None, None, None],
+            "price": pa.array([Decimal("1.50"), None, None, None], pa.decimal128(5, 2)),
+            "score": [float("nan"), 1.0, 2.0, float("inf")],
+        }
+    )
     pq.write_table(table, path)
     items = list(read_file(path, G, name="a.parquet"))
     assert brief(items) == [
-        (1, "a"), (2, "! text: text is missing"), (3, "c"), (4, "! score: score holds inf, which is no number"),
-    ]  # fmt: skip
+        (1, "a"),
+        (2, "! text: text is missing"),
+        (3, "c"),
+        (4, "! score: score holds inf, which is no number"),
+    ]
     assert items[0].draft == Draft(
-        group="g", source="default", kind="message", text="a", speaker="Alice", reference_time=T,
+        group="g",
+        source="default",
+        kind="message",
+        text="a",
+        speaker="Alice",
+        reference_time=T,
         metadata='{"day":"2026-01-02","price":"1.50"}',
-    )  # fmt: skip
+    )
 
 
 def test_parquet_lists_of_structs_are_triples(tmp_path):
@@ -448,9 +500,14 @@ def test_a_text_file_is_one_source_of_ordered_pieces_with_offsets(tmp_path):
 def test_a_text_file_of_a_named_source_keeps_its_own_ids(tmp_path):
     (item,) = read(tmp_path, "a.txt", "Hello.", Defaults(group="g", source="manual", kind="message", at=T))
     assert item.draft == Draft(
-        group="g", source="manual", kind="text", text="Hello.", client_id="manual/a.txt#1", reference_time=T,
+        group="g",
+        source="manual",
+        kind="text",
+        text="Hello.",
+        client_id="manual/a.txt#1",
+        reference_time=T,
         metadata='{"characters":[0,6],"part":1}',
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -486,12 +543,39 @@ def test_pieces_hold_every_word_once_in_order_within_their_bounds(seed):
 
 
 def hostile_line(rng: random.Random) -> bytes:
-    """A line that is sometimes a row, mostly nearly one."""
+    """Return a line that is sometimes a row, mostly nearly one."""
     values = [
-        "Alice works at Acme", "", " ", "\0", "\ud800", "\u202eabc", "日本", "🙂" * 9, "a" * 300, 0, -1, 10**30, 1.5, True,
-        None, [], {}, [[1]], {"a": {"b": []}}, "2026-03-01", "1e400", 1e308, "message", "triples", "json", "g", "a b",
-        [{"source": "A", "relation": "KNOWS", "target": "B"}], [{"source": "A"}], [1],
-    ]  # fmt: skip
+        "Alice works at Acme",
+        "",
+        " ",
+        "\0",
+        "\ud800",
+        "\u202eabc",
+        "日本",
+        "🙂" * 9,
+        "a" * 300,
+        0,
+        -1,
+        10**30,
+        1.5,
+        True,
+        None,
+        [],
+        {},
+        [[1]],
+        {"a": {"b": []}},
+        "2026-03-01",
+        "1e400",
+        1e308,
+        "message",
+        "triples",
+        "json",
+        "g",
+        "a b",
+        [{"source": "A", "relation": "KNOWS", "target": "B"}],
+        [{"source": "A"}],
+        [1],
+    ]
     names = [
         *"text content at timestamp id group source speaker role kind triples extra".split(),
         "",

@@ -7,7 +7,16 @@ import pytest
 from kgray.errors import SettingsError
 from kgray.ontology import shipped
 
-SINGLE = {"WORKS_AT", "LIVES_IN", "REPORTS_TO", "HAS_ROLE", "HAS_STATUS", "COSTS", "MARRIED_TO", "HEADQUARTERED_IN"}
+SINGLE = {
+    "WORKS_AT",
+    "LIVES_IN",
+    "REPORTS_TO",
+    "HAS_ROLE",
+    "HAS_STATUS",
+    "COSTS",
+    "MARRIED_TO",
+    "HEADQUARTERED_IN",
+}
 MANY = {"LIKES", "KNOWS", "OWNS", "VISITED", "MEMBER_OF", "USES", "SPEAKS"}
 
 
@@ -43,7 +52,10 @@ def test_an_unknown_relation_is_none():
 
 def test_settings_add_a_relation_and_override_one_key():
     extended = shipped().extended(
-        {"FEEDS": {"cardinality": "many", "phrases": ["feed {thing}"]}, "OWNS": {"cardinality": "single_object"}}
+        {
+            "FEEDS": {"cardinality": "many", "phrases": ["feed {thing}"]},
+            "OWNS": {"cardinality": "single_object"},
+        }
     )
     assert extended.relations["FEEDS"].phrases == ("feed {thing}",)
     assert extended.relations["OWNS"].cardinality == "single_object"

@@ -1,8 +1,9 @@
-"""Dates resolve against the episode's reference time, with their precision (R3). It is Wednesday, 2026-03-11."""
+"""Dates resolve against the reference time, with their precision (R3). It is Wednesday, 2026-03-11."""
 
 from __future__ import annotations
 
 import pytest
+
 from tests.unit.rules_reader import NOW, read, timed
 
 
@@ -76,22 +77,37 @@ def test_a_start_equal_to_the_reference_time_is_inferred():
         ("I will leave Acme on Friday.", [("Acme", "ended", None, "2026-03-13 day", False)]),
         ("I used to work at Acme.", [("Acme", "ended", None, NOW, True)]),
         ("I was at Acme until 2015.", [("Acme", "ended", None, "2015-01-01 year", False)]),
-        ("I worked at Acme from 2010 to 2015.", [("Acme", "holds", "2010-01-01 year", "2015-01-01 year", False)]),
+        (
+            "I worked at Acme from 2010 to 2015.",
+            [("Acme", "holds", "2010-01-01 year", "2015-01-01 year", False)],
+        ),
         ("I worked at Acme in 2015.", [("Acme", "holds", "2015-01-01 year", "2016-01-01 year", False)]),
         ("I work at Acme until June 2026.", [("Acme", "holds", NOW, "2026-06-01 month", True)]),
         ("I have not been at Acme since 2020.", [("Acme", "ended", None, "2020-01-01 year", False)]),
         ("I never worked at Acme in 2019.", [("Acme", "denied", None, None, False)]),
-        ("I moved from Acme to Beta in May 2025.", [
-            ("Beta", "holds", "2025-05-01 month", None, False), ("Acme", "ended", None, "2025-05-01 month", False),
-        ]),
-        ("I left Acme and joined Beta in May 2025.", [
-            ("Acme", "ended", None, "2025-05-01 month", False), ("Beta", "holds", "2025-05-01 month", None, False),
-        ]),
-        ("I left Acme in 2024 and joined Beta in 2025.", [
-            ("Acme", "ended", None, "2024-01-01 year", False), ("Beta", "holds", "2025-01-01 year", None, False),
-        ]),
+        (
+            "I moved from Acme to Beta in May 2025.",
+            [
+                ("Beta", "holds", "2025-05-01 month", None, False),
+                ("Acme", "ended", None, "2025-05-01 month", False),
+            ],
+        ),
+        (
+            "I left Acme and joined Beta in May 2025.",
+            [
+                ("Acme", "ended", None, "2025-05-01 month", False),
+                ("Beta", "holds", "2025-05-01 month", None, False),
+            ],
+        ),
+        (
+            "I left Acme in 2024 and joined Beta in 2025.",
+            [
+                ("Acme", "ended", None, "2024-01-01 year", False),
+                ("Beta", "holds", "2025-01-01 year", None, False),
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_ends(text, facts):
     assert timed(text) == facts
 
@@ -104,6 +120,8 @@ def test_an_end_not_after_its_start_drops_the_fact():
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-@pytest.mark.parametrize("when", ["last year", "next year", "two weeks ago", "in 5 months", "on Friday", "last week"])
+@pytest.mark.parametrize(
+    "when", ["last year", "next year", "two weeks ago", "in 5 months", "on Friday", "last week"]
+)
 def test_dates_beyond_the_calendar_are_no_dates(when, at):
     assert len(read(f"I joined Acme {when}.", at=at).facts) == 1

@@ -27,24 +27,49 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_keys_are_those_of_the_interface():
     assert set(KEYS) == {
-        "store.backend", "store.uri", "store.user", "store.password", "store.password_file", "store.database",
-        "model.backend", "model.script", "model.base_url", "model.name", "model.api_key", "model.api_key_file",
-        "model.timeout_s", "model.max_concurrency", "model.patience_s",
-        "embedder.backend", "embedder.base_url", "embedder.name", "embedder.api_key", "embedder.dimensions",
+        "store.backend",
+        "store.uri",
+        "store.user",
+        "store.password",
+        "store.password_file",
+        "store.database",
+        "model.backend",
+        "model.script",
+        "model.base_url",
+        "model.name",
+        "model.api_key",
+        "model.api_key_file",
+        "model.timeout_s",
+        "model.max_concurrency",
+        "model.patience_s",
+        "embedder.backend",
+        "embedder.base_url",
+        "embedder.name",
+        "embedder.api_key",
+        "embedder.dimensions",
         "reranker.backend",
-        "pipeline.extraction", "pipeline.resolution", "pipeline.judging", "pipeline.reflect_rounds",
+        "pipeline.extraction",
+        "pipeline.resolution",
+        "pipeline.judging",
+        "pipeline.reflect_rounds",
         "pipeline.previous_episodes",
-        "runtime.backend", "runtime.address", "runtime.window", "runtime.state_mb", "runtime.chunk_episodes",
+        "runtime.backend",
+        "runtime.address",
+        "runtime.window",
+        "runtime.state_mb",
+        "runtime.chunk_episodes",
         "runtime.chunk_requests",
-    }  # fmt: skip
+    }
 
 
 def test_the_defaults_are_those_of_the_interface():
     settings = load(None, environ={})
     assert settings == Settings()
     assert (settings.store.backend, settings.model.backend, settings.embedder.backend) == (
-        "sqlite", "rules", "hashing",
-    )  # fmt: skip
+        "sqlite",
+        "rules",
+        "hashing",
+    )
     assert (settings.reranker.backend, settings.runtime.backend) == ("none", "local")
     assert (settings.model.timeout_s, settings.model.max_concurrency, settings.model.patience_s) == (
         120,
@@ -60,9 +85,10 @@ def test_the_defaults_are_those_of_the_interface():
 def test_a_variable_wins_over_the_file_and_an_argument_over_both(tmp_path):
     config = write(tmp_path, '[model]\nbase_url = "http://file"\nname = "file"\n[runtime]\nwindow = 7\n')
     settings = load(
-        config, environ={"KGRAY_MODEL_BASE_URL": "http://env", "KGRAY_RUNTIME_WINDOW": "9"},
+        config,
+        environ={"KGRAY_MODEL_BASE_URL": "http://env", "KGRAY_RUNTIME_WINDOW": "9"},
         overrides={"runtime.window": 11, "model_name": "argument"},
-    )  # fmt: skip
+    )
     assert settings.model.base_url == "http://env"
     assert settings.model.name == "argument"
     assert settings.runtime.window == 11

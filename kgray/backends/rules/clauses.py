@@ -132,6 +132,8 @@ def _clause(
             continue
         if pattern.relation.name == "HAS_STATUS" and subject.noun is None and not _stateful(subject):
             continue
+        if match.lemma == "be" and pattern.slot == "org" and scope.low(match.end) == "the":
+            continue  # "is at the Hilton" is a visit
         taken = objects.find(scope, match.end, pattern, heads, switch=_switch(scope, match))
         if taken is None:
             continue

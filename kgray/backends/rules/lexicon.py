@@ -152,7 +152,7 @@ ADVERBS = _words("""
     now currently still also just already recently finally then presently today both all always usually
     often sometimes mostly probably part-time full-time again soon later eventually previously formerly
     once since ever even only really actually too happily definitely officially remotely temporarily
-    permanently originally initially immediately newly twice thrice long no longer never not n't yet
+    permanently originally initially immediately newly twice thrice no longer never not n't yet
 """)
 UNSURE = _words("almost nearly probably possibly allegedly supposedly apparently maybe perhaps reportedly")
 HYPOTHETICAL = _words("""

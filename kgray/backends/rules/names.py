@@ -34,7 +34,7 @@ _CONNECTORS = frozenset(
 )
 _OPEN_TO_CLOSE = {'"': '"', "“": "”", "«": "»"}
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
-_QUARTER = re.compile(r"[QH][1-4]")
+_NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 _LOWER_ENDS = ("ing", "ed", "ly")
 
 
@@ -287,7 +287,7 @@ def guess_type(surface: str, known: Known) -> str:
     ):
         return "Organization"
     if any(c.isdigit() for c in surface):
-        model = any(_MODEL.fullmatch(word) and not _QUARTER.fullmatch(word) for word in surface.split())
+        model = any(_MODEL.fullmatch(word) and not _NO_MODEL.fullmatch(word) for word in surface.split())
         return "Product" if model else ""
     if place:
         return "" if person else "Place"

@@ -30,6 +30,7 @@ def find(
     """
     while at < len(scope.tokens) and skipped(scope.tokens[at]) and not scope.chunk_at[at]:
         at += 1
+    at += at < len(scope.tokens) and scope.tokens[at].text in {'"', "“"}  # a title in quotes
     if at >= len(scope.tokens):
         return None
     if pattern.slot in {"price", "role", "status"}:
@@ -77,8 +78,8 @@ def _acts(scope: Scope, ref: Ref, heads: frozenset[int]) -> bool:
 def _one(scope: Scope, at: int, pattern: Pattern) -> Ref | None:
     """Return the one object at a token."""
     slot = pattern.slot
-    if slot == "person" or scope.low(at) in lex.PRONOUNS:
-        ref = _person(scope, at) if slot in {"person", "thing", "name"} else None
+    if slot in {"person", "someone"} or scope.low(at) in lex.PRONOUNS:
+        ref = _person(scope, at) if slot in {"person", "someone", "thing", "name"} else None
     elif slot in {"thing", "group", "problem", "belonging"}:
         ref = _thing(scope, at, pattern)
     else:
@@ -180,34 +181,36 @@ def _fits(scope: Scope, ref: Ref, pattern: Pattern) -> bool:
     """Whether an object may be what the slot and the relation ask for."""
     low = ref.name.lower()
     words = low.split()
-    slot = pattern.slot
-    wanted = pattern.relation.object_type
-    if wanted == "Place" and (ref.type in {"Person", "Organization", "Product"} or not words):
+    if pattern.relation.object_type == "Place" and ref.type in {"Person", "Organization", "Product"}:
         return False
-    if slot == "group":
-        return words[-1] in lex.GROUP_HEADS and len(words) > 1
-    if slot == "problem":
-        return any(word in lex.PROBLEM_WORDS for word in words)
-    if slot == "belonging":
-        named = ref.span is not None and ref.type == "Product"
-        return named or words[-1] in lex.BELONGINGS
-    if slot == "language":
-        return low in lex.LANGUAGES
-    if slot == "place":
-        return ref.type == "Place" or low in lex.PLACES
-    if slot == "person":
-        return ref.type in {"", "Person"} and low not in lex.PLACES and not any(c.isdigit() for c in low)
-    if slot == "employer":
-        return ref.type == "Organization"
-    if slot == "org":
-        barred = ref.type in {"Person", "Place", "Product"} or low in lex.LANGUAGES
-        return (
-            not barred
-            and low not in lex.PLACES
-            and not scope.is_group(ref.end)
-            and not scope.is_group(ref.end + 1)
-        )
-    return True
+    if pattern.slot in {"person", "someone"}:
+        return _personal(ref, words, strict=pattern.slot == "someone")
+    if pattern.slot == "org":
+        return _organised(scope, ref, low)
+    kinds = {
+        "group": len(words) > 1 and words[-1] in lex.GROUP_HEADS,
+        "problem": any(word in lex.PROBLEM_WORDS for word in words),
+        "belonging": (ref.span is not None and ref.type == "Product") or words[-1] in lex.BELONGINGS,
+        "language": low in lex.LANGUAGES,
+        "place": ref.type == "Place" or low in lex.PLACES,
+        "employer": ref.type == "Organization",
+    }
+    return kinds.get(pattern.slot, True)
+
+
+def _personal(ref: Ref, words: list[str], *, strict: bool) -> bool:
+    """Whether a name may be a person's; strict: "I know Python" tells of none."""
+    if strict and ref.type != "Person" and (len(words) == 1 or words[-1] in lex.ORG_WORDS):
+        return False
+    digits = any(c.isdigit() for c in ref.name)
+    return ref.type in {"", "Person"} and " ".join(words) not in lex.PLACES and not digits
+
+
+def _organised(scope: Scope, ref: Ref, low: str) -> bool:
+    """Whether a name may be an organisation's; "the Acme team" is a group within one."""
+    if ref.type in {"Person", "Place", "Product"} or low in lex.LANGUAGES or low in lex.PLACES:
+        return False
+    return not scope.is_group(ref.end) and not scope.is_group(ref.end + 1)
 
 
 # ----------------------------------------------------------------------------------- values

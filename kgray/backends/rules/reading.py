@@ -11,6 +11,7 @@ from kgray.backends.rules.clauses import Clause
 from kgray.backends.rules.dates import When
 from kgray.backends.rules.ledger import Ledger
 from kgray.backends.rules.objects import Objects
+from kgray.backends.rules.phrases import skipped
 from kgray.backends.rules.scope import Ref, Scope
 from kgray.ontology import Ontology, RelationType
 from kgray.records import ExtractedFact
@@ -156,10 +157,17 @@ def _own_dates(scope: Scope, clause: Clause) -> list[When]:
     begin = tokens[clause.start].start if clause.start < len(tokens) else 0
     end = tokens[clause.stop - 1].end if clause.stop else 0
     verb = tokens[clause.head].start
-    inside = [when for when in scope.whens if begin <= when.start < end]
+    inside = [when for when in scope.whens if begin <= when.start < end and _leads(scope, clause, when)]
     return [when for when in inside if when.start >= verb] + [when for when in inside if when.start < verb][
         ::-1
     ]
+
+
+def _leads(scope: Scope, clause: Clause, when: When) -> bool:
+    """Whether nothing but commas and adverbs stands between a date and the subject it precedes."""
+    subject = clause.subject.first
+    between = [i for i in range(subject) if scope.tokens[i].start >= when.end]
+    return all(scope.low(i) == "," or scope.when_at[i] or skipped(scope.tokens[i]) for i in between)
 
 
 def _follower(scope: Scope, at: int) -> Ref | None:

@@ -51,6 +51,7 @@ def find(scope: Scope, head: int, last: Subject | None) -> Subject | None:
     at = head - 1
     if at < 0:
         return None
+    at -= at > 0 and scope.low(at) == "." and scope.chunk_at[at - 1] is not None  # "Acme Corp. bought"
     low = scope.low(at)
     if scope.chunk_at[at]:
         return _named(scope, at)

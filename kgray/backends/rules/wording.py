@@ -23,7 +23,7 @@ _THIRD = {
     "'ve": " has",
     "do": "does",
 }
-_TRAILING = " ,;:.!?-–—\"'()[]"
+_TRAILING = " ,;:.!?-–—([{"
 _DANGLING = frozenset(
     {"and", "but", "as", "of", "in", "on", "at", "since", "then", "so", "with", "to", "by", "for", "from"}
 )

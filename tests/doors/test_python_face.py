@@ -1,0 +1,132 @@
+"""`kgray.open`: the verbs of the library, awaited or blocking, on a real folder."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+import kgray
+from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError
+from kgray.memory import Memory
+from kgray.records import Draft
+
+ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
+BETA = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Beta"}]
+
+
+async def test_the_verbs_are_awaited(tmp_path):
+    async with kgray.open(tmp_path / "d") as memory:
+        assert isinstance(memory, Memory)
+        report = await memory.add(ANN, kind="triples", group="g", at="2026-01-01", id="a", metadata={"n": 1})
+        assert (report.accepted, report.committed, report.refused) == (1, 1, 0)
+        await memory.add(BETA, kind="triples", group="g", at=datetime(2026, 3, 1, tzinfo=UTC), id="b")
+        for moment, text in (
+            ("2026-02-01", "Ann Lee WORKS AT Acme"),
+            (1_900_000_000, "Ann Lee WORKS AT Beta"),
+        ):
+            hits = await memory.search("Ann works", group="g", as_of=moment, scopes=["fact"])
+            assert [hit.text.casefold() for hit in hits] == [text.casefold()]
+        history = await memory.history("ann lee", group="g")
+        assert [fact.ended_by is not None for fact in history.facts] == [True, False]
+        then = history.facts[1].created_at - 1
+        known = kgray_time(then)
+        assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].target == "Acme"
+        assert (await memory.history("Ann Lee", group="g", known_at=known)).facts[0].invalid_at is None
+        assert "Beta" in (await memory.context("Ann", group="g")).text
+        assert (await memory.status())["g"].committed == 2
+        assert await memory.failures() == []
+        assert await memory.verify("g") == []
+        assert (await memory.remove(group="g", episodes=["b"]))["facts_reopened"] == 1
+        assert [fact.invalid_at for fact in (await memory.history("Ann Lee", group="g")).facts] == [None]
+
+
+def kgray_time(instant: int) -> datetime:
+    from kgray.times import to_datetime
+
+    return to_datetime(instant)
+
+
+def test_the_blocking_twin_has_the_same_verbs(tmp_path):
+    with kgray.open(tmp_path / "d") as memory:
+        rows = [
+            {"id": "a", "triples": ANN, "at": 0},
+            {"triples": []},
+            Draft(group="h", source="s", kind="triples", text="[]", reference_time=0),
+        ]
+        report = memory.add_many(rows, group="g")
+        assert (report.accepted, report.committed, report.refused) == (2, 2, 1)
+        assert report.refusals[0].as_dict() == {
+            "file": "<items>", "line": 2, "field": "triples", "reason": "the list of triples is empty",
+        }  # fmt: skip
+        first = memory.dump_hash(group="g")
+        assert memory.dump(group="g")
+        ids = {entity["name"]: entity["id"] for entity in dump_rows(memory, "entity")}
+        merged = memory.merge(ids["Ann Lee"], ids["Acme"], group="g")
+        memory.undo(merged["sequence"], group="g")
+        assert memory.dump_hash(group="g") == first
+
+
+def dump_rows(memory, kind: str) -> list[dict]:
+    import json
+
+    return [row for row in map(json.loads, memory.dump(group="g")) if row["type"] == kind]
+
+
+async def test_states_kept_between_verbs_see_what_other_processes_did(tmp_path):
+    """Two memories on one folder take turns: neither decides on what it remembers from before."""
+    async with kgray.open(tmp_path / "d") as one, kgray.open(tmp_path / "d") as two:
+        for number in range(6):
+            memory = (one, two)[number % 2]
+            row = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": f"Firm {number}"}]
+            await memory.add(row, kind="triples", group="g", at=number * 86_400, id=str(number))
+        assert await one.verify("g") == []
+        spans = (await two.history("Ann Lee", group="g")).facts
+    assert [(f.valid_at, f.invalid_at) for f in spans] == [
+        (day * 86_400_000_000, (day + 1) * 86_400_000_000 if day < 5 else None) for day in range(6)
+    ]
+
+
+async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp_path):
+    async with kgray.open(tmp_path / "d") as one, kgray.open(tmp_path / "d") as two:
+        await one.add(ANN, kind="triples", group="g", at=0, id="a")
+        await one.add(BETA, kind="triples", group="g", at=86_400, id="b")
+        known = kgray_time((await one.history("Ann Lee", group="g")).facts[1].created_at - 1)
+        assert await one.search("Acme", group="g", known_at=known)
+        await two.remove(group="g", episodes=["a"])
+        assert await one.search("Acme", group="g", known_at=known) == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "error"),
+    [
+        (lambda m: m.add("", group="g"), InputError),
+        (lambda m: m.add("x", group="no group"), InputError),
+        (lambda m: m.add("x", group="g", at="later"), InputError),
+        (lambda m: m.add("x", group="g", metadata={"text": "y"}), InputError),
+        (lambda m: m.add("x", group="g", metadata={"f": object()}), InputError),
+        (lambda m: m.search("x", group="a b"), InputError),
+        (lambda m: m.search("x", group="g", as_of="later"), InputError),
+        (lambda m: m.search("x", group="g", scopes=["community"]), NotBuilt),
+        (lambda m: m.history("nobody", group="g"), NotFound),
+        (lambda m: m.show("nobody", group="g"), NotFound),
+        (lambda m: m.remove(group="g"), InputError),
+        (lambda m: m.split("x", [], group="g"), InputError),
+        (lambda m: m.status(group="a b"), InputError),
+    ],
+)
+async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
+    async with kgray.open(tmp_path / "d") as memory:
+        with pytest.raises(error) as caught:
+            await verb(memory)
+        assert str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert issubclass(Ambiguous, kgray.errors.KgrayError)
+
+
+def test_settings_are_arguments_too(tmp_path):
+    with pytest.raises(NotBuilt):
+        kgray.open(tmp_path / "d", runtime_backend="ray")
+    with pytest.raises(SettingsError):
+        kgray.open(tmp_path / "d", runtime_backen="local")
+    assert not (tmp_path / "d").exists()

@@ -1,0 +1,267 @@
+"""Acceptance, order, failures, journal: R19 and R21-R24 on the real file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kgray.errors import InputError
+from kgray.ports import Commit, Failure, GroupCounts, Judged
+from kgray.records import (
+    Episode,
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    Operation,
+    Value,
+)
+from tests.graph.by_hand import draft, gone, metadata, remove, small, tell, told
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = small(tmp_path)
+    yield opened
+    opened.close()
+
+
+def statuses(answers):
+    """Return (status, sequence) of each answer."""
+    return [(answer.status, answer.sequence) for answer in answers]
+
+
+def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
+    """R19: the same id with the same content is a no-op that returns the first result."""
+    answers = store.accept([draft("a"), draft("b"), draft("a"), draft("a", group="h")], now=7)
+    assert statuses(answers) == [("accepted", 1), ("accepted", 2), ("duplicate", 1), ("accepted", 1)]
+    assert statuses(store.accept([draft("b"), draft("c")], now=8)) == [("duplicate", 2), ("accepted", 3)]
+    assert store.accept([], now=9) == []
+    assert store.groups() == ["g", "h"]
+    assert store.pending_groups() == ["g", "h"]
+    assert [store.pending_count("g"), store.pending_count("h"), store.pending_count("none")] == [3, 1, 0]
+    assert store.pending_count() == 4
+
+
+def test_an_episode_comes_back_as_it_was_given(store):
+    sent = draft("héllo \U0001f44d", source="chat", kind="message", speaker="Zoë", client_id="c/1",
+                 metadata=metadata(mood="fine"))  # fmt: skip
+    (answer,) = store.accept([sent], now=7)
+    expected = Episode(
+        group="g", sequence=1, id=sent.id, source="chat", kind="message", text="héllo \U0001f44d",
+        reference_time=5, content_sha256=sent.content_sha256, speaker="Zoë", client_id="c/1",
+        metadata=metadata(mood="fine"), state="accepted",
+    )  # fmt: skip
+    assert answer.id == sent.id
+    assert store.pending("g", 5) == [expected]
+
+
+def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
+    """R19: stored with the row; the id does not depend on it."""
+    untimed = draft("a", reference_time=None)
+    first = store.accept([untimed], now=70)[0]
+    assert (first.status, first.timed) == ("accepted", False)
+    again = store.accept([untimed], now=90)[0]
+    assert (again.status, again.sequence, again.timed) == ("duplicate", 1, True)
+    assert [row.reference_time for row in store.pending("g", 9)] == [70]
+
+
+def test_other_content_under_a_taken_id_names_both_hashes(store):
+    old, new = draft("a", client_id="c"), draft("b", client_id="c")
+    store.accept([old], now=1)
+    (answer,) = store.accept([new], now=2)
+    assert (answer.status, answer.sequence, answer.id) == ("conflict", 1, old.id)
+    assert old.content_sha256 in answer.reason
+    assert new.content_sha256 in answer.reason
+    assert store.pending_count("g") == 1
+    assert store.accept([draft("x")], now=3)[0].sequence == 2
+
+
+def test_replace_retracts_in_order_and_accepts_anew(store):
+    """R19, R25: the retraction takes a sequence, then the new row; here before the old one was ingested."""
+    old, new = draft("a", client_id="c"), draft("b", client_id="c")
+    answers = store.accept([old, new, new], now=1, replace=True)
+    assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
+    assert [row.sequence for row in store.pending("g", 9)] == [1, 2, 3]
+    assert store.pending("g", 9)[1] == Operation(group="g", sequence=2, kind="retract", episodes=(old.id,))
+    assert store.standing("g", [old.id, "none"]) == {old.id: new.content_sha256}
+    assert store.sequences("g", ids=["c"]) == [1, 3]
+
+
+def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
+    with store.writing():
+        store.accept([draft("a", client_id="c")], now=1)
+        store.fail("g", 1, Failure(kind="Refused", message="no"), now=2)
+        assert statuses(store.accept([draft("b", client_id="c")], now=3, replace=True)) == [("accepted", 3)]
+        assert store.retry("g", [], now=4) == 0
+
+
+@pytest.mark.parametrize(
+    "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
+)
+def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
+    """The order is that of acceptance: what comes after the request is not part of it."""
+    row = draft("a", client_id="c")
+    store.accept([row], now=1)
+    store.request(Operation(group="g", kind="remove", **named), now=2)
+    assert store.standing("g", [row.id]) == {}
+    assert statuses(store.accept([row, row], now=3)) == [("accepted", 3), ("duplicate", 3)]
+
+
+def test_the_same_content_after_a_removal_is_accepted_anew(store):
+    with store.writing():
+        first = tell(store, "Al", "one", client_id="c")
+        remove(store, [first], episodes=("c",))
+        assert statuses(store.accept([draft("Al says one", client_id="c")], now=9)) == [("accepted", 3)]
+
+
+def test_an_operation_goes_pending_done_or_refused(store):
+    asked = Operation(group="g", kind="merge", entities=("x", "y"))
+    with store.writing():
+        assert store.request(asked, now=1) == 1
+        assert store.request(replace(asked, kind="split", entities=("x",), surfaces=("S",)), now=1) == 2
+        assert store.result("g", 1) is None
+        assert store.pending("g", 1) == [replace(asked, sequence=1)]
+        done = replace(asked, sequence=1, moved=("k",), made="m")
+        store.apply(Commit(group="g", sequence=1, recorded_at=50, operation=done, result={"sequence": 1}))
+        store.refuse("g", 2, "no such surface", now=9)
+        store.refuse("g", 2, "again", now=99)
+    assert store.result("g", 1) == {"sequence": 1}
+    assert store.result("g", 2) == {"error": "no such surface"}
+    assert store.result("g", 3) is None
+    assert store.result("none", 1) is None
+    assert store.last_recorded("g") == 51  # R4: max(clock, last + 1)
+    records = store.records("g")
+    assert records.operations == [done]
+    assert records.recorded == {1: 50}
+    assert store.records("g", known_at=49).operations == []
+    assert store.pending_groups() == []
+
+
+def test_previous_context_follows_the_rule(store):
+    """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
+    said = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
+    store.accept([draft(str(n), reference_time=t, source=s) for n, (t, s) in enumerate(said, 1)], now=1)
+    rows = {row.sequence: row for row in store.pending("g", 9)}
+    assert [row.sequence for row in store.previous(rows[6], 9)] == [2, 4, 5, 1]
+    assert [row.sequence for row in store.previous(rows[6], 2)] == [5, 1]
+    assert [row.sequence for row in store.previous(rows[5], 9)] == [2, 4]
+    assert store.previous(rows[2], 9) == []
+    assert store.previous(rows[6], 0) == []
+
+
+def test_previous_context_leaves_out_what_was_withdrawn_before(store):
+    store.accept([draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
+    store.request(Operation(group="g", kind="retract", episodes=tuple("2345678")), now=1)
+    store.accept([draft("last")], now=1)
+    rows = {row.sequence: row for row in store.pending("g", 99)}
+    assert [row.sequence for row in store.previous(rows[10], 2)] == [1]
+    assert [row.sequence for row in store.previous(rows[8], 2)] == [6, 7]
+
+
+EXTRACTION = Extraction(
+    entities=(ExtractedEntity(name="Al", type="Person", span=(0, 2)), ExtractedEntity(name="B")),
+    facts=(
+        ExtractedFact(source=0, relation="R", text="t", target=1, valid_from=3, from_precision="day", inferred=True),
+        ExtractedFact(source=0, relation="R", text="u", kind="ended", value=Value("number", "1", "EUR"), valid_to=4),
+    ),
+    dropped=("one line",),
+    model="m",
+    prompts=("p",),
+    calls=2,
+    prompt_tokens=30,
+    completion_tokens=4,
+)  # fmt: skip
+
+
+def test_the_first_extraction_stays(store):
+    store.accept([draft("a")], now=1)
+    assert store.extraction("g", 1) is None
+    store.keep_extraction("g", 1, EXTRACTION)
+    store.keep_extraction("g", 1, Extraction())
+    store.keep_extraction("g", 7, Extraction())
+    assert store.extraction("g", 1) == EXTRACTION
+    assert store.extraction("g", 7) is None
+    assert [row.state for row in store.pending("g", 9)] == ["extracted"]
+    assert store.counts("g") == {
+        "g": GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)
+    }
+
+
+def test_the_first_answers_stay_and_uses_are_noted(store):
+    """R21: first write wins; a removal takes the answers that the removed sequence used."""
+    first, second = Judged(answers=({"duplicate_of": None},), calls=1), Judged(answers=({"duplicate_of": 0},))
+    with store.writing():
+        tell(store, "Al", "one")
+        tell(store, "Bo", "two")
+        assert store.recall("g", "k", 1) is None
+        assert store.remember("g", "k", 1, first) == ({"duplicate_of": None},)
+        assert store.remember("g", "k", 2, second) == ({"duplicate_of": None},)
+        assert store.remember("g", "mine", 1, second) == ({"duplicate_of": 0},)
+        assert store.recall("g", "mine", 2) == ({"duplicate_of": 0},)
+        assert store.remember("g", "other", 1, second) == ({"duplicate_of": 0},)
+        assert store.recall("h", "k", 1) is None
+        remove(store, [2], source="none")
+        assert [store.recall("g", key, 1) for key in ("k", "mine")] == [None, None]
+        assert store.recall("g", "other", 1) == ({"duplicate_of": 0},)
+        # What was asked for a removed sequence leaves no trace, but is answered.
+        assert store.remember("g", "late", 2, first) == ({"duplicate_of": None},)
+        assert store.recall("g", "late", 1) is None
+
+
+def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
+    """R24 and case j: the failed row stays as history, the new one has a new sequence."""
+    why = Failure(kind="InvalidAnswer", message="no JSON", raw="bad \ud800 output", attempts=3)
+    with store.writing():
+        store.accept([draft("a", client_id="c"), draft("b")], now=1)
+        store.fail("g", 1, why, now=100)
+        store.fail("g", 1, replace(why, message="again"), now=200)
+        (row,) = store.failures()
+        assert (row.episode.sequence, row.episode.state) == (1, "failed")
+        assert row.failure == replace(why, raw="bad ? output")
+        assert store.last_recorded("g") == 100
+        assert statuses(store.accept([draft("a", client_id="c")], now=1)) == [("duplicate", 1)]
+        assert store.failures("none") == []
+        assert store.retry("g", ["unknown"], now=1) == 0
+        assert store.retry(None, ["c"], now=1) == 1
+        assert store.failures() == []
+        assert [row.sequence for row in store.pending("g", 9)] == [2, 3]
+        assert store.counts()["g"] == GroupCounts(accepted=2)
+        assert [(row.sequence, row.state) for row in store.episode_rows("g", 100)] == [(1, "failed")]
+        assert list(store.episode_rows("g")) == []
+        assert store.last_recorded("g") == 101
+
+
+def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
+    with store.writing():
+        store.accept([draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
+        store.apply(told(1, "Al", "one", 10))
+        store.fail("g", 2, Failure(kind="Refused", message="no"), now=20)
+        asked = Operation(group="g", kind="retract", episodes=("1",))
+        sequence = store.request(asked, now=1)
+        store.apply(told(3, "Bo", "two", 25))
+        done = Commit(group="g", sequence=sequence, recorded_at=30, operation=asked, retired=(1,), derived=gone(1))
+        store.apply(done)
+        store.retry("g", [], now=40)
+    shown = {at: [row.sequence for row in store.episode_rows("g", at)] for at in (9, 10, 20, 29, 30, 39, 40, None)}
+    assert shown == {9: [], 10: [1], 20: [1, 2], 29: [1, 2, 3], 30: [2, 3], 39: [2, 3], 40: [3], None: [3]}
+    assert [head.sequence for head in store.records("g", 29).heads] == [1, 3]
+    assert [head.sequence for head in store.records("g").heads] == [3]
+    assert store.counts("g")["g"] == GroupCounts(accepted=1, committed=1, entities=1, facts=1)
+
+
+def test_a_name_that_is_no_group_is_refused(store):
+    with pytest.raises(InputError, match="no group name"):
+        store.accept([draft("fine"), draft("x", group="a b")], now=1)
+    assert store.groups() == []
+
+
+def test_reads_of_an_unknown_group_are_empty(store):
+    assert store.counts("none") == {"none": GroupCounts()}
+    assert store.counts() == {}
+    assert store.last_recorded("none") == 0
+    assert store.pending("none", 5) == []
+    assert list(store.episode_rows("none")) == []
+    assert store.sequences("none", everything=True) == []
+    assert store.records("none").heads == []
+    assert store.find("none", "x") == []
