@@ -192,7 +192,7 @@ def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults
 
 
 async def _print_changes(call: Call, memory: Memory, drafts: Iterator[Draft], faults: list[str]) -> int:
-    """Print the changes as they come; return how many. A text that the model refuses is a fault, not the end."""
+    """Print the changes as they come; return how many. A text that no model reads is a fault, not the end."""
     count = 0
     while True:
         try:
@@ -248,7 +248,8 @@ def _print_report(call: Call, report: Report, *, quiet: bool = False) -> int:
         shown = printing.counted(report.untimed, "episode")
         printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
     if report.stopped:
-        printing.note("stopped before the end; what was accepted is safe, run it again to go on")
+        why = f" ({report.reason})" if report.reason else ""
+        printing.note(f"stopped before the end{why}; what was accepted is safe, run it again to go on")
     elif (report.refused or report.failed) and not quiet:
         wrong = [f"{report.refused} refused"] if report.refused else []
         wrong += [f"{report.failed} failed (`kgray failures` says why)"] if report.failed else []

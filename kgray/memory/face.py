@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace as replaced
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from kgray.errors import Ambiguous, InputError, NotFound, Stopped
 from kgray.graph import Hit
 from kgray.ingest.loop import Loop, Parts
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.queueing import (
     Done,
     Intake,
@@ -30,19 +31,18 @@ from kgray.memory.queueing import (
     never,
     queued_at,
     refusals_of,
+    why,
 )
 from kgray.memory.reports import History, Report
 from kgray.memory.showing import matches
 from kgray.ports import FailedEpisode, GraphView, GroupCounts, SearchScope
-from kgray.records import GROUP_NAME, Draft, Episode, Operation, OperationKind
-from kgray.search import Context, Filters, Query
+from kgray.records import Draft, Episode, Operation, OperationKind
+from kgray.search import Context, Filters
 from kgray.search import context as build_context
 from kgray.search import search as find_hits
 from kgray.times import Instant
 
-Time = str | int | float | datetime
 _VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
-SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode")
 
 
 class Memory:
@@ -112,7 +112,7 @@ class Memory:
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
         done = await carry_out(self.store, self._loop, None, stop=stop, on_step=on_step)
-        return Report(committed=done.committed, failed=done.failed, stopped=done.stopped)
+        return Report(committed=done.committed, failed=done.failed, stopped=done.stopped, reason=done.reason)
 
     def check(self, items: Iterable[Item]) -> Report:
         """Return what accepting would refuse, conflicting ids included; accepts nothing."""
@@ -133,12 +133,10 @@ class Memory:
     ) -> Report:
         """Take failed episodes up again (all, or those with these ids, ours or the client's)."""
         if group is not None:
-            _checked_group(group)
+            checked_group(group)
         count = self.store.retry(group, episodes, now=times.now())
         report = await self.ingest(on_step=on_step, stop=stop)
-        return Report(
-            accepted=count, committed=report.committed, failed=report.failed, stopped=report.stopped
-        )
+        return replaced(report, accepted=count)
 
     # ------------------------------------------------------------------------------ reading
 
@@ -155,7 +153,7 @@ class Memory:
         filters: Filters | None = None,
     ) -> list[Hit]:
         """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now)."""
-        asked = _query(query, group, as_of, known_at, scopes, limit, recipe, filters)
+        asked = query_of(query, group, as_of, known_at, scopes, limit, recipe, filters)
         view = self._view_at(group, asked.known_at)
         return await find_hits(self.store, self.parts.embedder, asked, view=view)
 
@@ -170,7 +168,7 @@ class Memory:
         filters: Filters | None = None,
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`."""
-        asked = _query(query, group, as_of, known_at, SCOPES, 10, "hybrid", filters)
+        asked = query_of(query, group, as_of, known_at, SCOPES, 10, "hybrid", filters)
         view = self._view_at(group, asked.known_at)
         return await build_context(self.store, self.parts.embedder, asked, tokens=tokens, view=view)
 
@@ -179,9 +177,9 @@ class Memory:
 
         Raises NotFound, and Ambiguous where several entities bear the name.
         """
-        _checked_group(group)
+        checked_group(group)
         with self.store.reading():
-            view: GraphView = self._view_at(group, _instant(known_at, "known_at")) or self.store.view(group)
+            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or self.store.view(group)
             entity = view.entities([self._entity(group, name_or_id)])
             if not entity:
                 raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
@@ -196,7 +194,7 @@ class Memory:
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
-        _checked_group(group)
+        checked_group(group)
         with self.store.reading():
             found = self.store.find(group, identifier)
             if not found:
@@ -207,8 +205,8 @@ class Memory:
 
     async def dump(self, *, group: str, known_at: Time | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
-        _checked_group(group)
-        moment = _instant(known_at, "known_at")
+        checked_group(group)
+        moment = instant_of(known_at, "known_at")
         with self.store.reading():
             return dumping.lines(
                 dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
@@ -216,8 +214,8 @@ class Memory:
 
     async def dump_hash(self, *, group: str, known_at: Time | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
-        _checked_group(group)
-        moment = _instant(known_at, "known_at")
+        checked_group(group)
+        moment = instant_of(known_at, "known_at")
         with self.store.reading():
             return dumping.digest(
                 dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
@@ -226,7 +224,7 @@ class Memory:
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group."""
         if group is not None:
-            _checked_group(group)
+            checked_group(group)
         return self.store.counts(group)
 
     async def groups(self) -> dict[str, GroupCounts]:
@@ -236,12 +234,12 @@ class Memory:
     async def failures(self, *, group: str | None = None) -> list[FailedEpisode]:
         """Return the failed episodes with their reasons."""
         if group is not None:
-            _checked_group(group)
+            checked_group(group)
         return self.store.failures(group)
 
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
-        _checked_group(group)
+        checked_group(group)
         with self.store.reading():
             view, stored, counts = (
                 self._derived(group, None),
@@ -325,10 +323,10 @@ class Memory:
         return done
 
     async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
-        _checked_group(group)
-        await carry_out(self.store, self._loop, {}, stop=stop)
-        if stop():
-            raise Stopped(f"stopped before the {kind} was asked for; nothing of it was done: run it again")
+        checked_group(group)
+        done = await carry_out(self.store, self._loop, {}, stop=stop)
+        if done.stopped or stop():
+            raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
         operation = Operation(group=group, kind=kind, **what)
         for entity in operation.entities:
             if not any(found == "entity" for found, _ in self.store.find(group, entity)):
@@ -336,11 +334,11 @@ class Memory:
         if kind in ("retract", "remove") and not self._touches(operation):
             return {}
         sequence = self.store.request(operation, now=times.now())
-        await carry_out(self.store, self._loop, queued_at(group, [sequence]), stop=stop)
+        done = await carry_out(self.store, self._loop, queued_at(group, [sequence]), stop=stop)
         result = self.store.result(group, sequence)
         if result is None:
             raise Stopped(
-                f"stopped before {kind} {sequence} was carried out; it is kept: run `kgray add` to go on"
+                f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it"
             )
         if "error" in result:
             raise InputError(str(result["error"]))
@@ -446,44 +444,3 @@ class Blocking:
             return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
 
         return run
-
-
-# ---------------------------------------------------------------------------------- arguments
-
-
-def _checked_group(group: str) -> None:
-    if not GROUP_NAME.fullmatch(group):
-        raise InputError(
-            f"group {group[:80]!r} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
-        )
-
-
-def _instant(value: Time | None, field: str) -> Instant | None:
-    if value is None:
-        return None
-    try:
-        return times.parse(value)[0]
-    except ValueError as error:
-        raise InputError(f"{field}: {error}", field=field) from None
-
-
-def _query(
-    text: str,
-    group: str,
-    as_of: Time | None,
-    known_at: Time | None,
-    scopes: Sequence[SearchScope],
-    limit: int,
-    recipe: str,
-    filters: Filters | None,
-) -> Query:
-    return Query(
-        text=text,
-        group=group,
-        as_of=_instant(as_of, "as_of"),
-        known_at=_instant(known_at, "known_at"),
-        scopes=tuple(scopes),
-        limit=limit,
-        recipe=recipe,
-        filters=filters or Filters(),
-    )

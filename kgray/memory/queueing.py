@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kgray import times
-from kgray.errors import Locked
+from kgray.errors import Locked, Unavailable
 from kgray.ingest.loop import Loop
 from kgray.intake import Refusal, Submitted
 from kgray.memory.reports import Report
@@ -41,11 +41,17 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What was carried out. stopped: a signal came first."""
+    """What was carried out. stopped: a signal came first, or an outage, which `reason` tells."""
 
     committed: int = 0
     failed: int = 0
     stopped: bool = False
+    reason: str = ""
+
+
+def why(done: Done) -> str:
+    """Return the reason for a message, in brackets; "" where there is none."""
+    return f" ({done.reason})" if done.reason else ""
 
 
 class Intake:
@@ -108,6 +114,7 @@ class Intake:
             committed=done.committed,
             failed=done.failed,
             stopped=done.stopped,
+            reason=done.reason,
             refusals=tuple(self._refusals),
         )
 
@@ -174,27 +181,40 @@ async def carry_out(
     """Carry out all that is pending; where another process ingests, wait until `queued` is.
 
     queued None: all that is pending now. Should the other process end first, this one goes on.
-    Raises Unavailable where a model is out of reach.
     """
     waited: Mapping[str, Queued] | None = None
     while True:
         try:
             with store.writing():
                 before = _done_elsewhere(store, waited or {})
-                totals = await loop.run(stop=stop, on_step=on_step)
+                return await _run(store, loop, before, stop, on_step)
         except Locked:
             if waited is None:
                 waited = _all_pending(store) if queued is None else queued
-            if stop() or not _waiting(store, waited):
+            left = _waiting(store, waited)
+            if stop() or not left:
                 done = _done_elsewhere(store, waited)
-                return Done(committed=done.committed, failed=done.failed, stopped=stop())
+                return Done(committed=done.committed, failed=done.failed, stopped=left)
             await asyncio.sleep(_PAUSE_S)
-        else:
-            return Done(
-                committed=before.committed + totals.committed,
-                failed=before.failed + totals.failed,
-                stopped=stop() and store.pending_count() > 0,
-            )
+
+
+async def _run(store: Store, loop: Loop, before: Done, stop: Stop, on_step: OnStep) -> Done:
+    """Run the loop and count; what another process has done stands in `before`."""
+    committed, failed = before.committed, before.failed
+
+    def counted(group: str, sequence: int, outcome: str) -> None:
+        nonlocal committed, failed
+        committed += outcome == "committed"
+        failed += outcome == "failed"
+        on_step(group, sequence, outcome)
+
+    reason = ""
+    try:
+        await loop.run(stop=stop, on_step=counted)
+        stopped = stop() and store.pending_count() > 0
+    except Unavailable as error:
+        stopped, reason = True, str(error)
+    return Done(committed=committed, failed=failed, stopped=stopped, reason=reason)
 
 
 def _first_pending(store: Store, group: str) -> int | None:

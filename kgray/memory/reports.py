@@ -18,7 +18,8 @@ class Report:
     committed, failed   of all that was pending in the store, earlier leftovers included
     retracted           episodes that a replaced text file no longer holds
     untimed             accepted without a reference time: acceptance gave them one (R19)
-    stopped             a signal ended the run; what was accepted is safe
+    stopped             a signal, or a model out of reach beyond its patience (then `reason` says so), ended
+                        the run; what was accepted is safe, and the next run goes on
     """
 
     accepted: int = 0
@@ -28,6 +29,7 @@ class Report:
     retracted: int = 0
     untimed: int = 0
     stopped: bool = False
+    reason: str = ""
     refusals: tuple[Refusal, ...] = ()
 
     @property

@@ -58,7 +58,9 @@ def forget(connection: apsw.Connection, no: int, sequence: int) -> None:
     connection.execute(sql.FORGET_ANSWERS, (no, sequence))
     connection.execute(sql.FORGET_USES, (no,))
     connection.execute(sql.COUNT_REMOVAL, (no,))
-    if one(connection, sql.PENDING_COUNT, (no,))[0] <= 1:  # the removal itself, which ends in this transaction
+    if (
+        one(connection, sql.PENDING_COUNT, (no,))[0] <= 1
+    ):  # the removal itself, which ends in this transaction
         connection.execute(sql.UNNAME_GROUP, (no,))
     connection.execute(sql.MARK_ERASED)
 
@@ -99,9 +101,7 @@ def _drop_vector(connection: apsw.Connection, no: int, kind: str, owner: str, te
     return len(connection.execute(sql.DROP_VECTOR, values).fetchall())
 
 
-def _at(
-    connection: apsw.Connection, statement: str, no: int, places: Iterable[Place], *before: int
-) -> None:
+def _at(connection: apsw.Connection, statement: str, no: int, places: Iterable[Place], *before: int) -> None:
     values: Sequence[tuple[int, ...]] = [(*before, no, *place) for place in sorted(set(places))]
     if values:
         connection.executemany(statement, values)

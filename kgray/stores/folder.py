@@ -42,9 +42,7 @@ def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patien
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
     """Return a connection for rows of ours: WAL, erased bytes zeroed, waiting its turn."""
-    connection = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256
-    )
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
     connection.set_busy_timeout(int(patience_s * 1000))
     for name, value in (
         ("secure_delete", "ON"),

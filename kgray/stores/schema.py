@@ -16,9 +16,9 @@ APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 
 # A vector of 1024 float32 and its names need 4.3 KB. Pages of 4 KB hold it as about 500 bytes in
-# the leaf (names and sign bits, which scans read) and one full overflow page: 4.7 KB in all; pages
-# of 8 KB hold one vector each (8.2 KB), of 16 KB three (5.5 KB), of 32 KB seven (4.7 KB, and every
-# small change rewrites 32 KB).
+# the leaf (names and sign bits, which scans read) and one full overflow page: 4.6 KB in all, measured;
+# pages of 8 KB hold one vector each (8.2 KB), of 16 KB three (5.5 KB), of 32 KB seven (4.7 KB, and
+# every small change rewrites 32 KB).
 PAGE_BYTES = 4096
 
 _FIRST = """

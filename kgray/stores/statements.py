@@ -134,9 +134,7 @@ ANSWERS = "SELECT body FROM answers WHERE no = ?1 AND request = ?2"
 USE_ANSWERS = "INSERT OR IGNORE INTO answer_uses VALUES (?, ?, ?)"
 ANSWERS_USED = "SELECT 1 FROM answer_uses WHERE no = ?1 AND sequence = ?2 AND request = ?3"
 
-COUNT_STATES = (
-    "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
-)
+COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
 COUNT_DERIVED = (
     "SELECT (SELECT count(*) FROM entities WHERE no = ?1), (SELECT count(*) FROM facts WHERE no = ?1)"
 )
@@ -152,9 +150,7 @@ COUNT_CALLS = (
 # A place that is there already is an error of the caller, not a repetition: `apply` knows those.
 NEW_BIRTH = "INSERT OR IGNORE INTO births VALUES (?, ?, ?, ?)"
 NEW_MENTION = "INSERT INTO mentions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_EVIDENCE = (
-    "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+NEW_EVIDENCE = "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NEW_RULING = "INSERT INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 NEW_VERDICT = "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 # (first key, last key): the last key in use of a range; NULL where none is.
@@ -168,9 +164,7 @@ USE_NAME = (
     "DO UPDATE SET uses = uses + excluded.uses RETURNING key"
 )
 NEW_VECTOR = "INSERT INTO vectors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING key"
-VECTOR_OF = (
-    "SELECT key, vector FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ?"
-)
+VECTOR_OF = "SELECT key, vector FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ?"
 INDEX_EVIDENCE = "INSERT INTO evidence_words (rowid, words) VALUES (?, ?)"
 INDEX_NAME = "INSERT INTO name_words (rowid, words) VALUES (?, ?)"
 INDEX_EPISODE = "INSERT OR REPLACE INTO episode_words (rowid, words) VALUES (?, ?)"
@@ -211,9 +205,7 @@ UNUSE_NAME = (
 )
 DROP_NAME = "DELETE FROM names WHERE key = ?"
 UNINDEX_NAME = "DELETE FROM name_words WHERE rowid = ?"
-DROP_VECTOR = (
-    "DELETE FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ? RETURNING key"
-)
+DROP_VECTOR = "DELETE FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ? RETURNING key"
 DROP_VECTOR_KEY = "DELETE FROM vectors WHERE key = ?"
 UNINDEX_EPISODE = "DELETE FROM episode_words WHERE rowid = ?"
 DROP_EPISODE = "DELETE FROM episodes WHERE key = ?"
@@ -319,8 +311,7 @@ BITS = "SELECT key, bits FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 VECTORS = "SELECT key, vector FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 # (keys as JSON): any order.
 VECTORS_AT = (
-    "SELECT vectors.key, vector FROM json_each(?1) AS asked "
-    "CROSS JOIN vectors ON vectors.key = asked.value"
+    "SELECT vectors.key, vector FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
 )
 OWNERS_AT = (
     "SELECT vectors.key, owner FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"

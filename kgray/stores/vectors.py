@@ -1,4 +1,4 @@
-"""Exact cosine over a group's vectors, and what is kept in memory for it.
+"""Cosine over a group's vectors, exact in every score, and what is kept in memory for it.
 
 Small sets are one float32 matrix. Past EXACT_ROWS the sign bits of all rows are kept (128 bytes a
 row at 1024 dimensions), hamming distance picks the candidates, and their float32 vectors, read
@@ -22,9 +22,11 @@ from kgray.stores.rows import array
 KIND_NUMBERS = {"name": 0, "statement": 1, "episode": 2}
 _KIND_SHIFT = SHIFT - 2
 EXACT_ROWS = 2_000
-# Candidates that are re-scored: see tests/graph/test_store_vectors.py for the recall this gives.
+# Candidates that are re-scored. Of the true 20 best of 100,000 x 1024 they hold 0.965 where vectors
+# form 5,000 clusters (800: 0.975, 200: 0.953), and 0.39 of vectors of random directions, where the
+# 20th and the 400th best differ by chance. 400 take 3 ms to read.
 CANDIDATES = 400
-CANDIDATES_A_HIT = 20
+CANDIDATES_A_HIT = 10
 _BLOCK = 16_384  # rows a step: the distances of a block stay in the processor's cache
 
 Bits = NDArray[np.uint64]

@@ -253,7 +253,10 @@ def test_a_model_out_of_reach_beyond_its_patience_exits_75_and_keeps_what_was_ac
     kgray.script({"episode": "m1", "error": "unavailable"})
     kgray.env["KGRAY_MODEL_PATIENCE_S"] = "1"
     file = kgray.write("a.jsonl", {"id": "m1", "at": 0, "group": "g", "text": "Hello"})
-    assert kgray("add", file).code == 75
+    answer = kgray("add", file, "--json")
+    assert (answer.code, counts(answer.json)) == (75, (1, 0, 0, 0, 0))
+    assert "run it again" in answer.err
+    assert kgray("retract", "--group", "g", "--episode", "m1", "--yes").code == 75
     assert kgray("status", "--json").json["groups"]["g"]["accepted"] == 1
     kgray.script({"episode": "m1", "extraction": {"entities": [], "facts": []}})
     assert kgray("add", file).code == 0

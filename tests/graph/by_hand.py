@@ -35,7 +35,14 @@ def pointing(*hot: int, width: int = WIDTH) -> Vector:
 
 
 def told(
-    sequence: int, name: str, value: str, at: int, *, group: str = "g", episode: str = "", relation: str = "SAYS"
+    sequence: int,
+    name: str,
+    value: str,
+    at: int,
+    *,
+    group: str = "g",
+    episode: str = "",
+    relation: str = "SAYS",
 ) -> Commit:
     """Return the commit of an episode that mentions one entity and says one value of it."""
     entity, statement, fact = f"E{sequence}", f"S{sequence}", f"F{sequence}"

@@ -36,7 +36,9 @@ def everything(store):
 def test_a_commit_is_read_back_whole(store):
     commit = replace(
         told(1, "Al", "one", 100, episode="ep"),
-        rulings=(Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single", judge="j"),),
+        rulings=(
+            Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single", judge="j"),
+        ),
         verdicts=(Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why"),),
     )
     (accepted,) = store.accept([draft("Al says one")], now=1)
@@ -82,7 +84,8 @@ def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
     store.accept([draft("Al says one")], now=1)
     before = everything(store)
     store._db._writer.execute(
-        "CREATE TEMP TRIGGER broken BEFORE UPDATE OF state ON main.episodes BEGIN SELECT raise(ABORT, 'x'); END"
+        "CREATE TEMP TRIGGER broken BEFORE UPDATE OF state ON main.episodes "
+        "BEGIN SELECT raise(ABORT, 'x'); END"
     )
     with store.writing():
         with pytest.raises(apsw.ConstraintError):
@@ -163,16 +166,16 @@ def test_one_holder_of_the_lock_in_a_process_too(store, tmp_path):
 def fact(id_, source, target, created, valid=None, invalid=None, statement=None):
     """Return a derived fact between two entities."""
     return Fact(
-        id=id_, statement=statement or "S" + id_, source=source, relation="KNOWS", text=id_, created_at=created,
-        target=target, valid_at=valid, invalid_at=invalid,
+        id=id_, statement=statement or "S" + id_, source=source, relation="KNOWS", text=id_,
+        created_at=created, target=target, valid_at=valid, invalid_at=invalid,
     )  # fmt: skip
 
 
 def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store):
     store.accept([draft("a")], now=1)
     facts = (
-        fact("a", "X", "Y", 10, 0, 50), fact("b", "Y", "X", 20, 50), fact("c", "X", "Z", 20), fact("d", "Z", "Y", 5),
-        fact("zero", "X", "Y", 30, 7, 7),
+        fact("a", "X", "Y", 10, 0, 50), fact("b", "Y", "X", 20, 50), fact("c", "X", "Z", 20),
+        fact("d", "Z", "Y", 5), fact("zero", "X", "Y", 30, 7, 7),
     )  # fmt: skip
     entities = tuple(Entity(id=i, name=i, born=(1, n)) for n, i in enumerate("XYZ"))
     with store.writing():
@@ -228,7 +231,9 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
 def test_retracted_rulings_are_seen_before_only(store):
     with store.writing():
         store.accept([draft("a", client_id="c")], now=1)
-        ruling = Ruling(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many", judge="j", reason="w")
+        ruling = Ruling(
+            sequence=1, ordinal=0, name="R", aspect="cardinality", value="many", judge="j", reason="w"
+        )
         verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
         store.apply(Commit(group="g", sequence=1, recorded_at=10, rulings=(ruling,), verdicts=(verdict,)))
         asked = Operation(group="g", kind="retract", episodes=("c",))

@@ -162,8 +162,12 @@ def test_previous_context_leaves_out_what_was_withdrawn_before(store):
 EXTRACTION = Extraction(
     entities=(ExtractedEntity(name="Al", type="Person", span=(0, 2)), ExtractedEntity(name="B")),
     facts=(
-        ExtractedFact(source=0, relation="R", text="t", target=1, valid_from=3, from_precision="day", inferred=True),
-        ExtractedFact(source=0, relation="R", text="u", kind="ended", value=Value("number", "1", "EUR"), valid_to=4),
+        ExtractedFact(
+            source=0, relation="R", text="t", target=1, valid_from=3, from_precision="day", inferred=True
+        ),
+        ExtractedFact(
+            source=0, relation="R", text="u", kind="ended", value=Value("number", "1", "EUR"), valid_to=4
+        ),
     ),
     dropped=("one line",),
     model="m",
@@ -240,10 +244,14 @@ def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
         asked = Operation(group="g", kind="retract", episodes=("1",))
         sequence = store.request(asked, now=1)
         store.apply(told(3, "Bo", "two", 25))
-        done = Commit(group="g", sequence=sequence, recorded_at=30, operation=asked, retired=(1,), derived=gone(1))
+        done = Commit(
+            group="g", sequence=sequence, recorded_at=30, operation=asked, retired=(1,), derived=gone(1)
+        )
         store.apply(done)
         store.retry("g", [], now=40)
-    shown = {at: [row.sequence for row in store.episode_rows("g", at)] for at in (9, 10, 20, 29, 30, 39, 40, None)}
+    shown = {
+        at: [row.sequence for row in store.episode_rows("g", at)] for at in (9, 10, 20, 29, 30, 39, 40, None)
+    }
     assert shown == {9: [], 10: [1], 20: [1, 2], 29: [1, 2, 3], 30: [2, 3], 39: [2, 3], 40: [3], None: [3]}
     assert [head.sequence for head in store.records("g", 29).heads] == [1, 3]
     assert [head.sequence for head in store.records("g").heads] == [3]

@@ -1,0 +1,117 @@
+"""Several processes on one folder, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kgray.errors import Locked
+from kgray.stores import schema
+from tests.graph.by_hand import small
+
+ROOT = Path(__file__).parents[2]
+APPEND = """
+import sys
+from pathlib import Path
+from tests.graph.by_hand import draft, small
+store = small(Path(sys.argv[1]))
+for n in range(int(sys.argv[3])):
+    answers = store.accept([draft(f"{sys.argv[2]} {n} {part}") for part in range(3)], now=1)
+    print(*(answer.sequence for answer in answers), flush=True)
+"""
+INGEST = """
+import sys
+from pathlib import Path
+from tests.graph.by_hand import small, tell
+store = small(Path(sys.argv[1]))
+with store.writing():
+    print("holding", flush=True)
+    n = store.counts("g")["g"].committed
+    while True:
+        n += 1
+        print(tell(store, f"name{n}", f"value{n}"), flush=True)
+"""
+
+
+def started(code, folder, *arguments):
+    """Start a process of ours on the folder."""
+    command = [sys.executable, "-c", code, str(folder), *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def lines(process):
+    """Return the whole lines that a process wrote."""
+    text = process.communicate(timeout=60)[0]
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def test_processes_that_append_at_once_share_one_order(tmp_path):
+    """R19: one sequence a group, without a gap, and each process in its own order; from nothing on."""
+    first, second = started(APPEND, tmp_path, "a", "40"), started(APPEND, tmp_path, "b", "40")
+    written = [lines(first), lines(second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    taken = [[int(n) for line in part for n in line.split()] for part in written]
+    assert [len(part) for part in taken] == [120, 120]
+    assert all(part == sorted(part) for part in taken)
+    assert sorted(taken[0] + taken[1]) == list(range(1, 241))
+    store = small(tmp_path)
+    assert [row.sequence for row in store.pending("g", 999)] == list(range(1, 241))
+    store.close()
+
+
+def test_what_a_killed_appender_acknowledged_is_there(tmp_path):
+    """Promise 2: durable before it is acknowledged, and a batch is there whole or not at all."""
+    dice = random.Random(3)
+    acknowledged: set[int] = set()
+    for turn in range(4):
+        process = started(APPEND, tmp_path, f"turn{turn}", "100000")
+        process.stdout.readline()
+        time.sleep(dice.uniform(0.02, 0.2))
+        process.send_signal(signal.SIGKILL)
+        acknowledged |= {int(n) for line in lines(process) for n in line.split()}
+    store = small(tmp_path)
+    there = [row.sequence for row in store.pending("g", 10**6)]
+    assert acknowledged <= set(there)
+    assert there == list(range(1, len(there) + 1))
+    assert len(there) % 3 == 0
+    store.close()
+
+
+def test_a_killed_ingest_leaves_whole_commits_and_a_free_lock(tmp_path):
+    """R23: after a crash at any instant an episode is wholly there or not at all."""
+    dice = random.Random(4)
+    for _ in range(4):
+        process = started(INGEST, tmp_path)
+        assert process.stdout.readline() == "holding\n"
+        process.stdout.readline()
+        other = small(tmp_path)
+        with pytest.raises(Locked, match=rf"process {process.pid} on .* is ingesting"), other.writing():
+            pass
+        time.sleep(dice.uniform(0.02, 0.2))
+        process.send_signal(signal.SIGKILL)
+        acknowledged = [int(line) for line in lines(process)]
+        with other.writing():
+            counted = other.counts("g")["g"]
+            records, view = other.records("g"), other.view("g")
+            committed = [head.sequence for head in records.heads]
+            assert counted.committed == counted.facts == counted.entities == len(committed)
+            assert set(acknowledged) <= set(committed)
+            assert [m.sequence for m in records.mentions] == committed
+            assert [e.sequence for e in records.evidence] == committed
+            assert len(view.facts_of([e.statement for e in records.evidence], None)) == len(committed)
+            assert len(other.lexical("g", "fact", "says", 10**6)) == len(committed)
+            assert len(list(other.name_vectors("g"))) == len(committed)
+        other.close()
+    check = apsw.Connection(str(tmp_path / schema.FILE))
+    assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    check.close()

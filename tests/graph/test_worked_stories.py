@@ -1,0 +1,211 @@
+"""The worked cases of semantics section 7 that are more than one slot's history: g-k, n, u, w-z."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from kgray import times
+from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.records import Draft
+from tests.graph.engine import GROUP, Engine, day, in_group, iso, reading, triples, works
+
+
+def scripted(tmp_path: Path, *entries: dict[str, Any]) -> Engine:
+    """Return an engine whose reader answers from a script."""
+    script = tmp_path / "script.jsonl"
+    script.write_text("".join(json.dumps(e) + "\n" for e in entries))
+    engine = Engine(tmp_path / "data", judge=ScriptedJudge(script))
+    engine.parts = replace(engine.parts, extractor=ScriptedExtractor(script))
+    engine.loop = type(engine.loop)(engine.parts)
+    return engine
+
+
+def message(client_id: str, at: float, text: str, *, group: str = GROUP, source: str = "default") -> Draft:
+    """Return a text draft."""
+    return Draft(
+        group=group, source=source, kind="text", text=text, reference_time=day(at), client_id=client_id
+    )
+
+
+def extraction(client_id: str, entities: list[str], *facts: dict[str, Any]) -> dict[str, Any]:
+    """Return a script's line for an episode."""
+    listed = [{"name": e} for e in entities]
+    return {"episode": client_id, "extraction": {"entities": listed, "facts": list(facts)}}
+
+
+def test_g_at_equal_instants_the_later_sequence_holds(tmp_path: Path) -> None:
+    """g: the other keeps [0,0); arrival decides, so there is no reversed order."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, works("Acme")), triples(0, works("Beta")))
+    assert engine.spans() == {"Acme": [(0, 0)], "Beta": [(0, None)]}
+    engine.check()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
+def test_h_removing_the_successor_reopens_the_first(tmp_path: Path, order: tuple[int, int]) -> None:
+    """h: removed or retracted; after a retraction `known_at` before it still gives a."""
+    said = [triples(0, works("Acme"), client_id="a"), triples(60, works("Beta"), client_id="b")]
+    for kind in ("remove", "retract"):
+        engine = Engine(tmp_path / kind)
+        engine.add(*(said[i] for i in order))
+        before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+        result = engine.ask(kind, episodes=("b",))
+        counts = {"episodes": 1, "statements": 1, "facts_closed": 1, "facts_reopened": 1, "entities": 1}
+        assert result == counts
+        assert engine.spans() == {"Acme": [(0, None)]}
+        assert (engine.dump(before) == dumped) is (kind == "retract")
+        engine.check()
+
+
+def test_i_the_same_episode_three_times_is_one(tmp_path: Path) -> None:
+    """i: 1 episode, 2 mentions, 1 fact."""
+    engine = Engine(tmp_path)
+    for _ in range(3):
+        engine.add(triples(0, works("Acme")))
+    kinds = [json.loads(line)["type"] for line in engine.dump()]
+    assert (kinds.count("episode"), kinds.count("mention"), kinds.count("fact")) == (1, 2, 1)
+
+
+def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(tmp_path: Path) -> None:
+    """j: 2 committed, 1 failed with its reason; the retry equals the plain loop over the final sequences."""
+    fact = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at {}"}
+    lines = [
+        extraction(c, ["Alice", name], fact | {"fact": fact["fact"].format(name)})  # type: ignore[attr-defined]
+        for c, name in (("a", "Acme"), ("b", "Beta"), ("c", "Gama"))
+    ]
+    engine = scripted(tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
+    drafts = [message(c, at, f"text {c}") for c, at in (("a", 0), ("b", 60), ("c", 90))]
+    engine.add(*drafts)
+    counts = engine.store.counts(GROUP)[GROUP]
+    assert (counts.committed, counts.failed) == (2, 1)
+    [failed] = engine.store.failures(GROUP)
+    assert (failed.episode.client_id, failed.failure.kind, failed.failure.attempts) == ("b", "Refused", 1)
+    assert engine.spans() == {"Acme": [(0, 90)], "Gama": [(90, None)]}
+    before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+
+    assert engine.store.retry(GROUP, (), now=times.now()) == 1
+    engine.run()
+
+    assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, 90)], "Gama": [(90, None)]}
+    assert [e.sequence for e in engine.store.episode_rows(GROUP)] == [1, 3, 4]
+    assert engine.dump(before) == dumped
+    engine.check()
+
+
+def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path) -> None:
+    """k, R23: nothing of the commit is there; running again completes it."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, works("Acme")))
+    dumped = engine.dump()
+    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
+        other.execute(
+            "CREATE TRIGGER broken BEFORE UPDATE OF state ON episodes WHEN new.state = 2 "
+            "BEGIN SELECT RAISE(ABORT, 'the disk gave way'); END"
+        )
+    engine.accept(triples(60, works("Beta")))
+    with pytest.raises(apsw.ConstraintError, match="the disk gave way"):
+        engine.run()
+    assert engine.dump() == dumped
+    with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
+        other.execute("DROP TRIGGER broken")
+    engine.run()
+    assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, None)]}
+    engine.check()
+
+
+def test_n_what_was_known_before_beta_was_recorded(tmp_path: Path) -> None:
+    """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, works("Acme")))
+    before = engine.store.last_recorded(GROUP)
+    engine.add(triples(60, works("Beta")))
+    then, now = engine.view(before), engine.view()
+    today = day(100)
+    assert [f.text for f in then.all_facts() if f.holds_at(today)] == ["Alice works at Acme"]
+    assert [f.text for f in now.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
+
+
+def test_u_one_episode_tells_the_old_and_the_new(tmp_path: Path) -> None:
+    """u: "I have been at Acme since 18, now I am at Beta" (25), in this order."""
+    engine = Engine(tmp_path)
+    engine.add(triples(25, works("Acme", valid_at=iso(18)), works("Beta")))
+    assert engine.spans() == {"Acme": [(18, 25)], "Beta": [(25, None)]}
+
+
+def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(tmp_path: Path) -> None:
+    """w: two entities; no shared node, no shared fact, no hit across."""
+    engine = Engine(tmp_path)
+    fact = {"target": "Finance", "relation": "PART_OF", "fact": "The report is part of Finance"}
+    reports = [
+        reading(at, [], [fact | {"source": name}], client_id=name)
+        for at, name in ((0, "Annual report 2024"), (1, "Annual report 2025"))
+    ]
+    engine.add(*reports)
+    names = [e.name for e in engine.view().all_entities()]
+    assert sorted(names) == ["Annual report 2024", "Annual report 2025", "Finance"]
+
+    engine.add(*(in_group(r, "other") for r in reports))
+    ids = {e.id for e in engine.view().all_entities()}
+    others = {e.id for e in engine.view(group="other").all_entities()}
+    facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
+    assert (ids & others, facts & other_facts) == (set(), set())
+    found = engine.store.lexical("other", "entity", "annual report", 50)
+    assert {e.id for e in engine.store.view("other").entities([str(i) for i in found])} <= others
+    assert engine.store.view(GROUP).entities(sorted(others)) == []
+    assert engine.store.view(GROUP).facts(sorted(other_facts)) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
+def test_x_three_names_said_to_be_one_then_split(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """x: one entity with aliases; then the earlier state."""
+    engine = Engine(tmp_path)
+    said = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
+    for number in order:
+        name, drink = said[number]
+        engine.add(triples(number, {"source": name, "relation": "LIKES", "target": drink}))
+    dumped = engine.dump()
+    ids = {e.name: e.id for e in engine.view().all_entities()}
+    engine.ask("merge", entities=(ids["Bob Smith"], ids["Robert Smith"]))
+    shown = engine.ask("merge", entities=(ids["Bob Smith"], ids["B. Smith"]))["entity"]
+    [one] = [e for e in engine.view().all_entities() if e.id == shown]
+    assert {one.name, *one.aliases} == {"Bob Smith", "Robert Smith", "B. Smith"}
+    assert one.id == ids[said[order[0]][0]]
+    assert len(engine.view().graph.by_ends) == 3
+    engine.check()
+    for name in [said[i][0] for i in order[1:]]:
+        engine.ask("split", entities=(shown,), surfaces=(name,))
+        engine.check()
+    assert [line for line in engine.dump() if '"type":"merge"' not in line] == dumped
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
+def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, int]) -> None:
+    """y: both likes hold; a price ends the one before, and no entity is named "100"."""
+    likes = [triples(a, {"source": "Alice", "relation": "LIKES", "target": t}) for a, t in ((0, "coffee"), (1, "tea"))]
+    costs = [triples(a, {"source": "Lamp", "relation": "COSTS", "target": v}) for a, v in ((0, 100), (60, 80))]
+    engine = Engine(tmp_path)
+    engine.add(*(likes[i] for i in order), *(costs[i] for i in order))
+    assert engine.spans("LIKES") == {"coffee": [(0, None)], "tea": [(1, None)]}
+    assert engine.spans("COSTS") == {"100": [(0, 60)], "80": [(60, None)]}
+    assert sorted(e.name for e in engine.view().all_entities()) == ["Alice", "Lamp", "coffee", "tea"]
+    engine.check()
+
+
+@pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
+def test_z_the_previous_context_of_a_late_message(tmp_path: Path, late_first: bool) -> None:
+    """z, R22: only those said no later than it, of the same group and source, at most n, among smaller sequences."""
+    engine = Engine(tmp_path)
+    chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
+    engine.accept(*(reversed(chat) if late_first else chat))
+    engine.accept(message("x", 35, "other source", source="other"), message("y", 35, "other group", group="h"))
+    engine.accept(message("late", 45, "late"))
+    late = engine.store.pending(GROUP, 100)[-1]
+    assert late.client_id == "late"  # type: ignore[union-attr]
+    previous = engine.store.previous(late, 4)  # type: ignore[arg-type]
+    assert [e.client_id for e in previous] == ["m1", "m2", "m3", "m4"]
