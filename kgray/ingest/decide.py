@@ -4,52 +4,68 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kgray.derivation.entities import EntityNote
+from kgray.derivation.statements import Statement
 from kgray.ingest.compare import compare_statements
 from kgray.ingest.connect import Connected, connect
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.shape import shape
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Questions, Read
-from kgray.ontology import Ontology
+from kgray.ingest.values import Answers, Change, Questions, Read, Rules
 from kgray.ports import NamedVector
 from kgray.records import Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What deciding goes by, besides state and answers: fixed for a run."""
+class Attempt:
+    """One pass over an episode: what is open, and what it would change if every open answer were "new".
 
-    ontology: Ontology
-    judge: str  # identity of the judge, recorded with what it rules
-    judging: str = "relation"  # or "statement": every compared pair is asked
+    change is None only while texts are missing, without which nothing can be tried.
+    """
+
+    asked: Questions
+    change: Change | None = None
+    entities: tuple[EntityNote, ...] = ()  # made by this episode
+    statements: tuple[Statement, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()  # (shown entity, surface) that a stored entity did not bear
 
 
 def decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Change | Questions:
     """Return what `read` changes, or what must be known first. Pure; never waits.
 
-    The plain loop calls this on the true state, in order, until nothing is open; a runner may call it
-    ahead of time to learn the questions (design, section 5). What is open is returned a stage at a
-    time, because the later questions depend on the earlier answers; each stage is one request (R21).
+    The plain loop calls this on the true state, in order, until nothing is open. What is open is
+    returned a stage at a time, because the later questions depend on the earlier answers; each stage
+    is one request (R21).
     """
-    asked = Questions()
+    attempt = attempt_to_decide(read, state, answers, rules)
+    if attempt.asked or attempt.change is None:
+        return attempt.asked
+    return attempt.change
+
+
+def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Attempt:
+    """Return the open questions of the first stage that has any, and the change as it looks now.
+
+    The parallel runner calls this ahead of time, on a view of what is not committed yet, to learn the
+    questions and to let later episodes see what this one will probably change (design, section 5).
+    """
     extraction = shape(read.extraction, read.episode, rules.ontology)
-    asked.texts = _unembedded(read, extraction, state, answers)
-    if asked:
-        return asked
+    texts = _unembedded(read, extraction, state, answers)
+    if texts:
+        return Attempt(asked=Questions(texts=texts))
+    asked = Questions()
     resolved = resolve_entities(read, extraction.entities, state, answers, asked)
-    if asked:
-        return asked
+    # Past a stage with open questions the next ones are worked through, but not asked about.
+    later = Questions() if asked else asked
     shaped = Read(episode=read.episode, extraction=extraction)
-    related = relate(shaped, extraction, resolved, state, rules.ontology, rules.judge, answers, asked)
-    connected = connect(shaped, extraction, resolved, related, state, answers, asked)
+    related = relate(shaped, extraction, resolved, state, rules, answers, later)
+    connected = connect(shaped, extraction, resolved, related, state, answers, later)
     verdicts = compare_statements(
-        shaped, connected, related, state, rules.judging, rules.judge, answers, asked
+        shaped, connected, related, state, rules.judging, rules.judge, answers, later
     )
-    vectors = _vectors(shaped, resolved, connected, state, answers, asked)
-    if asked:
-        return asked
-    return Change(
+    vectors = _vectors(shaped, resolved, connected, state, answers, later)
+    change = Change(
         episode=read.episode,
         entity_births=tuple(sorted(resolved.births.items())),
         statement_births=tuple(sorted(connected.births.items())),
@@ -59,6 +75,22 @@ def decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Cha
         verdicts=tuple(verdicts),
         vectors=vectors,
     )
+    return Attempt(
+        asked=asked,
+        change=change,
+        entities=tuple(resolved.made.values()),
+        statements=tuple(connected.made.values()),
+        aliases=_aliases(resolved, state),
+    )
+
+
+def _aliases(resolved: Resolved, state: GroupState) -> tuple[tuple[str, str], ...]:
+    found = []
+    for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
+        note = state.graph.entities.get(entity)
+        if note is not None and mention.surface not in note.surfaces:
+            found.append((entity, mention.surface))
+    return tuple(found)
 
 
 def _unembedded(read: Read, extraction: Extraction, state: GroupState, answers: Answers) -> list[str]:

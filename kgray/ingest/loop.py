@@ -16,11 +16,11 @@ from kgray.derivation.view import View
 from kgray.errors import ContentError, InputError, NotFound, Unavailable
 from kgray.graph import Derived
 from kgray.ingest.correct import correct
-from kgray.ingest.decide import Rules, decide
+from kgray.ingest.decide import decide
 from kgray.ingest.extract import extract, read_episode
 from kgray.ingest.preview import changes, prospective
 from kgray.ingest.state import GroupState, with_change
-from kgray.ingest.values import Answers, Change, Questions, Read
+from kgray.ingest.values import Answers, Change, Questions, Read, Rules
 from kgray.ontology import Ontology
 from kgray.ports import Commit, Embedder, Extractor, Failure, Judge, Question, QuestionRequest, Store
 from kgray.records import Draft, Episode, Operation

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from kgray.derivation.relations import Relations
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, Read
+from kgray.ingest.values import Answers, Questions, Read, Rules
 from kgray.ontology import Ontology, RelationType
-from kgray.ports import Question
+from kgray.ports import Answer, Question
 from kgray.records import ExtractedFact, Extraction, Ruling, Value
 
 # Words of a relation name that say nothing by themselves: WORKS_AT and LIVES_AT are not alike.
@@ -37,62 +37,58 @@ def relate(
     extraction: Extraction,
     resolved: Resolved,
     state: GroupState,
-    ontology: Ontology,
-    judge: str,
+    rules: Rules,
     answers: Answers,
     asked: Questions,
 ) -> Related:
     """Rule on the names of the episode's facts; what is open is added to `asked`."""
-    fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not state.graph.relations.in_use(n)]
+    sequence = read.episode.sequence
+    used = dict.fromkeys(f.relation for f in extraction.facts)
+    fresh = [name for name in used if not state.graph.relations.in_use(name)]
     related = Related(state.graph.relations)
-    declared = _declared(fresh, state, ontology, read.episode.sequence)
+    declared = _declared(fresh, state, rules.ontology, sequence)
     if fresh or declared:
         related.relations = state.graph.relations.copy()
         for ordinal, fact in enumerate(extraction.facts):
-            related.relations.use(fact.relation, (read.episode.sequence, ordinal))
+            related.relations.use(fact.relation, (sequence, ordinal))
     for ruling in declared:
-        _rule(related, ruling)
-    for newer, older, fact in _pairs_to_rule(read, extraction, resolved, fresh, state, related):
-        if related.relations.pair_ruling(newer, older) is not None or _both_declared(newer, older, ontology):
+        _rule(related, state, ruling)
+    for newer, older, fact in _pairs_to_rule(extraction, resolved, fresh, state, related):
+        if related.relations.pair_ruling(newer, older) is not None or _both_declared(newer, older, rules.ontology):
             continue
-        question = Question(
-            kind="relation",
-            item=newer,
-            candidates=(older,),
-            cards=(fact.text, *_example(older, extraction, state)),
-        )
+        cards = (fact.text, *_example(older, extraction, state))
+        question = Question(kind="relation", item=newer, candidates=(older,), cards=cards)
         answer = answers.said.get(question)
         if answer is None:
             asked.ask(question)
             related.undecided.update((newer, older))
-            continue
-        value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
-        if related.relations is state.graph.relations:
-            related.relations = state.graph.relations.copy()
-        _rule(
-            related,
-            Ruling(
-                sequence=read.episode.sequence,
-                ordinal=0,
-                name=newer,
-                aspect="pair",
-                other=older,
-                value=value,
-                judge=judge,
-                reason=str(answer.get("reason", "")),
-            ),
-        )
+        else:
+            _rule(related, state, _pair_ruling(newer, older, answer, sequence, rules.judge))
     return related
+
+
+def _pair_ruling(newer: str, older: str, answer: Answer, sequence: int, judge: str) -> Ruling:
+    value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
+    return Ruling(
+        sequence=sequence,
+        ordinal=0,
+        name=newer,
+        aspect="pair",
+        other=older,
+        value=value,
+        judge=judge,
+        reason=str(answer.get("reason", "")),
+    )
 
 
 def rule_cardinality(related: Related, state: GroupState, ruling: Ruling) -> None:
     """Take a ruling on a cardinality that comparing asked for."""
+    _rule(related, state, ruling)
+
+
+def _rule(related: Related, state: GroupState, ruling: Ruling) -> None:
     if related.relations is state.graph.relations:
         related.relations = state.graph.relations.copy()
-    _rule(related, ruling)
-
-
-def _rule(related: Related, ruling: Ruling) -> None:
     ruling = replace(ruling, ordinal=len(related.rulings))
     related.rulings.append(ruling)
     # Its record time is given at the commit: later than all there are.
@@ -100,7 +96,6 @@ def _rule(related: Related, ruling: Ruling) -> None:
 
 
 def _pairs_to_rule(
-    read: Read,
     extraction: Extraction,
     resolved: Resolved,
     fresh: list[str],

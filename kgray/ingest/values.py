@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kgray.ontology import Ontology
 from kgray.ports import Answer, NamedVector, Question, Vector
 from kgray.records import Episode, Evidence, Extraction, Mention, Place, Ruling, Verdict
 
@@ -56,4 +56,10 @@ class Change:
     vectors: tuple[NamedVector, ...] = ()
 
 
-Births = Mapping[str, Place]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What deciding goes by, besides state and answers: fixed for a run."""
+
+    ontology: Ontology
+    judge: str  # identity of the judge, recorded with what it rules
+    judging: str = "relation"  # or "statement": every compared pair is asked

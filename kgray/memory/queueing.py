@@ -66,7 +66,8 @@ class Intake:
         self._characters = 0
         self._counts = {"accepted": 0, "duplicate": 0, "untimed": 0, "retracted": 0}
         self._refusals: list[Refusal] = []
-        self._whole: dict[tuple[str, str], set[str]] = {}  # (group, source) of text files -> ids they hold
+        # (group, source) of text files -> the files, and the ids that they hold.
+        self._whole: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
 
     def take(self, item: Item) -> None:
         """Take one item; what was taken is durable after `flush`."""
@@ -99,7 +100,10 @@ class Intake:
         self.flush()
         if not (self._replace and complete):
             return
-        for (group, source), held in sorted(self._whole.items()):
+        broken = {refusal.file for refusal in self._refusals}
+        for (group, source), (files, held) in sorted(self._whole.items()):
+            if files & broken:  # what stands behind the fault was not read, so it is not known to be gone
+                continue
             gone = [id_ for id_ in standing_ids(self._store, group, source) if id_ not in held]
             if gone:
                 operation = Operation(group=group, kind="retract", episodes=tuple(gone))
@@ -123,7 +127,9 @@ class Intake:
 
     def _note(self, item: Submitted, answer: Acceptance) -> None:
         if item.whole:
-            self._whole.setdefault((item.draft.group, item.draft.source), set()).add(answer.id)
+            files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
+            files.add(item.file)
+            held.add(answer.id)
         if answer.status == "conflict":
             self._refusals.append(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
             return

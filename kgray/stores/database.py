@@ -139,6 +139,8 @@ class Database:
         with self._turn, explained(self.path):
             (erased,) = one(self._writer, sql.ERASED) or (0,)
             if erased == _TO_REWRITE:
+                for statement in sql.OPTIMIZE:
+                    self._writer.execute(statement)
                 # In a file, not in memory: the copy is as large as the store, and holds live rows only.
                 self._writer.pragma("temp_store", "FILE")
                 self._writer.execute("VACUUM")

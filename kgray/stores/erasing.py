@@ -49,8 +49,12 @@ def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:
 def forget(connection: apsw.Connection, no: int, sequence: int) -> None:
     """Delete a whole group up to `sequence`; the row that stays has no name unless something came after."""
     first, last = keys_of(no)
+    for statement in sql.MARK_DELETIONS:
+        connection.execute(statement)
     for statement in sql.FORGET_KEYED:
         connection.execute(statement, (first, last))
+    for statement in sql.DELETE_AT_ONCE:
+        connection.execute(statement)
     for statement in sql.FORGET_SEQUENCED:
         connection.execute(statement, (first, key_of(no, sequence)))
     for statement in sql.FORGET_NUMBERED:

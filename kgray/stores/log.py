@@ -228,7 +228,8 @@ class LogFace:
             connection.execute(sql.EXTRACT_EPISODE, (key,))
             if connection.changes():
                 spent = (extraction.calls, extraction.prompt_tokens, extraction.completion_tokens)
-                connection.execute(sql.NEW_EXTRACTION, (key, *spent, rows.extraction_body(extraction)))
+                body = _storable(rows.extraction_body(extraction))
+                connection.execute(sql.NEW_EXTRACTION, (key, *spent, body))
 
     def extraction(self, group: str, sequence: int) -> Extraction | None:
         """Return the stored extraction."""
@@ -267,7 +268,7 @@ class LogFace:
                 row = one(connection, sql.ANSWERS, (no, key))
                 return tuple(json.loads(row[0])) if row else judged.answers
             spent = (judged.calls, judged.prompt_tokens, judged.completion_tokens)
-            body = rows.pack([dict(answer) for answer in judged.answers])
+            body = _storable(rows.pack([dict(answer) for answer in judged.answers]))
             connection.execute(sql.NEW_ANSWERS, (no, key, body, *spent))
             connection.execute(sql.USE_ANSWERS, (no, sequence, key))
             return tuple(json.loads(one(connection, sql.ANSWERS, (no, key))[0]))

@@ -226,6 +226,23 @@ RETIRE_VERDICT = (
 )
 DROP_BIRTH = "DELETE FROM births WHERE no = ? AND id = ?"
 
+# Taking a word out of the index at once costs a search each: 36 s for a group of 100,000 facts. There
+# deletions are marked instead, and OPTIMIZE, before the file is rewritten, drops marks and words.
+MARK_DELETIONS = (
+    "INSERT INTO evidence_words (evidence_words, rank) VALUES ('secure-delete', 0)",
+    "INSERT INTO name_words (name_words, rank) VALUES ('secure-delete', 0)",
+    "INSERT INTO episode_words (episode_words, rank) VALUES ('secure-delete', 0)",
+)
+DELETE_AT_ONCE = (
+    "INSERT INTO evidence_words (evidence_words, rank) VALUES ('secure-delete', 1)",
+    "INSERT INTO name_words (name_words, rank) VALUES ('secure-delete', 1)",
+    "INSERT INTO episode_words (episode_words, rank) VALUES ('secure-delete', 1)",
+)
+OPTIMIZE = (
+    "INSERT INTO evidence_words (evidence_words) VALUES ('optimize')",
+    "INSERT INTO name_words (name_words) VALUES ('optimize')",
+    "INSERT INTO episode_words (episode_words) VALUES ('optimize')",
+)
 # A removed group: every row of it up to the removing sequence (first key, that sequence's key, no).
 # What was accepted after it stays pending; nothing committed can be later than it.
 FORGET_KEYED = (

@@ -221,6 +221,20 @@ def test_replacing_an_edited_text_file_retracts_what_is_no_longer_in_it(kgray):
     assert (again.code, counts(again.json), again.json["retracted"]) == (0, (0, 2, 0, 0, 0), 0)
 
 
+def test_a_text_file_that_cannot_be_read_to_its_end_retracts_nothing(kgray):
+    scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
+    add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--replace", "--json")
+    text = paragraphs("One", "Two", *("word " * 1000 for _ in range(20)), "Last")
+    kgray.script(
+        *({"episode": f"notes.md#{n}", "extraction": {"entities": [], "facts": []}} for n in range(1, 99))
+    )
+    count = kgray("add", kgray.write("notes.md", text), *add[2:]).json["accepted"]
+    kgray.write("notes.md", text.encode()[:70_000] + b"\xff")
+    answer = kgray(*add)
+    assert (answer.code, answer.json["refused"], answer.json["retracted"]) == (1, 1, 0)
+    assert kgray("status", "--json").json["groups"]["g"]["committed"] == count
+
+
 # ----------------------------------------------------------------------------------- failures
 
 

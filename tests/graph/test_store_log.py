@@ -192,6 +192,13 @@ def test_the_first_extraction_stays(store):
     }
 
 
+def test_a_models_broken_unicode_is_kept_as_what_can_be_stored(store):
+    store.accept([draft("a")], now=1)
+    store.keep_extraction("g", 1, Extraction(entities=(ExtractedEntity(name="A\ud800"),)))
+    assert store.extraction("g", 1) == Extraction(entities=(ExtractedEntity(name="A?"),))
+    assert store.remember("g", "k", 1, Judged(answers=({"why": "\udfff"},))) == ({"why": "?"},)
+
+
 def test_the_first_answers_stay_and_uses_are_noted(store):
     """R21: first write wins; a removal takes the answers that the removed sequence used."""
     first, second = Judged(answers=({"duplicate_of": None},), calls=1), Judged(answers=({"duplicate_of": 0},))

@@ -50,7 +50,8 @@ def marked_episode(store, dice, n, *, group="g", source=None):
     words: set[str] = set()
     sent = draft(
         padded(word("text")), group=group, source=source or word("source"), kind="message",
-        speaker=word("speaker"), client_id=word("client"), metadata=metadata(note=word("metadata")), reference_time=n,
+        speaker=word("speaker"), client_id=word("client"), metadata=metadata(note=word("metadata")),
+        reference_time=n,
     )  # fmt: skip
     (accepted,) = store.accept([sent], now=1)
     sequence = accepted.sequence

@@ -129,7 +129,8 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(tmp_path_factory, texts
                 assert found == asked or int(found) <= last
             assert len(store.entities_named(name, asked)) <= last
             assert len(store.sequences(name, ids=[asked])) <= last
-            assert store.view(name).facts([asked]) == []
+            # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
+            assert [fact.id for fact in store.view(name).facts([asked])] in ([], [asked][:last])
         assert len(store.nearest(name, "fact", pointing(1), 99)) == last
     assert sorted(store.groups()) == sorted(names)
     store.close()
