@@ -19,8 +19,7 @@ from kgray.errors import KgrayError
 if TYPE_CHECKING:
     from kgray.settings import Settings
 
-_PACKAGES = ("apsw", "click", "dateparser", "numpy", "pyarrow", "dateutil")
-_DISTRIBUTIONS = {"dateutil": "python-dateutil"}
+_PACKAGES = ("apsw", "click", "dateparser", "numpy", "pyarrow", "snowballstemmer")
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
 Check = tuple[str, bool, str]
 
@@ -66,7 +65,7 @@ def _packages() -> Iterator[Check]:
     for name in _PACKAGES:
         try:
             importlib.import_module(name)
-            yield name, True, metadata.version(_DISTRIBUTIONS.get(name, name))
+            yield name, True, metadata.version(name)
         except (ImportError, metadata.PackageNotFoundError) as error:
             yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
 

@@ -158,6 +158,7 @@ async def _withdraw(
         commit,
         erased_rulings=rulings,
         erased_verdicts=verdicts,
+        gone_births=_unmentioned(records, after, gone),
         vectors=() if forgotten else await _first_wordings(embedder, records, after, gone),
     )
 
@@ -201,6 +202,15 @@ def _without(records: GroupRecords, gone: set[int], judged: _Judged) -> GroupRec
         births=records.births,
         last_recorded=records.last_recorded,
     )
+
+
+def _unmentioned(before: GroupRecords, after: GroupRecords, gone: set[int]) -> tuple[str, ...]:
+    """Return the recorded ids that the erased rows named and no live row names any more."""
+    kept = {m.entity for m in after.mentions} | {e.statement for e in after.evidence}
+    kept |= {o.made for o in after.operations}
+    named = {m.entity for m in before.mentions if m.sequence in gone}
+    named |= {e.statement for e in before.evidence if e.sequence in gone}
+    return tuple(sorted(named - kept))
 
 
 async def _first_wordings(

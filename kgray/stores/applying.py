@@ -136,7 +136,11 @@ def _record_evidence(
         sql.NEW_EVIDENCE,
         [rows.evidence_row(no, n, item, shown.get((item.sequence, item.ordinal))) for n, item in numbered],
     )
-    connection.executemany(sql.INDEX_EVIDENCE, [(n, marked(words(item.text), no)) for n, item in numbered])
+    # The relation's words are found too: "where does she live" meets "moved to Lyon" in LIVES_IN.
+    connection.executemany(
+        sql.INDEX_EVIDENCE,
+        [(n, marked(words(f"{item.text} {item.relation.replace('_', ' ')}"), no)) for n, item in numbered],
+    )
 
 
 def _put_vectors(

@@ -224,7 +224,12 @@ RETIRE_RULING = (
 RETIRE_VERDICT = (
     "UPDATE verdicts SET retired_at = ? WHERE no = ? AND sequence = ? AND ordinal = ? AND retired_at IS NULL"
 )
-DROP_BIRTH = "DELETE FROM births WHERE no = ? AND id = ?"
+# A retracted episode's rows still need the births they name, for reads with an earlier `known_at`.
+DROP_BIRTH = """
+DELETE FROM births WHERE no = ?1 AND id = ?2
+    AND NOT EXISTS (SELECT 1 FROM names WHERE no = ?1 AND entity = ?2)
+    AND NOT EXISTS (SELECT 1 FROM evidence WHERE no = ?1 AND statement = ?2)
+"""
 
 # Taking a word out of the index at once costs a search each: 36 s for a group of 100,000 facts. There
 # deletions are marked instead, and OPTIMIZE, before the file is rewritten, drops marks and words.

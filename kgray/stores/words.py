@@ -12,6 +12,8 @@ import unicodedata
 from functools import lru_cache
 from itertools import pairwise
 
+from snowballstemmer import stemmer
+
 # A query longer than this is read from its start only: words beyond add time, not sense.
 MAX_QUERY_CHARACTERS = 10_000
 MAX_QUERY_WORDS = 64
@@ -41,6 +43,13 @@ class _Folding(dict[int, str | None]):
 
 
 _FOLDING = _Folding()
+_ENGLISH = stemmer("english")
+
+
+@lru_cache(maxsize=65_536)
+def _stem(word: str) -> str:
+    """Return the English stem of a plain Latin word (Porter's second stemmer): "works" is found by "working"."""
+    return str(_ENGLISH.stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
 def words(text: str) -> list[str]:
@@ -52,7 +61,7 @@ def words(text: str) -> list[str]:
         found = unicodedata.normalize("NFC", plain.translate(_FOLDING)).split()
         if _UNSPACED.search(plain):
             found = [part for word in found for part in _divided(word)]
-    return [word[:MAX_WORD] for word in found]
+    return [_stem(word[:MAX_WORD]) for word in found]
 
 
 def query_words(text: str) -> list[str]:
