@@ -68,11 +68,25 @@ class RelationType:
     fields: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityType:
+    """One declared type of entity: offered to a model, never forced on what it answers.
+
+    attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
+    """
+
+    name: str  # a CamelCase label
+    description: str = ""
+    attributes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Ontology:
-    """The declared relations by name, in the order of declaration."""
+    """The declared relations and entity types by name, in the order of declaration; own: the settings' relations."""
 
     relations: Mapping[str, RelationType] = field(default_factory=lambda: MappingProxyType({}))
+    entities: Mapping[str, EntityType] = field(default_factory=lambda: MappingProxyType({}))
+    own: frozenset[str] = frozenset()
 
     def get(self, name: str) -> RelationType | None:
         """Return the declaration of a relation, None where there is none."""
@@ -82,24 +96,32 @@ class Ontology:
         """Yield the relations in the order of declaration."""
         return iter(self.relations.values())
 
-    def extended(self, overrides: Mapping[str, Mapping[str, Any]]) -> Ontology:
+    def extended(
+        self,
+        overrides: Mapping[str, Mapping[str, Any]],
+        entities: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Ontology:
         """Return this ontology with `[ontology.relations.NAME]` of the settings added and overriding.
 
-        Keys that an override does not name keep their shipped values. Raises SettingsError, with the
-        key as the user typed it, for an unknown key, a wrong value, or a name that leads to itself.
+        Keys that an override does not name keep their shipped values; `[ontology.entities.NAME]` adds
+        entity types. Raises SettingsError, with the key as the user typed it, for an unknown key, a
+        wrong value, or a name that leads to itself.
         """
-        relations = dict(self.relations)
+        relations, types = dict(self.relations), dict(self.entities)
         for name, table in overrides.items():
             relations[name] = _read(name, table, relations.get(name))
+        for name, table in (entities or {}).items():
+            types[name] = _read_entity(name, table)
         _check_cycles(relations)
-        return Ontology(MappingProxyType(relations))
+        own = self.own | set(overrides)
+        return Ontology(MappingProxyType(relations), MappingProxyType(types), own)
 
 
 @cache
 def shipped() -> Ontology:
     """Return the ontology that comes with kgray."""
     text = Path(__file__).with_name("ontology.toml").read_text(encoding="utf-8")
-    return Ontology().extended(tomllib.loads(text)["relations"])
+    return Ontology(Ontology().extended(tomllib.loads(text)["relations"]).relations)
 
 
 # ------------------------------------------------------------------------- reading one table
@@ -129,6 +151,25 @@ def _read(name: str, table: object, known: RelationType | None) -> RelationType:
     if relation.same_as and relation.inverse_of:
         raise SettingsError(f"{where} cannot be both same_as and inverse_of another relation: keep one.")
     return relation
+
+
+def _read_entity(name: str, table: object) -> EntityType:
+    """Return the entity type that a table describes."""
+    where = f"ontology.entities.{name}"
+    if not name or not _LABEL.fullmatch(name):
+        raise SettingsError(f"{where}: {name!r} is not a label such as Person: one word in CamelCase.")
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{where} = {table!r} is not a table: write [{where}] and its keys below it.")
+    keys = ("description", "attributes")
+    for key in table:
+        if key not in keys:
+            near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.0)
+            raise SettingsError(f"{where}.{key} is not a key. The nearest one is {near[0]!r}.")
+    description = table.get("description", "")
+    if not isinstance(description, str):
+        raise SettingsError(f"{where}.description = {description!r} is not a text: put it in quotes.")
+    attributes = _strings(f"{where}.attributes", "attributes", table.get("attributes", []))
+    return EntityType(name=name, description=" ".join(description.split()), attributes=attributes)
 
 
 def _value(where: str, key: str, value: object) -> Any:  # noqa: ANN401 - one type a key

@@ -9,7 +9,7 @@ from kgray.errors import SettingsError
 from kgray.settings import Settings, require_built
 
 if TYPE_CHECKING:
-    from kgray.ingest.loop import Parts
+    from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Embedder, Extractor, Judge
 
@@ -19,7 +19,7 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
 
     create: make the folder and its store where there are none. Raises NotBuilt, SettingsError, StoreError.
     """
-    from kgray.ingest.loop import Parts, Pipeline
+    from kgray.ingest.parts import Parts, Pipeline
     from kgray.stores.sqlite import open_sqlite
 
     require_built(settings)
@@ -43,6 +43,8 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
         ),
         state_bytes=settings.runtime.state_mb << 20,
         patience_s=settings.model.patience_s,
+        window=settings.runtime.window,
+        streams=settings.model.max_concurrency,
     )
 
 

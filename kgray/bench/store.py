@@ -16,13 +16,16 @@ from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge
 from kgray.bench.people import FACTS_AN_EPISODE, TellingReader, Told, prices, tell
 from kgray.ingest.extract import extract
-from kgray.ingest.loop import Loop, Parts, commit_of
+from kgray.ingest.committer import commit_of
+from kgray.ingest.loop import settle
+from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change, Read
 from kgray.ontology import shipped
 from kgray.ports import Matrix, Store
 from kgray.records import Draft, Episode, Extraction
 from kgray.search import Query, search
+from kgray.search.recipes import Method
 from kgray.stores.sqlite import open_sqlite
 
 GROUP, SLOTS = "people", "slots"
@@ -93,14 +96,12 @@ class _Run:
             folder, embedder=self.embedder.identity, dimensions=self.embedder.dimensions
         )
         self.told: dict[str, Extraction] = {}
-        self._loop = Loop(
-            Parts(
-                store=self.store,
-                extractor=TellingReader(self.told),
-                judge=RulesJudge(),
-                embedder=self.embedder,
-                ontology=shipped(),
-            )
+        self._parts = Parts(
+            store=self.store,
+            extractor=TellingReader(self.told),
+            judge=RulesJudge(),
+            embedder=self.embedder,
+            ontology=shipped(),
         )
         self._states: dict[str, GroupState] = {}
 
@@ -129,7 +130,7 @@ class _Run:
             self._states[episode.group] = state
         extraction = await extract(self.store, TellingReader(self.told), episode, 0)
         embedded, start = self.embedder.cpu_s, time.process_time()
-        change = await self._loop.settle(Read(episode=episode, extraction=extraction), state)
+        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state)
         embedding = self.embedder.cpu_s - embedded
         costs.decide.append(time.process_time() - start - embedding)
         costs.embed.append(embedding)
@@ -184,17 +185,18 @@ def _measure(grown: _Run, facts: int, costs: _Costs, folder: Path) -> Size:
     start = time.perf_counter()
     GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
     size.load_s = time.perf_counter() - start
-    for name, methods in {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}.items():
+    ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
+    for name, methods in ways.items():
         size.search_ms[name] = _search(grown, methods)
     return size
 
 
-def _search(grown: _Run, methods: tuple[str, ...] | None) -> tuple[float, float]:
+def _search(grown: _Run, methods: tuple[Method, ...] | None) -> tuple[float, float]:
     """Return p50 and p95 of searches by people's names and words of their facts."""
     took = []
     for number, told in enumerate(islice(tell(GROUP, _QUERIES + 5, seed=1), _QUERIES + 5)):
         fact = told.extraction.facts[number % FACTS_AN_EPISODE]
-        query = Query(text=f"where {fact.text}?", group=GROUP, **({"methods": methods} if methods else {}))
+        query = Query(text=f"where {fact.text}?", group=GROUP, methods=methods)
         start = time.perf_counter()
         _RUNNER.run(search(grown.store, grown.embedder, query))
         took.append(1e3 * (time.perf_counter() - start))

@@ -74,8 +74,8 @@ class Nearest:
         if self._count - self._sorted >= _RUN:
             self._sort_tail()
 
-    def near(self, vector: Vector, floor: float, limit: int) -> list[int]:
-        """Return the rows with cosine >= floor, nearest first, ties by age; at most `limit`."""
+    def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
+        """Return (cosine, row) of the rows with cosine >= floor, nearest first, ties by age; at most `limit`."""
         if not self._count:
             return []
         query = self.quantised(vector)
@@ -88,7 +88,13 @@ class Nearest:
         cosines = dots.astype(np.float64) / (lengths * _lengths(query[None, :])[0])
         ids = np.arange(self._count) if chosen is None else chosen
         order = np.lexsort((ids, -cosines))[:limit]
-        return [int(ids[i]) for i in order if cosines[i] >= floor]
+        return [(float(cosines[i]), int(ids[i])) for i in order if cosines[i] >= floor]
+
+    def cosine(self, a: Vector, b: Vector) -> float:
+        """Return the cosine of two vectors as rows would have it: of their integers, exact."""
+        rows = self.quantised(np.stack((a, b)))
+        lengths = _lengths(rows)
+        return float(rows[0].astype(np.int64) @ rows[1].astype(np.int64)) / float(lengths[0] * lengths[1])
 
     def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64] | None:
         """Return the rows that share a whole piece of sign bits with the query; None = all rows."""

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
+from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.absorb import compare
 from kgray.derivation.view import View
 from kgray.graph import Derived
+from kgray.ingest.committer import Committer
+from kgray.ingest.extract import read_episode
+from kgray.ingest.loop import settle
+from kgray.ingest.parts import Parts
 from kgray.ingest.state import with_change
-from kgray.ingest.values import Change
+from kgray.ingest.values import Change, Read
 from kgray.records import Draft, Episode, GroupRecords
 from kgray.times import Instant
+
+
+async def preview(
+    parts: Parts, committer: Committer, drafts: Iterable[Draft]
+) -> AsyncIterator[dump.Row]:
+    """Yield what each draft would change in the store as it is, as dump rows with "op"; accepts nothing.
+
+    Each draft is decided against the graph as stored, not against the drafts before it. One that is
+    accepted already changes nothing. Raises ContentError for a text that the model refuses.
+    """
+    store, now = parts.store, times.now()
+    committer.forget_stale()
+    views: dict[str, View] = {}
+    for draft in drafts:
+        if any(kind == "episode" for kind, _ in store.find(draft.group, draft.id)):
+            continue
+        view = views.get(draft.group)
+        if view is None:
+            view = views[draft.group] = View(store.records(draft.group), lambda _: [])
+        episode = prospective(view.records, draft, now)
+        extraction = await read_episode(store, parts.extractor, episode, parts.pipeline.previous_episodes)
+        read = Read(episode=episode, extraction=extraction)
+        change = await settle(parts, read, committer.state(draft.group), keep=False)
+        for row in changes(view, change, committer.record_time(draft.group)):
+            yield row
 
 
 def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.Row]:

@@ -56,14 +56,18 @@ class GroupState:
 
     def near_names(self, vector: Vector, floor: float, limit: int) -> list[str]:
         """Return the shown entities one of whose names is near, nearest first, each once."""
-        found: dict[str, None] = {}
-        for row in self.nearest.near(vector, floor, limit):
+        return list(dict.fromkeys(entity for _, entity in self.near_scored(vector, floor, limit)))
+
+    def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
+        """Return (cosine, shown entity) of the names that are near, nearest first."""
+        found = []
+        for cosine, row in self.nearest.near(vector, floor, limit):
             recorded, surface = self._owners[row]
             shown, _ = self.graph.fold.shown(recorded, surface, 0)
             note = self.graph.entities.get(shown)
             if note is not None and surface in note.surfaces:
-                found[shown] = None
-        return list(found)
+                found.append((cosine, shown))
+        return found
 
     def commit(self, change: Change, recorded_at: Instant) -> Derived | None:
         """Take a decided change in; None = it folds stored names, so the state must be built anew."""

@@ -17,7 +17,9 @@ from kgray.derivation import dump as dumping
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, InputError, NotFound, Stopped
 from kgray.graph import Hit
-from kgray.ingest.loop import Loop, Parts
+from kgray.ingest.parts import Parts
+from kgray.ingest.preview import preview
+from kgray.ingest.runner import Runner
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.queueing import (
@@ -52,7 +54,7 @@ class Memory:
         """Take the parts over; `close` closes their store."""
         self.parts = parts
         self.store = parts.store
-        self._loop = Loop(parts)  # keeps the groups' states from one verb to the next
+        self._runner = Runner(parts)  # keeps the groups' states from one verb to the next
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     # ------------------------------------------------------------------------------- adding
@@ -107,11 +109,11 @@ class Memory:
         taken.finish(complete=not stopped)
         if accept_only or stopped:
             return taken.report(Done(stopped=stopped))
-        return taken.report(await carry_out(self.store, self._loop, taken.queued, stop=stop, on_step=on_step))
+        return taken.report(await carry_out(self.store, self._runner, taken.queued, stop=stop, on_step=on_step))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
-        done = await carry_out(self.store, self._loop, None, stop=stop, on_step=on_step)
+        done = await carry_out(self.store, self._runner, None, stop=stop, on_step=on_step)
         return Report(committed=done.committed, failed=done.failed, stopped=done.stopped, reason=done.reason)
 
     def check(self, items: Iterable[Item]) -> Report:
@@ -120,7 +122,7 @@ class Memory:
 
     async def preview(self, drafts: Iterable[Draft]) -> AsyncIterator[dict[str, Any]]:
         """Yield what each draft would change in the store as it is (dump rows with "op"); accepts nothing."""
-        async for row in self._loop.preview(drafts):
+        async for row in preview(self.parts, self._runner.committer, drafts):
             yield row
 
     async def retry(
@@ -324,7 +326,7 @@ class Memory:
 
     async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
         checked_group(group)
-        done = await carry_out(self.store, self._loop, {}, stop=stop)
+        done = await carry_out(self.store, self._runner, {}, stop=stop)
         if done.stopped or stop():
             raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
         operation = Operation(group=group, kind=kind, **what)
@@ -334,7 +336,7 @@ class Memory:
         if kind in ("retract", "remove") and not self._touches(operation):
             return {}
         sequence = self.store.request(operation, now=times.now())
-        done = await carry_out(self.store, self._loop, queued_at(group, [sequence]), stop=stop)
+        done = await carry_out(self.store, self._runner, queued_at(group, [sequence]), stop=stop)
         result = self.store.result(group, sequence)
         if result is None:
             raise Stopped(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kgray import times
 from kgray.errors import Locked, Unavailable
-from kgray.ingest.loop import Loop
+from kgray.ingest.runner import Runner
 from kgray.intake import Refusal, Submitted
 from kgray.memory.reports import Report
 from kgray.ports import Acceptance, Store
@@ -178,7 +178,7 @@ def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
 
 async def carry_out(
     store: Store,
-    loop: Loop,
+    runner: Runner,
     queued: Mapping[str, Queued] | None,
     *,
     stop: Stop = never,
@@ -193,7 +193,7 @@ async def carry_out(
         try:
             with store.writing():
                 before = _done_elsewhere(store, waited or {})
-                return await _run(store, loop, before, stop, on_step)
+                return await _run(store, runner, before, stop, on_step)
         except Locked:
             if waited is None:
                 waited = _all_pending(store) if queued is None else queued
@@ -204,7 +204,7 @@ async def carry_out(
             await asyncio.sleep(_PAUSE_S)
 
 
-async def _run(store: Store, loop: Loop, before: Done, stop: Stop, on_step: OnStep) -> Done:
+async def _run(store: Store, runner: Runner, before: Done, stop: Stop, on_step: OnStep) -> Done:
     """Run the loop and count; what another process has done stands in `before`."""
     committed, failed = before.committed, before.failed
 
@@ -216,7 +216,7 @@ async def _run(store: Store, loop: Loop, before: Done, stop: Stop, on_step: OnSt
 
     reason = ""
     try:
-        await loop.run(stop=stop, on_step=counted)
+        await runner.run(stop=stop, on_step=counted)
         stopped = stop() and store.pending_count() > 0
     except Unavailable as error:
         stopped, reason = True, str(error)

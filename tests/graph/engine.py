@@ -16,7 +16,8 @@ from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge, questions_key
 from kgray.derivation import dump
 from kgray.derivation.view import View
-from kgray.ingest.loop import Loop, Parts, Pipeline, Totals
+from kgray.ingest.loop import Loop
+from kgray.ingest.parts import Parts, Pipeline, Totals
 from kgray.ingest.state import GroupState
 from kgray.ontology import Ontology, shipped
 from kgray.ports import Acceptance, Answer, ExtractionRequest, GroupCounts, Judge, Judged, Question, QuestionRequest
@@ -141,7 +142,7 @@ class Engine:
     def check(self, group: str = GROUP) -> None:
         """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
         loaded = GroupState.load(self.store, group, SMALL.dimensions)
-        kept = self.loop._states.get(group)
+        kept = self.loop.committer.kept(group)
         if kept is not None:
             ours, theirs = fingerprint(kept), fingerprint(loaded)
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}

@@ -1,0 +1,311 @@
+"""The view that deciding ahead reads: what is committed, and what earlier episodes will probably add.
+
+Rows of episodes that are extracted but not committed carry their sequence; an episode's view reads
+the rows below its own. Which keys it read is noted, so that only what a change touches is tried
+again (facts: 2.5 to 3.4 tries an episode). A view may be wrong: it only finds the questions early;
+the commit decides on the true state. So it is made of plain look-ups that tolerate what is missing.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from kgray.derivation import names
+from kgray.derivation.entities import EntityNote
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.relations import Relations
+from kgray.derivation.statements import Statement
+from kgray.ingest.decide import Attempt
+from kgray.ingest.lookup import NameIndex
+from kgray.ingest.state import GroupState
+from kgray.ports import Vector
+from kgray.records import Place
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+Key = tuple[str, Hashable]  # (table, key within it)
+_LATER = 1 << 62
+
+
+class Rows:
+    """The rows of a group's uncommitted episodes, by key; each carries the sequence that would add it."""
+
+    def __init__(self) -> None:
+        """Start with no row."""
+        self._rows: dict[Key, list[tuple[int, int, Any]]] = {}
+        self._of: dict[int, dict[Key, list[Any]]] = {}
+        self._readers: dict[Key, set[int]] = {}
+        self._read: dict[int, set[Key]] = {}
+        self._count = 0
+
+    def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
+        """Replace the rows of an episode (None: take them out); return the later episodes that read what changed."""
+        rows = {} if attempt is None else _rows_of(attempt)
+        before = self._of.pop(sequence, {})
+        changed = [k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))]
+        for key in before:
+            kept = [row for row in self._rows[key] if row[0] != sequence]
+            if kept:
+                self._rows[key] = kept
+            else:
+                del self._rows[key]
+        for key, items in rows.items():
+            for item in items:
+                self._count += 1
+                insort(self._rows.setdefault(key, []), (sequence, self._count, item))
+        if rows:
+            self._of[sequence] = rows
+        touched: set[int] = set()
+        for key in changed:
+            touched |= self._readers.get(key, set())
+        return {reader for reader in touched if reader > sequence}
+
+    def reads(self, sequence: int, keys: set[Key]) -> None:
+        """Note what an episode's last try read."""
+        for key in self._read.pop(sequence, ()):
+            self._readers[key].discard(sequence)
+            if not self._readers[key]:
+                del self._readers[key]
+        for key in keys:
+            self._readers.setdefault(key, set()).add(sequence)
+        if keys:
+            self._read[sequence] = keys
+
+    def below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
+        """Return the items under a key of the episodes before `sequence`, in order."""
+        found = self._rows.get((table, key))
+        return [row[2] for row in found if row[0] < sequence] if found else []
+
+    def forget(self) -> None:
+        """Drop everything: a correction moved records, or the group's state was read anew."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
+    """Return what later episodes would find if this one were committed as it looks now."""
+    rows: dict[Key, list[Any]] = {}
+
+    def put(table: str, key: Hashable, item: object) -> None:
+        rows.setdefault((table, key), []).append(item)
+
+    def put_name(entity: str, surface: str) -> None:
+        put("name", names.key(surface), entity)
+        for token in names.tokens(surface):
+            put("token", token, entity)
+
+    for note in attempt.entities:
+        put("entity", note.id, note)
+        for surface in note.surfaces:
+            put_name(note.id, surface)
+    for entity, surface in attempt.aliases:
+        put_name(entity, surface)
+    change = attempt.change
+    if change is None:
+        return rows
+    for named in change.vectors:
+        if named.kind == "name":
+            put("vectors", "", (named.owner, named.vector))
+    for statement in attempt.statements:
+        put("statement", statement.id, statement)
+        put("bucket", statement.key, statement.id)
+        put("slot", ("s", statement.subject, statement.relation), statement.id)
+        put("ends", (statement.subject, statement.key[2]), statement.id)
+        put("relation", statement.relation, statement.id)
+    for evidence in change.evidence:
+        put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
+    for ruling in change.rulings:
+        put("ruling", ruling.name, ruling)
+        if ruling.other:
+            put("ruling", ruling.other, ruling)
+    for verdict in change.verdicts:
+        put("verdict", (verdict.a, verdict.b), verdict.exclusive)
+    if change.rulings or change.evidence:
+        put("names-and-rulings", "", (change.rulings, tuple((e.relation, e.ordinal) for e in change.evidence)))
+    return rows
+
+
+def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
+    """Whether a key's items mean the same to a reader; notes and statements by what is asked about them."""
+    if before is None or after is None:
+        return before is after
+    return [_told(i) for i in before] == [_told(i) for i in after]
+
+
+def _told(item: object) -> object:
+    if isinstance(item, EntityNote):
+        return item.id, tuple(item.surfaces), item.card, item.labels
+    if isinstance(item, Statement):
+        return item.id, item.key, item.wording, item.variant
+    if isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "tobytes"):
+        return item[0]
+    return item
+
+
+class _Reads:
+    """Where a view's look-ups go: the base, the rows below its sequence, and the note of what was read."""
+
+    def __init__(self, base: GroupState, rows: Rows, sequence: int) -> None:
+        self.base, self.rows, self.sequence = base, rows, sequence
+        self.keys: set[Key] = set()
+
+    def below(self, table: str, key: Hashable) -> list[Any]:
+        self.keys.add((table, key))
+        return self.rows.below(table, key, self.sequence)
+
+
+class _Lists(dict[_K, list[str]]):
+    """A look-up of lists: the base's, then the rows'."""
+
+    def __init__(self, stored: dict[_K, list[str]], table: str, reads: _Reads) -> None:
+        super().__init__()
+        self._stored, self._table, self._reads = stored, table, reads
+
+    def get(self, key: _K, default: Any = None) -> Any:  # noqa: ANN401 - dict's own signature
+        found = self._reads.below(self._table, key)
+        stored = self._stored.get(key)
+        if not found:
+            return default if stored is None else stored
+        return [*(stored or ()), *found]
+
+    def __getitem__(self, key: _K) -> list[str]:
+        found: list[str] | None = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._stored)
+
+    def items(self) -> Any:  # noqa: ANN401 - dict's own signature
+        return [(key, self[key]) for key in self._stored]
+
+
+class _Items(dict[str, _V]):
+    """A look-up of single items by id: the base's, else the row's."""
+
+    def __init__(self, stored: dict[str, _V], table: str, reads: _Reads) -> None:
+        super().__init__()
+        self._stored, self._table, self._reads = stored, table, reads
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - dict's own signature
+        stored = self._stored.get(key)
+        if stored is not None:
+            return stored
+        found = self._reads.below(self._table, key)
+        return found[0] if found else default
+
+    def __getitem__(self, key: str) -> _V:
+        found: _V | None = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(str(key)) is not None
+
+
+class _Born(dict[str, Place]):
+    """Births of the base, and of what uncommitted episodes make."""
+
+    def __init__(self, reads: _Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __missing__(self, key: str) -> Place:
+        stored = self._reads.base.graph.births.get(key)
+        if stored is not None:
+            return stored
+        for table in ("entity", "statement"):
+            for item in self._reads.below(table, key):
+                born: Place = item.born
+                return born
+        raise KeyError(key)
+
+
+class _Names(NameIndex):
+    """The group's names with those of uncommitted episodes."""
+
+    def __init__(self, reads: _Reads) -> None:
+        super().__init__()
+        self._by_key = _Lists(reads.base.names._by_key, "name", reads)
+        self._by_token = _Lists(reads.base.names._by_token, "token", reads)
+        self._by_initials = reads.base.names._by_initials
+        self._by_short = reads.base.names._by_short
+
+
+class _Graph(GroupGraph):
+    """The group's graph with the statements, names and rulings of uncommitted episodes."""
+
+    def __init__(self, reads: _Reads) -> None:
+        base = reads.base.graph
+        super().__init__(base.group, base.fold, _Born(reads))
+        self._reads = reads
+        self.entities = _Items(base.entities, "entity", reads)
+        self.statements = _Items(base.statements, "statement", reads)
+        self.buckets = _Lists(base.buckets, "bucket", reads)
+        self.slots = _Lists(base.slots, "slot", reads)
+        self.by_relation = _Lists(base.by_relation, "relation", reads)
+        self.by_ends = _Lists(base.by_ends, "ends", reads)
+        self.relations = self._seen_relations()
+
+    def verdict(self, a: str, b: str) -> bool | None:
+        """Return what was judged of two statements, uncommitted verdicts included."""
+        known = self._reads.base.graph.verdict(a, b)
+        if known is not None:
+            return known
+        found = self._reads.below("verdict", (min(a, b), max(a, b)))
+        return bool(found[-1]) if found else None
+
+    def _seen_relations(self) -> Relations:
+        base = self._reads.base.graph.relations
+        # One key for all names: a new name or ruling is rare, and may fold any other.
+        found: list[tuple[tuple[Any, ...], tuple[tuple[str, int], ...]]] = self._reads.rows.below(
+            "names-and-rulings", "", self._reads.sequence
+        )
+        new = [name for _, uses in found for name, _ in uses if not base.in_use(name)]
+        if not new and not any(rulings for rulings, _ in found):
+            return base
+        relations = base.copy()
+        for rulings, uses in found:
+            for name, ordinal in uses:
+                if not base.in_use(name):
+                    relations.use(name, (rulings[0].sequence if rulings else self._reads.sequence, ordinal))
+            for ruling in rulings:
+                relations.rule(ruling, _LATER)
+        return relations
+
+
+class AheadState(GroupState):
+    """A group's state as an uncommitted episode will probably find it."""
+
+    def __init__(self, base: GroupState, rows: Rows, sequence: int) -> None:
+        """See the rows below `sequence`; what is read is in `read_keys`."""
+        # Not super().__init__: nothing is built, everything is looked up.
+        self._reads = _Reads(base, rows, sequence)
+        self.group = base.group
+        self.names = _Names(self._reads)
+        self.graph = _Graph(self._reads)
+        self.nearest = base.nearest
+        self.ontology_settled = base.ontology_settled or bool(rows._of and min(rows._of) < sequence)
+        self.statement_vectors = base.statement_vectors
+
+    @property
+    def read_keys(self) -> set[Key]:
+        """The keys that were looked up among uncommitted rows."""
+        return self._reads.keys
+
+    def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
+        """Return the near names, those of uncommitted episodes among them."""
+        found = self._reads.base.near_scored(vector, floor, limit)
+        rows: Iterable[tuple[str, Vector]] = self._reads.rows.below("vectors", "", self._reads.sequence)
+        for entity, other in rows:
+            cosine = self.nearest.cosine(vector, other)
+            if cosine >= floor:
+                found.append((cosine, entity))
+        found.sort(key=lambda pair: -pair[0])
+        return found[:limit]

@@ -1,0 +1,52 @@
+"""Questions to requests, requests to answers: journaled as they arrive, asked once (R21, R24)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kgray.errors import Unavailable
+from kgray.ingest.parts import Parts, Stop
+from kgray.ingest.values import Questions
+from kgray.ports import Answer, Question, QuestionRequest
+
+_T = TypeVar("_T")
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 30.0
+
+
+def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
+    """Return the open questions as requests: one, or with `per_node` one an entity question and one for the rest."""
+    if not questions.open:
+        return []
+    if resolution != "per_node":
+        return [tuple(questions.open)]
+    nodes = [(q,) for q in questions.open if q.kind == "entity"]
+    rest = tuple(q for q in questions.open if q.kind != "entity")
+    return [*nodes, rest] if rest else [*nodes]
+
+
+async def journaled(parts: Parts, request: QuestionRequest, key: str) -> tuple[Answer, ...]:
+    """Return the answers of a request: from the journal, else of the judge, written as they arrive."""
+    group, sequence = request.episode.group, request.episode.sequence
+    said = parts.store.recall(group, key, sequence)
+    if said is None:
+        said = parts.store.remember(group, key, sequence, await parts.judge.judge(request))
+    return said
+
+
+async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:
+    """Wait out an outage with growing pauses, up to the patience; content errors pass at once (R24)."""
+    deadline = time.monotonic() + parts.patience_s
+    delay = _FIRST_DELAY_S
+    while True:
+        try:
+            return await call()
+        except Unavailable:
+            left = deadline - time.monotonic()
+            if left <= 0 or stop():
+                raise
+            await asyncio.sleep(min(delay, left))
+            delay = min(2 * delay, _LONGEST_DELAY_S)

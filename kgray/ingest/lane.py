@@ -1,0 +1,264 @@
+"""One group's episodes in flight: extracted ahead, decided ahead, committed in order.
+
+The commit is the plain loop with remembered answers: `decide` runs on the true state from no answers
+at all, and each round's request is looked up among those that were asked ahead. So what was guessed
+ahead can be wasted, never wrong (R20).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgray.errors import ContentError
+from kgray.ingest.ahead import AheadState, Key, Rows
+from kgray.ingest.asking import journaled, patiently, requests_of
+from kgray.ingest.committer import Committer
+from kgray.ingest.decide import Attempt, attempt_to_decide
+from kgray.ingest.extract import extract
+from kgray.ingest.gate import Gate, Urgency
+from kgray.ingest.parts import Parts, Stop, Totals
+from kgray.ingest.state import GroupState
+from kgray.ingest.values import Answers, Questions, Read
+from kgray.ports import Answer, Question, QuestionRequest, Vector
+from kgray.records import Episode, Extraction, Operation
+
+# A head of line whose extraction was sent this long ago is sent once more: with 1 % of calls 10 s late a
+# trial went from 0.74 to 0.89 of the ceiling.
+LATE_S = 6.0
+
+Said = tuple[Answer, ...]
+Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One entry in flight."""
+
+    entry: Episode | Operation
+    extracted: asyncio.Future[Extraction] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call is under way
+    touched: asyncio.Event = field(default_factory=asyncio.Event)  # what its last try read has changed
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    asked: dict[str, asyncio.Task[Said]] = field(default_factory=dict)  # request key -> its answers
+    used: set[str] = field(default_factory=set)
+
+
+class Lane:
+    """The window of one group."""
+
+    def __init__(
+        self, group: str, parts: Parts, committer: Committer, gate: Gate, spawn: Spawn, totals: Totals, stop: Stop
+    ) -> None:
+        """Start with nothing in flight; `spawn` starts tasks whose failure ends the run."""
+        self.group = group
+        self.tickets: deque[Ticket] = deque()
+        self._parts, self._committer, self._gate = parts, committer, gate
+        self._spawn, self._totals, self._stop = spawn, totals, stop
+        self._rows = Rows()
+        self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
+        self._by_sequence: dict[int, Ticket] = {}
+
+    @property
+    def last(self) -> int:
+        """The sequence of the newest entry in flight, 0 for none."""
+        return self.tickets[-1].entry.sequence if self.tickets else 0
+
+    @property
+    def barred(self) -> bool:
+        """Whether a correction waits: what stands after it is not read before it is carried out (R22, R25)."""
+        return bool(self.tickets) and isinstance(self.tickets[-1].entry, Operation)
+
+    def take(self, entry: Episode | Operation, *, by_length: bool) -> None:
+        """Take an entry into the window; by_length: the end of a backlog is extracted longest text first."""
+        ticket = Ticket(entry)
+        place = len(self.tickets)
+        self.tickets.append(ticket)
+        self._by_sequence[entry.sequence] = ticket
+        if isinstance(entry, Episode):
+            urgency = (self._parts.streams, 1, -len(entry.text)) if by_length else (place, 1, 0)
+            self._tasks[ticket] = self._spawn(self._prepare(ticket, entry, urgency))
+
+    # ------------------------------------------------------------------ ahead
+
+    async def _prepare(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
+        """Extract, then try to decide as often as what was read changes, to have the questions asked."""
+        try:
+            await self._extract(ticket, episode, urgency)
+            read = Read(episode=episode, extraction=await asyncio.shield(ticket.extracted))
+        except ContentError:
+            return  # the head of the line will fail it, in order
+        while True:
+            ticket.touched.clear()
+            waiting = self._try(ticket, read)
+            if isinstance(waiting, list):
+                vectors = await patiently(lambda t=waiting: self._parts.embedder.embed(t), self._parts, self._stop)  # type: ignore[misc]
+                ticket.vectors.update(zip(waiting, vectors, strict=True))
+                continue
+            changed = asyncio.ensure_future(ticket.touched.wait())
+            try:
+                await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+
+    def _try(self, ticket: Ticket, read: Read) -> list[str] | set[asyncio.Task[Said]]:
+        """Decide on a view; return the texts to embed, or the calls whose answers would take it further.
+
+        Its rows are replaced by what this try found, and the later episodes that read them are touched.
+        """
+        base = self._committer.state(self.group)
+        answers = Answers(vectors=ticket.vectors)
+        keys: set[Key] = {("ruling", fact.relation) for fact in read.extraction.facts}
+        sequence = read.episode.sequence
+        while True:
+            view = AheadState(base, self._rows, sequence)
+            attempt = attempt_to_decide(read, view, answers, self._parts.rules)
+            if attempt.change is None:
+                return attempt.asked.texts
+            keys |= view.read_keys
+            calls = self._ask_ahead(ticket, read.episode, attempt)
+            open_calls = {call for _, call in calls if not call.done()}
+            failed = any(call.done() and call.exception() for _, call in calls)
+            if open_calls or failed or not calls:
+                self._show(sequence, attempt)
+                self._rows.reads(sequence, keys)
+                return open_calls
+            for questions, call in calls:
+                answers.said.update(zip(questions, call.result(), strict=True))
+
+    def _ask_ahead(
+        self, ticket: Ticket, episode: Episode, attempt: Attempt
+    ) -> list[tuple[tuple[Question, ...], asyncio.Task[Said]]]:
+        """Have the open questions asked, each request once; an embedding that is missing waits for the commit."""
+        return [
+            (questions, self._call(ticket, QuestionRequest(episode=episode, questions=questions), stalled=False))
+            for questions in requests_of(attempt.asked, self._parts.pipeline.resolution)
+        ]
+
+    def _call(self, ticket: Ticket, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[Said]:
+        key = self._parts.judge.key(request)
+        call = ticket.asked.get(key)
+        if call is None:
+            self._totals.requests += 1
+            self._totals.stalls += stalled
+            place = request.episode.sequence - self.tickets[0].entry.sequence
+            call = ticket.asked[key] = asyncio.create_task(self._answer(request, key, (place, 0, 0)))
+            # A refusal is met again at the commit, which fails the episode; until then nobody may await it.
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if stalled:
+            ticket.used.add(key)
+        return call
+
+    async def _answer(self, request: QuestionRequest, key: str, urgency: Urgency) -> Said:
+        async def once() -> Said:
+            async with self._gate.pass_through(urgency):
+                return await journaled(self._parts, request, key)
+
+        return await patiently(once, self._parts, self._stop)
+
+    def _show(self, sequence: int, attempt: Attempt) -> None:
+        for reader in self._rows.put(sequence, attempt):
+            if reader in self._by_sequence:
+                self._by_sequence[reader].touched.set()
+
+    async def _extract(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
+        """Make the extraction call; the first of two calls for a late head gives the answer."""
+        parts = self._parts
+
+        async def once() -> Extraction:
+            async with self._gate.pass_through(urgency):
+                ticket.sent.set()
+                return await extract(parts.store, parts.extractor, episode, parts.pipeline.previous_episodes)
+
+        try:
+            extraction = await patiently(once, parts, self._stop)
+        except ContentError as error:
+            if not ticket.extracted.done():
+                ticket.extracted.set_exception(error)
+                ticket.extracted.exception()  # met again by whoever awaits it
+            return
+        if not ticket.extracted.done():
+            ticket.extracted.set_result(extraction)
+
+    # ------------------------------------------------------------------ in order
+
+    async def commit_head(self) -> tuple[int, str]:
+        """Carry out the next entry of the group; return its sequence and what became of it."""
+        ticket = self.tickets[0]
+        entry = ticket.entry
+        try:
+            if isinstance(entry, Operation):
+                outcome = await self._committer.correct(entry)
+                self._rows.forget()
+            else:
+                outcome = await self._commit(ticket, entry)
+        except BaseException:
+            self._committer.forget(self.group)
+            raise
+        self.tickets.popleft()
+        del self._by_sequence[entry.sequence]
+        if (task := self._tasks.pop(ticket, None)) is not None:
+            task.cancel()
+        self._totals.wasted += sum(
+            call.done() and not call.cancelled() and key not in ticket.used for key, call in ticket.asked.items()
+        )
+        for call in ticket.asked.values():
+            call.cancel()
+        self._rows.reads(entry.sequence, set())
+        if self._committer.kept(self.group) is None:
+            # The state will be read anew: what was decided ahead stands on rows that are gone.
+            self._rows.forget()
+            for later in self.tickets:
+                later.touched.set()
+        return entry.sequence, outcome
+
+    async def _commit(self, ticket: Ticket, episode: Episode) -> str:
+        try:
+            read = Read(episode=episode, extraction=await self._head_extraction(ticket, episode))
+            attempt = await self._settle(ticket, read)
+        except ContentError as error:
+            self._show(episode.sequence, Attempt(asked=Questions()))
+            self._rows.put(episode.sequence, None)
+            self._committer.fail(episode, error)
+            return "failed"
+        assert attempt.change is not None
+        # Readers are touched where the change is not what was expected; then its rows are the store's.
+        self._show(episode.sequence, attempt)
+        self._rows.put(episode.sequence, None)
+        self._committer.commit(attempt.change)
+        return "committed"
+
+    async def _settle(self, ticket: Ticket, read: Read) -> Attempt:
+        """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
+        answers = Answers(vectors=ticket.vectors)
+        while True:
+            state: GroupState = self._committer.state(self.group)
+            attempt = attempt_to_decide(read, state, answers, self._parts.rules)
+            if attempt.change is not None and not attempt.asked:
+                return attempt
+            if attempt.asked.texts:
+                texts = attempt.asked.texts
+                vectors = await patiently(lambda t=texts: self._parts.embedder.embed(t), self._parts, self._stop)  # type: ignore[misc]
+                answers.vectors.update(zip(texts, vectors, strict=True))
+            for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
+                request = QuestionRequest(episode=read.episode, questions=questions)
+                said = await self._call(ticket, request, stalled=True)
+                answers.said.update(zip(questions, said, strict=True))
+
+    async def _head_extraction(self, ticket: Ticket, episode: Episode) -> Extraction:
+        """Wait for the extraction; one that was sent too long ago is sent once more."""
+        if not ticket.extracted.done():
+            await ticket.sent.wait()
+            await asyncio.wait((ticket.extracted,), timeout=LATE_S)
+        if ticket.extracted.done():
+            return await ticket.extracted
+        second = self._spawn(self._extract(ticket, episode, (0, 0, 0)))
+        try:
+            return await asyncio.shield(ticket.extracted)
+        finally:
+            second.cancel()

@@ -1,0 +1,198 @@
+"""The windowed runner makes the plain loop's graph, whatever comes back when (promise 1, R20, R21)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray import times
+from kgray.errors import InvalidAnswer, Unavailable
+from kgray.ingest.parts import Totals
+from kgray.ingest.runner import Runner
+from kgray.ports import Extractor, ExtractionRequest, Judge, Judged, QuestionRequest
+from kgray.records import Draft, Extraction, Operation
+from tests.graph.engine import GROUP, Engine, WildJudge, in_group, reading
+from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
+
+
+class Shuffled:
+    """A model whose calls end in random order; some calls find it out of reach, some texts are refused."""
+
+    def __init__(self, extractor: Extractor, judge: Judge, seed: int) -> None:
+        self.identity = judge.identity
+        self._extractor, self._judge = extractor, judge
+        self._rng = random.Random(seed)
+        self.asked: list[str] = []
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._rng.random() * 0.01)
+        if self._rng.random() < 0.03:
+            raise Unavailable("the model is out of reach")
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Read the episode; every eleventh is refused for its content, always the same ones."""
+        await self._wait()
+        if request.episode.sequence % 11 == 0:
+            raise InvalidAnswer("no usable answer")
+        return await self._extractor.extract(request)
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the judge's key."""
+        return self._judge.key(request)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Answer, and note what was asked."""
+        await self._wait()
+        self.asked.append(f"{request.episode.group} {self.key(request)}")
+        return await self._judge.judge(request)
+
+
+def drafts(seed: int, count: int, groups: int = 1) -> list[Draft]:
+    """Return random episodes, spread over groups."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        at = rng.randrange(13)
+        facts: list[dict[str, Any]] = [
+            {
+                "source": rng.choice(PEOPLE),
+                "target": rng.choice(PEOPLE + THINGS),
+                "relation": rng.choice(RELATIONS),
+                "wording": rng.choice(WORDINGS),
+                "kind": rng.choice(["holds", "holds", "holds", "ended", "denied"]),
+                "start": rng.choice([None, rng.randrange(13)]),
+                "end": rng.choice([None, rng.randrange(13)]),
+                "value": rng.choice([None, None, 100, "done"]),
+            }
+            for _ in range(rng.randrange(1, 4))
+        ]
+        draft = reading(at, [], [fact_of(f, at) for f in facts], client_id=f"e{number}")
+        made.append(in_group(draft, GROUP if groups == 1 else f"g{number % groups}"))
+    return made
+
+
+def corrections(engine: Engine) -> None:
+    """Put corrections between the episodes that are accepted: they are carried out in their place."""
+    for kind, what in (
+        ("retract", {"episodes": ("e3",)}),
+        ("undo", {"target": 1}),
+        ("remove", {"episodes": ("e7",)}),
+    ):
+        engine.store.request(Operation(group=GROUP, kind=kind, **what), now=times.now())  # type: ignore[arg-type]
+
+
+def fill(engine: Engine, said: list[Draft]) -> None:
+    """Accept episodes with corrections among them."""
+    half = len(said) // 2
+    engine.accept(*said[:half])
+    if said[0].group == GROUP:
+        corrections(engine)
+    engine.accept(*said[half:])
+
+
+def run_windowed(engine: Engine, window: int, seed: int) -> tuple[Totals, Shuffled]:
+    """Ingest with the runner and a model that answers in random order."""
+    model = Shuffled(engine.parts.extractor, engine.parts.judge, seed)
+    parts = replace(
+        engine.parts, extractor=model, judge=model, window=window, streams=max(1, window // 4), patience_s=30
+    )
+    with engine.store.writing():
+        return asyncio.run(Runner(parts).run()), model
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[str]]]:
+    """The plain loop's dumps: one group, and four."""
+    dumps = {}
+    for groups in (1, 4):
+        engine = Engine(tmp_path_factory.mktemp("plain"), judge=WildJudge())
+        model = Shuffled(engine.parts.extractor, engine.parts.judge, 0)
+        engine.parts = replace(engine.parts, extractor=model, patience_s=30)
+        engine.loop = type(engine.loop)(engine.parts)
+        fill(engine, drafts(5, 120, groups))
+        engine.run()
+        dumps[groups] = {g: engine.dump(group=g) for g in engine.store.groups()}
+    return dumps
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("window", [1, 8, 32, 64])
+def test_every_window_gives_the_plain_loops_dump(
+    tmp_path: Path, plain: dict[int, dict[str, list[str]]], window: int, groups: int
+) -> None:
+    """With wild answers, shuffled completions, outages, failures and corrections between; no request is asked twice."""
+    engine = Engine(tmp_path, judge=WildJudge())
+    fill(engine, drafts(5, 120, groups))
+    totals, model = run_windowed(engine, window, seed=window)
+    assert {g: engine.dump(group=g) for g in engine.store.groups()} == plain[groups]
+    assert len(model.asked) == len(set(model.asked))
+    assert totals.committed + totals.failed == 120
+    assert totals.failed == len(engine.store.failures())
+
+
+def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
+    tmp_path: Path, plain: dict[int, dict[str, list[str]]]
+) -> None:
+    """R21, R24: what was answered is in the journal, what was extracted is stored."""
+    engine = Engine(tmp_path, judge=WildJudge())
+    fill(engine, drafts(5, 120))
+    model = Shuffled(engine.parts.extractor, engine.parts.judge, 3)
+    parts = replace(engine.parts, extractor=model, judge=model, window=32, streams=8, patience_s=30)
+    ended: list[int] = []
+    rounds = 0
+    while engine.store.pending_count():
+        rounds += 1
+        bound = 25 * rounds
+        with engine.store.writing():
+            asyncio.run(
+                Runner(parts).run(stop=lambda: len(ended) >= bound, on_step=lambda *_: ended.append(1))  # noqa: B023
+            )
+    assert rounds > 1
+    assert {GROUP: engine.dump()} == plain[1]
+    assert len(model.asked) == len(set(model.asked))
+
+
+def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    """R24: beyond its patience the run stops; the episodes stay accepted."""
+
+    class Gone:
+        identity = "gone"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            raise Unavailable("nobody answers")
+
+    engine = Engine(tmp_path)
+    engine.accept(*drafts(1, 20))
+    parts = replace(engine.parts, extractor=Gone(), patience_s=0.1)
+    with engine.store.writing(), pytest.raises(Unavailable, match="nobody answers"):
+        asyncio.run(Runner(parts).run())
+    assert engine.store.counts(GROUP)[GROUP].accepted == 20
+    engine.run()
+    assert engine.store.counts(GROUP)[GROUP].committed == 20
+
+
+def test_a_late_head_is_sent_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts, section 4: the first answer of the two counts, and the line goes on."""
+    monkeypatch.setattr("kgray.ingest.lane.LATE_S", 0.05)
+    engine = Engine(tmp_path)
+    engine.accept(*drafts(1, 20))
+    inner = engine.parts.extractor
+    calls: list[int] = []
+
+    class Straggling:
+        identity = "straggling"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            calls.append(request.episode.sequence)
+            if request.episode.sequence == 5 and calls.count(5) == 1:
+                await asyncio.sleep(60)
+            return await inner.extract(request)
+
+    with engine.store.writing():
+        totals = asyncio.run(asyncio.wait_for(Runner(replace(engine.parts, extractor=Straggling())).run(), 20))
+    assert (totals.committed, calls.count(5), len(calls)) == (20, 2, 21)
