@@ -69,9 +69,17 @@ class Stopped(KgrayError):
 
 
 class Unavailable(KgrayError):
-    """A server that cannot be reached: the episodes stay accepted (R24)."""
+    """A server that cannot be reached: the episodes stay accepted (R24).
+
+    waited: the patience was spent where it was raised, and nobody waits for it once more.
+    """
 
     exit_code = 75
+
+    def __init__(self, reason: str, *, waited: bool = False) -> None:
+        """Keep whether it was waited for."""
+        super().__init__(reason)
+        self.waited = waited
 
 
 class ContentError(KgrayError):

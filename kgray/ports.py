@@ -415,7 +415,9 @@ class Store(Protocol):
         """Exact cosine in [-1, 1], best first. fact: recorded statement ids; entity: recorded ids; episode: str(sequence)."""
         ...
 
-    def find(self, group: str, identifier: str) -> list[tuple[Literal["episode", "entity", "statement", "fact"], str]]:
+    def find(
+        self, group: str, identifier: str
+    ) -> list[tuple[Literal["episode", "entity", "statement", "fact"], str]]:
         """Return what bears this id (an episode also by its client id); episodes as their sequence."""
         ...
 
@@ -427,7 +429,9 @@ class Store(Protocol):
         """Yield the episodes of the dump: committed or failed by `known_at`, not retracted or retried by it; by sequence."""
         ...
 
-    def sequences(self, group: str, *, ids: Sequence[str] = (), source: str | None = None, everything: bool = False) -> list[int]:
+    def sequences(
+        self, group: str, *, ids: Sequence[str] = (), source: str | None = None, everything: bool = False
+    ) -> list[int]:
         """Return the sequences of the rows an operation names, retired ones and those of any state included, sorted."""
         ...
 

@@ -139,7 +139,7 @@ def as_value(raw: object) -> Value:
             return Value("date", _date_text(inner), unit)
         case "text", str() if text := clean_text(inner):
             return Value("text", text, unit)
-        case ("boolean" | "number" | "date" | "text"), _:
+        case (("boolean" | "number" | "date" | "text"), _):
             raise ValueError(f"{str(inner)[:80]!r} is no value of type {kind}")
     raise ValueError(f"{str(kind)[:80]!r} is no type of value: text, number, date, boolean")
 

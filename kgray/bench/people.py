@@ -17,7 +17,9 @@ from kgray.times import Instant
 FACTS_AN_EPISODE = 3
 _START = times.parse("2020-01-01")[0]
 _MINUTE = 60 * times.SECOND
-_HEADS = "bal cor dan eli fer gal hol ira jon kel lor mar nor oli per qui ros sam tor ulm vel wen yar zan".split()
+_HEADS = (
+    "bal cor dan eli fer gal hol ira jon kel lor mar nor oli per qui ros sam tor ulm vel wen yar zan".split()
+)
 _TAILS = "a an bert dis er gard ham in ka land mer nas o pin rick sen ton us vic wold".split()
 
 

@@ -55,7 +55,9 @@ class Result:
     """The whole run."""
 
     sizes: list[Size] = field(default_factory=list)
-    slot_cpu_ms: dict[int, float] = field(default_factory=dict)  # values in the slot -> CPU of one more commit
+    slot_cpu_ms: dict[int, float] = field(
+        default_factory=dict
+    )  # values in the slot -> CPU of one more commit
 
     def as_dict(self) -> dict[str, object]:
         """Return the JSON document."""

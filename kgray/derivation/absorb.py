@@ -223,7 +223,11 @@ def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> 
 
 def _statement_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[Place, str | None], ...]:
     was, now = old.places(), new.places()
-    return tuple((place, now.get(place)) for place in sorted(was.keys() | now.keys()) if was.get(place) != now.get(place))
+    return tuple(
+        (place, now.get(place))
+        for place in sorted(was.keys() | now.keys())
+        if was.get(place) != now.get(place)
+    )
 
 
 def _entity_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[str, str | None], ...]:

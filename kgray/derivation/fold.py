@@ -80,5 +80,7 @@ class Fold:
             raise InputError(f"{target} is not the sequence of a merge or split in force: nothing to undo.")
         for later in self._steps:
             if later.sequence > target and touched & {*later.entities, later.made}:
-                raise InputError(f"{later.kind} {later.sequence} rests on {target}: undo {later.sequence} first.")
+                raise InputError(
+                    f"{later.kind} {later.sequence} rests on {target}: undo {later.sequence} first."
+                )
         return step

@@ -53,7 +53,9 @@ class GroupGraph:
     @classmethod
     def build(cls, records: GroupRecords) -> GroupGraph:
         """Derive everything from the records of a group, in O(n log n)."""
-        graph = cls(records.group, Fold(records.operations, records.births, records.recorded), dict(records.births))
+        graph = cls(
+            records.group, Fold(records.operations, records.births, records.recorded), dict(records.births)
+        )
         heads = {head.sequence: head for head in records.heads}
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         for mention in records.mentions:
@@ -151,7 +153,9 @@ class GroupGraph:
                     found.append(other)
             if it.object is not None:
                 for other in self.by_ends.get((it.object, it.subject), ()):
-                    if self.statements[other].relation in excludes and self._either_symmetric(it.relation, other):
+                    if self.statements[other].relation in excludes and self._either_symmetric(
+                        it.relation, other
+                    ):
                         found.append(other)
         return tuple(found)
 

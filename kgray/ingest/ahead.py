@@ -122,7 +122,9 @@ def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
     for verdict in change.verdicts:
         put("verdict", (verdict.a, verdict.b), verdict.exclusive)
     if change.rulings or change.evidence:
-        put("names-and-rulings", "", (change.rulings, tuple((e.relation, e.ordinal) for e in change.evidence)))
+        put(
+            "names-and-rulings", "", (change.rulings, tuple((e.relation, e.ordinal) for e in change.evidence))
+        )
     return rows
 
 

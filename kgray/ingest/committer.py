@@ -79,9 +79,7 @@ class Committer:
         store = self._parts.store
         self.forget(operation.group)
         try:
-            commit = await correct(
-                store, self._parts.embedder, operation, self.record_time(operation.group)
-            )
+            commit = await correct(store, self._parts.embedder, operation, self.record_time(operation.group))
         except (NotFound, InputError) as error:
             store.refuse(operation.group, operation.sequence, str(error), now=times.now())
             return "refused"
@@ -97,7 +95,9 @@ class Committer:
         return compare(state.graph, GroupGraph.build(records))
 
     def _keep_within_bound(self) -> None:
-        while len(self._states) > 1 and sum(s.size() for s in self._states.values()) > self._parts.state_bytes:
+        while (
+            len(self._states) > 1 and sum(s.size() for s in self._states.values()) > self._parts.state_bytes
+        ):
             self._states.popitem(last=False)
 
 

@@ -86,14 +86,18 @@ def _ask_cardinality(
     return ruling.value
 
 
-def _slot_mates(statement: Statement, related: Related, state: GroupState, connected: Connected) -> list[Statement]:
+def _slot_mates(
+    statement: Statement, related: Related, state: GroupState, connected: Connected
+) -> list[Statement]:
     """Return the other statements of the slot, by birth: those stored, and those of this episode."""
     graph = state.graph
     found = [graph.statements[s] for s in graph.slots.get(("s", statement.subject, statement.relation), ())]
     if related.relations is not graph.relations and statement.relation not in graph.by_relation:
         found = _folded_slot(statement, related, state)
     found += [
-        s for s in connected.made.values() if s.subject == statement.subject and s.relation == statement.relation
+        s
+        for s in connected.made.values()
+        if s.subject == statement.subject and s.relation == statement.relation
     ]
     return [s for s in found if s.id != statement.id]
 
@@ -183,7 +187,9 @@ def _vector(statement: Statement, state: GroupState, answers: Answers) -> Vector
     return held if held is not None else answers.vectors.get(statement.wording)
 
 
-def _product(query: np.ndarray[tuple[int], np.dtype[np.int64]], vector: Vector | None, state: GroupState) -> int:
+def _product(
+    query: np.ndarray[tuple[int], np.dtype[np.int64]], vector: Vector | None, state: GroupState
+) -> int:
     return 0 if vector is None else int(query @ state.nearest.quantised(vector).astype(np.int64))
 
 
@@ -203,10 +209,10 @@ def _stated(statement: Statement, connected: Connected) -> list[tuple[int, int]]
     )
     spans = []
     for piece in pieces:
-        start, end = (piece.start, piece.end) if isinstance(piece, Claim) else (piece.valid_from, piece.valid_to)
+        start, end = (
+            (piece.start, piece.end) if isinstance(piece, Claim) else (piece.valid_from, piece.valid_to)
+        )
         if piece.kind != "holds" or piece.inferred or start is None or end is None:
             return None
         spans.append((start, end))
     return spans
-
-

@@ -42,7 +42,9 @@ def connect(
         known = _Births(births, state.graph.births)
         key, _ = fold_key(related.relations, known, fact.relation, subject, target)
         evidence = _evidence(read.episode.sequence, ordinal, fact, groups[ordinal])
-        statement = None if key is None else _same(read, evidence, key, related, state, connected, answers, asked)
+        statement = (
+            None if key is None else _same(read, evidence, key, related, state, connected, answers, asked)
+        )
         place = (evidence.sequence, ordinal)
         if statement is None:
             made = statement_id(read.episode.group, place)
@@ -80,7 +82,9 @@ def _stored_keys(key: Key, related: Related, state: GroupState) -> list[Key]:
         folded = related.relations.folded(name)
         if folded.name == relation and name != relation:
             turned = folded.flipped and isinstance(target, str)
-            keys[(target, name, subject) if turned and isinstance(target, str) else (subject, name, target)] = None
+            keys[
+                (target, name, subject) if turned and isinstance(target, str) else (subject, name, target)
+            ] = None
     return list(keys)
 
 
@@ -106,7 +110,9 @@ def _same(
             return statement
     if evidence.kind != "holds":
         # An end or a denial is told in words of its own: it speaks of the variant it comes nearest to.
-        return max(known, key=lambda s: (len(s.marks[0] & meant[0]) + len(s.marks[2] & meant[2]), s is known[0]))
+        return max(
+            known, key=lambda s: (len(s.marks[0] & meant[0]) + len(s.marks[2] & meant[2]), s is known[0])
+        )
     question = Question(kind="variant", item=evidence.text, candidates=tuple(s.wording for s in known))
     answer = answers.said.get(question)
     if answer is None:

@@ -65,7 +65,9 @@ def _shown(graph: GroupGraph, asked: str) -> str:
     shows = graph.shows.get(asked, set())
     if len(shows) == 1:
         return next(iter(shows))
-    raise NotFound(f"no entity {asked!r} in group {graph.group!r}: see `kgray search` or `kgray history` for ids.")
+    raise NotFound(
+        f"no entity {asked!r} in group {graph.group!r}: see `kgray search` or `kgray history` for ids."
+    )
 
 
 def _merged(operation: Operation, graph: GroupGraph) -> tuple[str, ...]:
@@ -96,9 +98,7 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
     place = (first.sequence, first.ordinal)
     made = entity_id(operation.group, place)
     minted = first.entity != made
-    operation = replace(
-        operation, entities=(entity,), moved=tuple(sorted(moved)), made=made, minted=minted
-    )
+    operation = replace(operation, entities=(entity,), moved=tuple(sorted(moved)), made=made, minted=minted)
     return operation, place
 
 
@@ -238,7 +238,9 @@ def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
 
 def _counts(old: GroupGraph, new: GroupGraph, derived: Derived, rows: Iterable[int]) -> dict[str, int]:
     """Return what the caller reads (cli.md): a fact is closed where it no longer stands or ends earlier."""
-    was = {f.id: f for f in old.facts_of(s for s in {f.statement for f in derived.facts} if s in old.statements)}
+    was = {
+        f.id: f for f in old.facts_of(s for s in {f.statement for f in derived.facts} if s in old.statements)
+    }
     closed, reopened = len(derived.gone_facts), 0
     for fact in derived.facts:
         earlier = was.get(fact.id)

@@ -32,4 +32,6 @@ async def read_episode(
         # Triples are never sent to a model (cli.md, Input).
         return triples.to_extraction(episode.text, episode.reference_time)
     previous = tuple(store.previous(episode, previous_episodes))
-    return speaker_first(await extractor.extract(ExtractionRequest(episode=episode, previous=previous)), episode)
+    return speaker_first(
+        await extractor.extract(ExtractionRequest(episode=episode, previous=previous)), episode
+    )

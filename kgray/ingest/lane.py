@@ -23,7 +23,7 @@ from kgray.ingest.gate import Gate, Urgency
 from kgray.ingest.parts import Parts, Stop, Totals
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Answers, Questions, Read
-from kgray.ports import Answer, Question, QuestionRequest, Vector
+from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 
 # A head of line whose extraction was sent this long ago is sent once more: with 1 % of calls 10 s late a
@@ -53,7 +53,14 @@ class Lane:
     """The window of one group."""
 
     def __init__(
-        self, group: str, parts: Parts, committer: Committer, gate: Gate, spawn: Spawn, totals: Totals, stop: Stop
+        self,
+        group: str,
+        parts: Parts,
+        committer: Committer,
+        gate: Gate,
+        spawn: Spawn,
+        totals: Totals,
+        stop: Stop,
     ) -> None:
         """Start with nothing in flight; `spawn` starts tasks whose failure ends the run."""
         self.group = group
@@ -97,8 +104,7 @@ class Lane:
             ticket.touched.clear()
             waiting = self._try(ticket, read)
             if isinstance(waiting, list):
-                vectors = await patiently(lambda t=waiting: self._parts.embedder.embed(t), self._parts, self._stop)  # type: ignore[misc]
-                ticket.vectors.update(zip(waiting, vectors, strict=True))
+                await self._embed(waiting, ticket.vectors)
                 continue
             changed = asyncio.ensure_future(ticket.touched.wait())
             try:
@@ -136,7 +142,10 @@ class Lane:
     ) -> list[tuple[tuple[Question, ...], asyncio.Task[Said]]]:
         """Have the open questions asked, each request once; an embedding that is missing waits for the commit."""
         return [
-            (questions, self._call(ticket, QuestionRequest(episode=episode, questions=questions), stalled=False))
+            (
+                questions,
+                self._call(ticket, QuestionRequest(episode=episode, questions=questions), stalled=False),
+            )
             for questions in requests_of(attempt.asked, self._parts.pipeline.resolution)
         ]
 
@@ -160,6 +169,13 @@ class Lane:
                 return await journaled(self._parts, request, key)
 
         return await patiently(once, self._parts, self._stop)
+
+    async def _embed(self, texts: list[str], vectors: dict[str, Vector]) -> None:
+        async def once() -> Matrix:
+            return await self._parts.embedder.embed(texts)
+
+        found = await patiently(once, self._parts, self._stop)
+        vectors.update(zip(texts, found, strict=True))
 
     def _show(self, sequence: int, attempt: Attempt) -> None:
         for reader in self._rows.put(sequence, attempt):
@@ -205,7 +221,8 @@ class Lane:
         if (task := self._tasks.pop(ticket, None)) is not None:
             task.cancel()
         self._totals.wasted += sum(
-            call.done() and not call.cancelled() and key not in ticket.used for key, call in ticket.asked.items()
+            call.done() and not call.cancelled() and key not in ticket.used
+            for key, call in ticket.asked.items()
         )
         for call in ticket.asked.values():
             call.cancel()
@@ -242,9 +259,7 @@ class Lane:
             if attempt.change is not None and not attempt.asked:
                 return attempt
             if attempt.asked.texts:
-                texts = attempt.asked.texts
-                vectors = await patiently(lambda t=texts: self._parts.embedder.embed(t), self._parts, self._stop)  # type: ignore[misc]
-                answers.vectors.update(zip(texts, vectors, strict=True))
+                await self._embed(attempt.asked.texts, answers.vectors)
             for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
                 request = QuestionRequest(episode=read.episode, questions=questions)
                 said = await self._call(ticket, request, stalled=True)

@@ -49,10 +49,14 @@ class Loop:
         parts = self._parts
         try:
             extraction = await patiently(
-                lambda: extract(parts.store, parts.extractor, entry, parts.pipeline.previous_episodes), parts, stop
+                lambda: extract(parts.store, parts.extractor, entry, parts.pipeline.previous_episodes),
+                parts,
+                stop,
             )
             read = Read(episode=entry, extraction=extraction)
-            change = await patiently(lambda: settle(parts, read, self.committer.state(entry.group)), parts, stop)
+            change = await patiently(
+                lambda: settle(parts, read, self.committer.state(entry.group)), parts, stop
+            )
         except ContentError as error:
             self.committer.fail(entry, error)
             return "failed"

@@ -19,9 +19,7 @@ from kgray.records import Draft, Episode, GroupRecords
 from kgray.times import Instant
 
 
-async def preview(
-    parts: Parts, committer: Committer, drafts: Iterable[Draft]
-) -> AsyncIterator[dump.Row]:
+async def preview(parts: Parts, committer: Committer, drafts: Iterable[Draft]) -> AsyncIterator[dump.Row]:
     """Yield what each draft would change in the store as it is, as dump rows with "op"; accepts nothing.
 
     Each draft is decided against the graph as stored, not against the drafts before it. One that is

@@ -29,7 +29,9 @@ class Related:
 
     relations: Relations
     rulings: list[Ruling] = field(default_factory=list)
-    undecided: set[str] = field(default_factory=set)  # names with an open question of what they are to another
+    undecided: set[str] = field(
+        default_factory=set
+    )  # names with an open question of what they are to another
 
 
 def relate(
@@ -54,7 +56,9 @@ def relate(
     for ruling in declared:
         _rule(related, state, ruling)
     for newer, older, fact in _pairs_to_rule(extraction, resolved, fresh, state, related):
-        if related.relations.pair_ruling(newer, older) is not None or _both_declared(newer, older, rules.ontology):
+        if related.relations.pair_ruling(newer, older) is not None or _both_declared(
+            newer, older, rules.ontology
+        ):
             continue
         cards = (fact.text, *_example(older, extraction, state))
         question = Question(kind="relation", item=newer, candidates=(older,), cards=cards)
@@ -183,7 +187,11 @@ def _differing(kind: RelationType, relations: Relations, ontology: Ontology, seq
     found: list[Ruling] = []
 
     def say(aspect: str, value: str, other: str = "") -> None:
-        held = relations.pair_ruling(kind.name, other) if aspect == "pair" else relations.aspect(kind.name, aspect)
+        held = (
+            relations.pair_ruling(kind.name, other)
+            if aspect == "pair"
+            else relations.aspect(kind.name, aspect)
+        )
         if held is None or held.value != value:
             found.append(
                 Ruling(

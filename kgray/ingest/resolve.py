@@ -85,7 +85,11 @@ def _entity_for(
     if read.episode.kind == "triples":
         # Names of triples resolve by exact name alone; of several bearers the oldest (cli.md, Input).
         return min(bearers, key=lambda n: (n.born, n.id), default=None)
-    if len(bearers) == 1 and _types_agree(entity, bearers[0]) and not _doubtful(entity, bearers[0], state, resolved):
+    if (
+        len(bearers) == 1
+        and _types_agree(entity, bearers[0])
+        and not _doubtful(entity, bearers[0], state, resolved)
+    ):
         return bearers[0]
     alike = _alike(entity, state, resolved)
     if not bearers and (sure := _sure(entity, alike, state, resolved)) is not None:
@@ -114,7 +118,9 @@ def _entity_for(
     return None if index is None else chosen[index]
 
 
-def _alike(entity: ExtractedEntity, state: GroupState, resolved: Resolved) -> list[tuple[EntityNote, Likeness]]:
+def _alike(
+    entity: ExtractedEntity, state: GroupState, resolved: Resolved
+) -> list[tuple[EntityNote, Likeness]]:
     """Return the entities whose shown name is alike by its letters, with how."""
     notes = [*_notes(state, resolved, state.names.near(entity.name)), *resolved.made.values()]
     found = []
@@ -150,7 +156,9 @@ def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, re
     if len(tokens) != 1 or ("Person" not in (entity.type, *bearer.labels)):
         return False
     others = [i for i in state.names.bears_word(tokens[0]) if i != bearer.id and i in state.graph.entities]
-    return bool(others) or any(tokens[0] in names.tokens(n.name) for n in resolved.made.values() if n is not bearer)
+    return bool(others) or any(
+        tokens[0] in names.tokens(n.name) for n in resolved.made.values() if n is not bearer
+    )
 
 
 def _notes(state: GroupState, resolved: Resolved, ids: list[str]) -> list[EntityNote]:

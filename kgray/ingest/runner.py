@@ -100,9 +100,7 @@ class _Flight:
                     room -= 1
 
     def _lane(self, group: str) -> Lane:
-        return Lane(
-            group, self._parts, self._committer, self._gate, self._spawn, self._totals, self._stop
-        )
+        return Lane(group, self._parts, self._committer, self._gate, self._spawn, self._totals, self._stop)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

@@ -21,7 +21,9 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     turned: set[int] = set()
     for fact in extraction.facts:
         target = None if fact.target is None else index[fact.target]
-        facts.append(_objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology))
+        facts.append(
+            _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
+        )
     used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
     if episode.kind == "message" and episode.speaker and merged:
         used.add(0)

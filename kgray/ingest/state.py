@@ -30,7 +30,9 @@ BYTES_A_NAME = 1_700
 class GroupState:
     """One group's graph with the look-ups that resolution needs. One owner; not thread-safe."""
 
-    def __init__(self, records: GroupRecords, vectors: Iterable[tuple[str, str, Vector]], dimensions: int) -> None:
+    def __init__(
+        self, records: GroupRecords, vectors: Iterable[tuple[str, str, Vector]], dimensions: int
+    ) -> None:
         """Build everything from the group's live records and its name vectors, in order of insertion."""
         self.group = records.group
         self.graph = GroupGraph.build(records)

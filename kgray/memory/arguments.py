@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from kgray import times
 from kgray.errors import InputError
@@ -37,12 +37,11 @@ def instant_of(value: Time | None, field: str) -> Instant | None:
 def query_of(
     text: str,
     group: str,
+    *,
     as_of: Time | None,
     known_at: Time | None,
-    scopes: Sequence[SearchScope],
-    limit: int,
-    recipe: str,
     filters: Filters | None,
+    **more: Any,  # noqa: ANN401 - the other fields of Query, as they are
 ) -> Query:
     """Return the checked query. Raises InputError, NotBuilt."""
     return Query(
@@ -50,8 +49,6 @@ def query_of(
         group=group,
         as_of=instant_of(as_of, "as_of"),
         known_at=instant_of(known_at, "known_at"),
-        scopes=tuple(scopes),
-        limit=limit,
-        recipe=recipe,
         filters=filters or Filters(),
+        **more,
     )

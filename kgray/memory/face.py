@@ -42,6 +42,7 @@ from kgray.records import Draft, Episode, Operation, OperationKind
 from kgray.search import Context, Filters
 from kgray.search import context as build_context
 from kgray.search import search as find_hits
+from kgray.search.recipes import Method, Reranker
 from kgray.times import Instant
 
 _VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
@@ -153,9 +154,31 @@ class Memory:
         limit: int = 10,
         recipe: str = "hybrid",
         filters: Filters | None = None,
+        methods: Sequence[Method] | None = None,
+        reranker: Reranker | None = None,
+        centre: str | None = None,
+        seeds: Sequence[str] = (),
+        any_time: bool = False,
     ) -> list[Hit]:
-        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now)."""
-        asked = query_of(query, group, as_of, known_at, scopes, limit, recipe, filters)
+        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now).
+
+        The other arguments are the fields of kgray.search.Query.
+        """
+        asked = query_of(
+            query,
+            group,
+            as_of=as_of,
+            known_at=known_at,
+            filters=filters,
+            scopes=tuple(scopes),
+            limit=limit,
+            recipe=recipe,
+            methods=None if methods is None else tuple(methods),
+            reranker=reranker,
+            centre=centre,
+            seeds=tuple(seeds),
+            any_time=any_time,
+        )
         view = self._view_at(group, asked.known_at)
         return await find_hits(self.store, self.parts.embedder, asked, view=view)
 
@@ -170,7 +193,7 @@ class Memory:
         filters: Filters | None = None,
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`."""
-        asked = query_of(query, group, as_of, known_at, SCOPES, 10, "hybrid", filters)
+        asked = query_of(query, group, as_of=as_of, known_at=known_at, filters=filters)
         view = self._view_at(group, asked.known_at)
         return await build_context(self.store, self.parts.embedder, asked, tokens=tokens, view=view)
 

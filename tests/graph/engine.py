@@ -20,7 +20,16 @@ from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Pipeline, Totals
 from kgray.ingest.state import GroupState
 from kgray.ontology import Ontology, shipped
-from kgray.ports import Acceptance, Answer, ExtractionRequest, GroupCounts, Judge, Judged, Question, QuestionRequest
+from kgray.ports import (
+    Acceptance,
+    Answer,
+    ExtractionRequest,
+    GroupCounts,
+    Judge,
+    Judged,
+    Question,
+    QuestionRequest,
+)
 from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.replies import parse_extraction
 from kgray.stores.sqlite import open_sqlite
@@ -82,7 +91,12 @@ class Engine:
     """One data folder with its loop; `run` ingests what is pending."""
 
     def __init__(
-        self, folder: Path, *, judge: Judge | None = None, ontology: Ontology | None = None, judging: str = "relation"
+        self,
+        folder: Path,
+        *,
+        judge: Judge | None = None,
+        ontology: Ontology | None = None,
+        judging: str = "relation",
     ) -> None:
         self.store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
         self.parts = Parts(
@@ -133,7 +147,9 @@ class Engine:
         entities = {e.id: e.name for e in self.view(group=group).all_entities()}
         facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
         found: dict[str, list[tuple[Any, Any]]] = {}
-        order = sorted(facts.values(), key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.invalid_at or 0))
+        order = sorted(
+            facts.values(), key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.invalid_at or 0)
+        )
         for fact in order:
             name = entities[fact.target] if fact.target else fact.value.shown()  # type: ignore[union-attr]
             found.setdefault(name, []).append((in_days(fact.valid_at), in_days(fact.invalid_at)))
@@ -166,7 +182,10 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
             i: (s.key, s.variant, s.wording, s.marks, s.born, s.claims) for i, s in graph.statements.items()
         },
         "buckets": {k: sorted(v) for k, v in graph.buckets.items()},
-        "relations": [(n, graph.relations.folded(n), graph.relations.traits(graph.relations.folded(n).name)) for n in names],
+        "relations": [
+            (n, graph.relations.folded(n), graph.relations.traits(graph.relations.folded(n).name))
+            for n in names
+        ],
         "verdicts": graph.verdicts,
         "moved": graph.moved,
         "shows": graph.shown_by_recorded(),
@@ -189,7 +208,13 @@ def in_days(instant: int | None) -> float | None:
 _ids = itertools.count()
 
 
-def triples(at: float, *items: dict[str, Any], group: str = GROUP, client_id: str | None = None, source: str = "default") -> Draft:
+def triples(
+    at: float,
+    *items: dict[str, Any],
+    group: str = GROUP,
+    client_id: str | None = None,
+    source: str = "default",
+) -> Draft:
     """Return a `triples` draft said on a day."""
     text = normalise([dict(i) for i in items], day(at))
     return Draft(
@@ -202,10 +227,14 @@ def works(name: str, **more: Any) -> dict[str, Any]:
     return {"source": "Alice", "relation": "WORKS_AT", "target": name, **more}
 
 
-def reading(at: float, entities: Sequence[Any], facts: Sequence[dict[str, Any]], *, client_id: str | None = None) -> Draft:
+def reading(
+    at: float, entities: Sequence[Any], facts: Sequence[dict[str, Any]], *, client_id: str | None = None
+) -> Draft:
     """Return a `text` draft that reads itself."""
     listed = [e if isinstance(e, dict) else {"name": e} for e in entities]
-    text = canonical({"entities": listed, "facts": list(facts), "n": next(_ids) if client_id is None else client_id})
+    text = canonical(
+        {"entities": listed, "facts": list(facts), "n": next(_ids) if client_id is None else client_id}
+    )
     return Draft(
         group=GROUP, source="default", kind="text", text=text, reference_time=day(at), client_id=client_id
     )

@@ -14,8 +14,27 @@ from kgray import times
 from tests.graph.engine import GROUP, Engine, WildJudge, iso, reading, triples
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Marcus Webb", "M. Webb"]
-THINGS = ["Acme", "Acme Inc", "Acme Anvils", "Beta", "Q3 report", "Q4 report", "IBM", "International Business Machines"]
-RELATIONS = ["WORKS_AT", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "EMPLOYED_BY", "EMPLOYS", "COSTS", "HAS_STATUS"]
+THINGS = [
+    "Acme",
+    "Acme Inc",
+    "Acme Anvils",
+    "Beta",
+    "Q3 report",
+    "Q4 report",
+    "IBM",
+    "International Business Machines",
+]
+RELATIONS = [
+    "WORKS_AT",
+    "LIKES",
+    "DISLIKES",
+    "MARRIED_TO",
+    "WORKS_FOR",
+    "EMPLOYED_BY",
+    "EMPLOYS",
+    "COSTS",
+    "HAS_STATUS",
+]
 WORDINGS = ["{s} {r} {t}", "{s} {r} {t} part-time", "{s} {r} {t} on 3 days", "{s} has not {r} {t}"]
 
 FACTS = st.fixed_dictionaries(
@@ -35,7 +54,11 @@ CORRECTIONS = st.tuples(
     st.sampled_from(["merge", "split", "undo", "retract"]), st.integers(0, 30), st.integers(0, 30)
 )
 HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS, min_size=1, max_size=9)
-SLOW = settings(max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "40")), deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(
+    max_examples=int(os.environ.get("KGRAY_TEST_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def fact_of(said: dict[str, Any], at: int) -> dict[str, Any]:

@@ -194,5 +194,7 @@ def test_a_late_head_is_sent_once_more(tmp_path: Path, monkeypatch: pytest.Monke
             return await inner.extract(request)
 
     with engine.store.writing():
-        totals = asyncio.run(asyncio.wait_for(Runner(replace(engine.parts, extractor=Straggling())).run(), 20))
+        totals = asyncio.run(
+            asyncio.wait_for(Runner(replace(engine.parts, extractor=Straggling())).run(), 20)
+        )
     assert (totals.committed, calls.count(5), len(calls)) == (20, 2, 21)

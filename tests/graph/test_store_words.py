@@ -27,7 +27,9 @@ def store(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("Al works at GPT-4, Inc.", "al work at gpt 4 inc", id="digits-stay-apart-and-words-are-stemmed"),
+        pytest.param(
+            "Al works at GPT-4, Inc.", "al work at gpt 4 inc", id="digits-stay-apart-and-words-are-stemmed"
+        ),
         pytest.param("Zoë CAFÉ straße ﬁne ２０２６", "zoe cafe strass fine 2026", id="folded"),
         pytest.param("東京都 Tokyo2", "東 京 都 東京 京都 tokyo2", id="no-spaces-in-cjk"),
         pytest.param("iPhone用ガラス", "iphon 用 ガ ラ ス 用ガ ガラ ラス", id="scripts-mixed"),

@@ -58,16 +58,24 @@ CASES: list[Any] = [
         id="f",
     ),
     pytest.param([at(0, "Acme"), left(31, 90, "Acme")], {"Acme": [(0, 31)]}, id="l"),
-    pytest.param([at(0, "Acme"), left(31, 90, "Acme"), left(31, 91, "Acme")], {"Acme": [(0, 31)]}, id="l-twice"),
     pytest.param(
-        [at(0, "Acme"), since(40, 10, "Beta"), at(20, "Acme")], {"Acme": [(0, 40)], "Beta": [(40, NOW)]}, id="m"
+        [at(0, "Acme"), left(31, 90, "Acme"), left(31, 91, "Acme")], {"Acme": [(0, 31)]}, id="l-twice"
     ),
     pytest.param(
-        [at(0, "Acme"), at(95, "Acme"), since(70, 100, "Beta")], {"Acme": [(0, 70)], "Beta": [(70, NOW)]}, id="o"
+        [at(0, "Acme"), since(40, 10, "Beta"), at(20, "Acme")],
+        {"Acme": [(0, 40)], "Beta": [(40, NOW)]},
+        id="m",
+    ),
+    pytest.param(
+        [at(0, "Acme"), at(95, "Acme"), since(70, 100, "Beta")],
+        {"Acme": [(0, 70)], "Beta": [(70, NOW)]},
+        id="o",
     ),
     pytest.param([at(70, "Beta"), since(50, 100, "Acme")], {"Acme": [(50, NOW)], "Beta": [(70, 70)]}, id="p"),
     pytest.param(
-        [since(18, 25, "Acme"), since(21, 26, "X", 22)], {"Acme": [(18, 21), (22, NOW)], "X": [(21, 22)]}, id="q"
+        [since(18, 25, "Acme"), since(21, 26, "X", 22)],
+        {"Acme": [(18, 21), (22, NOW)], "X": [(21, 22)]},
+        id="q",
     ),
     pytest.param(
         [since(18, 19, "Acme"), since(21, 24, "X", 23)], {"Acme": [(18, 21)], "X": [(21, 23)]}, id="r"
@@ -92,7 +100,9 @@ CASES: list[Any] = [
     pytest.param([left(80, 90, "Acme"), since(50, 100, "Acme")], {"Acme": [(50, NOW)]}, id="y2-lifted"),
     pytest.param([at(0, "Acme"), left(50, 10, "Acme"), at(20, "Acme")], {"Acme": [(0, 50)]}, id="y3"),
     pytest.param([since(0, 10, "Acme"), left(0, 10, "Acme")], {"Acme": [(0, 0)]}, id="y4"),
-    pytest.param([left(50, 100, "Acme"), left(90, 100, "Beta")], {"Acme": [(NOW, 50)], "Beta": [(50, 90)]}, id="y5"),
+    pytest.param(
+        [left(50, 100, "Acme"), left(90, 100, "Beta")], {"Acme": [(NOW, 50)], "Beta": [(50, 90)]}, id="y5"
+    ),
     pytest.param([since(0, 0, "Acme", 50), since(0, 60, "Acme")], {"Acme": [(0, NOW)]}, id="y6"),
 ]
 

@@ -187,8 +187,13 @@ def test_x_three_names_said_to_be_one_then_split(tmp_path: Path, order: tuple[in
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
 def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, int]) -> None:
     """y: both likes hold; a price ends the one before, and no entity is named "100"."""
-    likes = [triples(a, {"source": "Alice", "relation": "LIKES", "target": t}) for a, t in ((0, "coffee"), (1, "tea"))]
-    costs = [triples(a, {"source": "Lamp", "relation": "COSTS", "target": v}) for a, v in ((0, 100), (60, 80))]
+    likes = [
+        triples(a, {"source": "Alice", "relation": "LIKES", "target": t})
+        for a, t in ((0, "coffee"), (1, "tea"))
+    ]
+    costs = [
+        triples(a, {"source": "Lamp", "relation": "COSTS", "target": v}) for a, v in ((0, 100), (60, 80))
+    ]
     engine = Engine(tmp_path)
     engine.add(*(likes[i] for i in order), *(costs[i] for i in order))
     assert engine.spans("LIKES") == {"coffee": [(0, None)], "tea": [(1, None)]}
@@ -203,7 +208,9 @@ def test_z_the_previous_context_of_a_late_message(tmp_path: Path, late_first: bo
     engine = Engine(tmp_path)
     chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
     engine.accept(*(reversed(chat) if late_first else chat))
-    engine.accept(message("x", 35, "other source", source="other"), message("y", 35, "other group", group="h"))
+    engine.accept(
+        message("x", 35, "other source", source="other"), message("y", 35, "other group", group="h")
+    )
     engine.accept(message("late", 45, "late"))
     late = engine.store.pending(GROUP, 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]

@@ -6,15 +6,33 @@
     history.py   what happens, act by act
     telling.py   episodes: text, true names, the correct extraction
     truth.py     what follows from all that was told (stated truth)
+    errors.py    how a reader may be wrong
     oracle.py    what a reader who knows the truth answers, recognising texts alone
     models.py    such readers and judges in this process
 """
 
 from __future__ import annotations
 
+from kgray.bench.world.errors import Errors
+from kgray.bench.world.latency import Latency
+from kgray.bench.world.models import WildJudge, WorldJudge, WorldReader
+from kgray.bench.world.oracle import Oracle
 from kgray.bench.world.plan import Plan
 from kgray.bench.world.telling import Said, WorldEpisode
 from kgray.bench.world.truth import TrueFact, Truth
 from kgray.bench.world.world import World
 
-__all__ = ["Plan", "Said", "TrueFact", "Truth", "World", "WorldEpisode"]
+__all__ = [
+    "Errors",
+    "Latency",
+    "Oracle",
+    "Plan",
+    "Said",
+    "TrueFact",
+    "Truth",
+    "WildJudge",
+    "World",
+    "WorldEpisode",
+    "WorldJudge",
+    "WorldReader",
+]

@@ -1,0 +1,109 @@
+"""Errors of meaning, keyed by what is asked: the same in every mode, in every order, at every try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from kgray import times
+from kgray.bench.world.dice import Dice
+from kgray.bench.world.history import Act
+from kgray.bench.world.schema import RELATIONS, values_of
+from kgray.bench.world.telling import UNKNOWN, Said, WorldEpisode, said_of
+from kgray.bench.world.things import Thing
+from kgray.derivation.names import key
+
+_SHIFT = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How often a reader is wrong; rates of 1.
+
+    missed_fact, wrong_date   of the facts told (of the dated ones)
+    spurious_fact             of the episodes: one fact that nobody told
+    missed_merge, false_merge of entity questions with, without a true candidate among those shown
+    wrong_verdict             of variant, verdict, relation and cardinality questions
+    """
+
+    seed: int = 0
+    missed_fact: float = 0.0
+    spurious_fact: float = 0.0
+    wrong_date: float = 0.0
+    missed_merge: float = 0.0
+    false_merge: float = 0.0
+    wrong_verdict: float = 0.0
+
+    @classmethod
+    def even(cls, rate: float, seed: int = 0) -> Errors:
+        """Return the same rate for all."""
+        names = [name for name in cls.__slots__ if name != "seed"]
+        return cls(seed=seed, **dict.fromkeys(names, rate))  # type: ignore[arg-type]
+
+    def wrong(self, rate: float, *keys: object) -> bool:
+        """Whether the answer to this question is wrong."""
+        return rate > 0 and Dice("error", self.seed, *keys).flip(rate)
+
+    def read(
+        self, episode: WorldEpisode, things: Mapping[str, Thing]
+    ) -> tuple[WorldEpisode, tuple[Said, ...]]:
+        """Return the episode as this reader sees it: what it adds is mentioned too."""
+        if not (self.missed_fact or self.spurious_fact or self.wrong_date):
+            return episode, episode.said
+        text = episode.draft.text
+        said = []
+        for place, fact in enumerate(episode.said):
+            if self.wrong(self.missed_fact, "missed", text, place):
+                continue
+            dated = fact.until or fact.since not in {"", UNKNOWN}
+            if dated and self.wrong(self.wrong_date, "date", text, place):
+                later = Dice("error", self.seed, "shift", text, place).flip(0.5)
+                fact = _shifted(fact, _SHIFT if later else -_SHIFT)
+            said.append(fact)
+        mentions = episode.mentions
+        if self.wrong(self.spurious_fact, "spurious", text):
+            invented = _invented(Dice("error", self.seed, "invented", text), episode, things)
+            if invented is not None:
+                fact, added = invented
+                said.append(fact)
+                mentions += added
+        return replace(episode, said=tuple(said), mentions=mentions), tuple(said)
+
+
+def _shifted(fact: Said, by: timedelta) -> Said:
+    return replace(fact, since=_moved(fact.since, by), until=_moved(fact.until, by))
+
+
+def _moved(iso: str, by: timedelta) -> str:
+    if iso in {"", UNKNOWN}:
+        return iso
+    instant, precision = times.parse_iso(iso)
+    moment = times.to_datetime(instant) + by
+    return f"{moment:%Y-%m}" if precision == "month" else f"{moment:%Y-%m-%d}"
+
+
+def _invented(
+    dice: Dice, episode: WorldEpisode, things: Mapping[str, Thing]
+) -> tuple[Said, tuple[tuple[str, str, str], ...]] | None:
+    """Return a fact about something that the episode mentions, and the mentions that it adds."""
+    surface, entity, _ = dice.pick(episode.mentions)
+    subject = things[entity]
+    fitting = [r for r in RELATIONS.values() if r.subject == subject.kind]
+    if not fitting:
+        return None
+    relation = dice.pick(fitting)
+    if any((fact.subject, fact.relation) == (entity, relation.name) for fact in episode.said):
+        return None
+    if relation.object is None:
+        value = values_of(relation, dice.below(1000))
+        act = Act(subject=subject, relation=relation, object=value, form="holds", why="spurious")
+        return said_of(act, surface, value.shown()), ()
+    known = {name: other for name, other, _ in episode.mentions}
+    target = dice.pick([t for t in things.values() if t.kind == relation.object and t.id != entity])
+    held = next((name for name, other in known.items() if other == target.id), None)
+    if held is None and key(target.name) in {key(name) for name in known}:
+        return None
+    act = Act(subject=subject, relation=relation, object=target, form="holds", why="spurious")
+    added = () if held is not None else ((target.name, target.id, target.kind),)
+    return said_of(act, surface, held or target.name), added

@@ -1,0 +1,84 @@
+"""Hostile input through the whole engine: nothing is half-written, nothing crosses a group (promises 2 and 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from kgray import opening
+from kgray.errors import InputError
+from kgray.intake import Defaults, Submitted, read_file
+from tests.unit.test_intake import hostile_line
+
+NASTY = [
+    '"',
+    "''; DROP TABLE facts; --",
+    'alice" OR "bob',
+    "NEAR(alice bob)",
+    "alice* AND (bob",
+    "text:alice",
+    "^alice -bob +c",
+    "\u202ealice\u202c",
+    "日本語の質問",
+    "מי עובד ב Acme",
+    "🙂🙃",
+    "alice\x01works",
+    "%_[a-z]",
+    "a" * 1_000_000,
+    "alice works " * 80_000,
+    "{}",
+    "\\",
+    "\ud800",
+]
+
+
+def test_ten_thousand_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path) -> None:
+    """Each line is a draft or a refusal; what is accepted is committed or failed; the index is what the records say."""
+    rng = random.Random(4)
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b"\n".join(hostile_line(rng) for _ in range(10_000)))
+    items = list(read_file(file, Defaults(group="one", at=0)))
+    taken = [item for item in items if isinstance(item, Submitted)]
+    assert len(taken) > 500
+
+    async def scene() -> None:
+        async with opening.open(tmp_path / "data") as memory:
+            await memory.add("Alice Nguyen works at Acme", group="two", at=0)
+            report = await memory.add_many(items[::8])
+            counts = await memory.status()
+            assert sum(c.accepted + c.extracted + c.failed for c in counts.values()) == 0
+            assert report.accepted == report.committed
+            for group in counts:
+                assert await memory.verify(group) == []
+            for query in NASTY:
+                for group in ("one", "two"):
+                    hits = await memory.search(query, group=group, limit=50)
+                    assert {hit.group for hit in hits} <= {group}
+                    assert all("Nguyen" not in hit.text for hit in hits if group == "one")
+                    block = await memory.context(query, group=group, tokens=200)
+                    assert block.tokens <= 200
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("group", ["", " ", "a b", "a/b", "x" * 129, "ä", "a\0b", "'; --", "..\\", "*"])
+def test_a_group_that_is_no_name_is_refused_by_every_verb(tmp_path: Path, group: str) -> None:
+    """Section 1: a group is `[A-Za-z0-9_.-]{1,128}`; nothing is written for another."""
+    with opening.open(tmp_path) as memory:
+        for verb, words in {
+            "add": ("Alice works at Acme",),
+            "search": ("Alice",),
+            "context": ("Alice",),
+            "history": ("Alice",),
+            "show": ("x",),
+            "dump": (),
+            "merge": ("a", "b"),
+            "undo": (1,),
+        }.items():
+            with pytest.raises(InputError):
+                getattr(memory, verb)(*words, group=group)
+        assert json.dumps(sorted(memory.groups())) == "[]"
