@@ -75,7 +75,7 @@ class Derived:
     """What a commit changes in the derived graph: absolute rows, sorted by id.
 
     shown_entities    (recorded id, the id it shows as now), for each recorded id that is new or moved: all
-                      its rows, so that they replace what was there; a split gives one several. None = nothing.
+                      its rows, so that they replace what was there; a split gives one several. None = none.
     shown_statements  (place of the evidence, the statement it shows as now), new or moved ones; None = none.
     """
 

@@ -82,7 +82,10 @@ class EntityType:
 
 @dataclass(frozen=True, slots=True)
 class Ontology:
-    """The declared relations and entity types by name, in the order of declaration; own: the settings' relations."""
+    """The declared relations and entity types by name, in order of declaration.
+
+    own: the names of the relations that the settings declare
+    """
 
     relations: Mapping[str, RelationType] = field(default_factory=lambda: MappingProxyType({}))
     entities: Mapping[str, EntityType] = field(default_factory=lambda: MappingProxyType({}))

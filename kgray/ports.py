@@ -14,8 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.graph import Derived as Derived
-from kgray.graph import Entity, Fact
+from kgray.graph import Derived, Entity, Fact
 from kgray.records import (
     Draft,
     Episode,

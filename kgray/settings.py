@@ -24,6 +24,8 @@ DEFAULT_DATA = Path("kgray-data")
 CONFIG_NAME = "kgray.toml"
 _PREFIX = "KGRAY_"
 _RELATIONS = "KGRAY_ONTOLOGY_RELATIONS_"
+_ONTOLOGY = ("relations", "entities")  # [ontology.relations.NAME], [ontology.entities.NAME]
+_Tables = dict[str, dict[str, dict[str, Any]]]  # relations | entities -> NAME -> keys
 _RELATION_KEYS = ("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of")
 _MAX_CONFIG = 1 << 20  # a settings file is a page; anything longer is another file by mistake
 
@@ -79,6 +81,8 @@ class ModelSettings:
     timeout_s: float = 120.0
     max_concurrency: int = 32
     patience_s: float = 600.0
+    instructions: str | None = None
+    instructions_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ class RuntimeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole tree. relations: the tables of [ontology.relations.NAME], checked by the ontology."""
+    """The whole tree. relations, entities: the tables of [ontology.KIND.NAME], checked by the ontology."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -133,6 +137,7 @@ class Settings:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     relations: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    entities: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -187,34 +192,43 @@ def load(
     A path in a settings file is relative to that file. Raises SettingsError.
     """
     values: dict[str, Any] = {}
-    relations: dict[str, dict[str, Any]] = {}
+    tables: _Tables = {kind: {} for kind in _ONTOLOGY}
     if config is not None:
-        _read_toml(config, values, relations)
-    _read_environ(os.environ if environ is None else environ, values, relations)
-    _read_overrides(overrides or {}, values, relations)
+        _read_toml(config, values, tables)
+    _read_environ(os.environ if environ is None else environ, values, tables["relations"])
+    _read_overrides(overrides or {}, values, tables)
     parts = {
         section: cls(**{f.name: values[key] for f in fields(cls) if (key := f"{section}.{f.name}") in values})
         for section, cls in _SECTIONS.items()
     }
-    frozen = MappingProxyType({name: MappingProxyType(table) for name, table in relations.items()})
-    return Settings(**parts, relations=frozen)
+    frozen = {
+        kind: MappingProxyType({name: MappingProxyType(table) for name, table in named.items()})
+        for kind, named in tables.items()
+    }
+    return Settings(**parts, **frozen)
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
     """Yield one line for each value that the interface knows and this version has not built."""
     asked = (
         ("store.backend", settings.store.backend, ("sqlite",)),
-        ("model.backend", settings.model.backend, ("rules", "scripted")),
-        ("embedder.backend", settings.embedder.backend, ("hashing",)),
+        ("model.backend", settings.model.backend, ("rules", "scripted", "openai")),
+        ("embedder.backend", settings.embedder.backend, ("hashing", "openai", "minilm")),
         ("reranker.backend", settings.reranker.backend, ("none",)),
         ("runtime.backend", settings.runtime.backend, ("local",)),
-        ("pipeline.extraction", settings.pipeline.extraction, ("combined",)),
-        ("pipeline.reflect_rounds", settings.pipeline.reflect_rounds, (0,)),
     )
     for key, value, built in asked:
         if value not in built:
             use = " or ".join(map(_quoted, built))
             yield f"{key} = {_quoted(value)} is not built in this version of kgray: use {use}."
+    chosen = settings.pipeline
+    if chosen.extraction == "separate" and settings.model.backend != "openai":
+        yield (
+            f'pipeline.extraction = "separate" is for a language model, and model.backend is '
+            f'{_quoted(settings.model.backend)}: use "combined".'
+        )
+    if chosen.reflect_rounds and chosen.extraction != "separate":
+        yield f'pipeline.reflect_rounds = {chosen.reflect_rounds} is for pipeline.extraction = "separate": use 0.'
 
 
 def require_built(settings: Settings) -> None:
@@ -226,10 +240,10 @@ def require_built(settings: Settings) -> None:
 # ------------------------------------------------------------------------------------- sources
 
 
-def _read_toml(config: Path, values: dict[str, Any], relations: dict[str, dict[str, Any]]) -> None:
+def _read_toml(config: Path, values: dict[str, Any], tables: _Tables) -> None:
     for section, table in _parsed(config).items():
         if section == "ontology":
-            _read_relations(table, str(config), relations)
+            _read_ontology(table, str(config), tables)
             continue
         if section not in _SECTIONS:
             raise SettingsError(_unknown(section, [*_SECTIONS, "ontology"], str(config)))
@@ -259,23 +273,23 @@ def _parsed(config: Path) -> dict[str, Any]:
         raise SettingsError(f"{config} is not valid TOML: {error}.") from None
 
 
-def _read_relations(table: object, source: str, relations: dict[str, dict[str, Any]]) -> None:
+def _read_ontology(table: object, source: str, tables: _Tables) -> None:
     if not isinstance(table, dict):
         raise SettingsError(f"ontology in {source} is not a table: write [ontology.relations.NAME].")
     for name in table:
-        if name != "relations":
-            raise SettingsError(_unknown(f"ontology.{name}", ["ontology.relations"], source))
-    tables = table.get("relations", {})
-    if not isinstance(tables, dict):
-        raise SettingsError(
-            f"ontology.relations in {source} is not a table: write [ontology.relations.NAME]."
-        )
-    for name, keys in tables.items():
+        if name not in _ONTOLOGY:
+            raise SettingsError(_unknown(f"ontology.{name}", [f"ontology.{k}" for k in _ONTOLOGY], source))
+        _read_tables(name, table[name], source, tables[name])
+
+
+def _read_tables(kind: str, given: object, source: str, named: dict[str, dict[str, Any]]) -> None:
+    if not isinstance(given, dict):
+        raise SettingsError(f"ontology.{kind} in {source} is not a table: write [ontology.{kind}.NAME].")
+    for name, keys in given.items():
         if not isinstance(keys, dict):
-            raise SettingsError(
-                f"ontology.relations.{name} in {source} is not a table: write [ontology.relations.{name}]."
-            )
-        relations.setdefault(name, {}).update(keys)
+            where = f"ontology.{kind}.{name}"
+            raise SettingsError(f"{where} in {source} is not a table: write [{where}].")
+        named.setdefault(name, {}).update(keys)
 
 
 def _read_environ(
@@ -318,13 +332,12 @@ def _relation_value(variable: str, key: str, text: str) -> object:
     return text
 
 
-def _read_overrides(
-    overrides: Mapping[str, Any], values: dict[str, Any], relations: dict[str, dict[str, Any]]
-) -> None:
+def _read_overrides(overrides: Mapping[str, Any], values: dict[str, Any], tables: _Tables) -> None:
     spelled = {key.replace(".", "_"): key for key in KEYS}
     for typed, value in overrides.items():
-        if typed in ("relations", "ontology_relations"):
-            _read_relations({"relations": value}, "the arguments", relations)
+        kind = typed.removeprefix("ontology_")
+        if kind in _ONTOLOGY:
+            _read_tables(kind, value, "the arguments", tables[kind])
             continue
         key = spelled.get(typed.replace(".", "_"))
         if key is None:

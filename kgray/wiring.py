@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kgray.errors import SettingsError
-from kgray.settings import Settings, require_built
+from kgray.settings import ModelSettings, Secret, Settings, require_built
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Embedder, Extractor, Judge
+    from kgray.prompting import Prompts
 
 
 def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
@@ -49,10 +51,11 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
 
 
 def build_ontology(settings: Settings) -> Ontology:
-    """Return the shipped ontology with the settings' relations."""
+    """Return the shipped ontology with what the settings declare."""
     from kgray.ontology import shipped
 
-    return shipped().extended(settings.relations) if settings.relations else shipped()
+    declared = settings.relations or settings.entities
+    return shipped().extended(settings.relations, settings.entities) if declared else shipped()
 
 
 def build_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Judge]:
@@ -65,15 +68,126 @@ def build_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Jud
                 'model.backend = "scripted" needs model.script (KGRAY_MODEL_SCRIPT): the file of answers.'
             )
         return ScriptedExtractor(settings.model.script), ScriptedJudge(settings.model.script)
+    if settings.model.backend == "openai":
+        return _openai_models(settings, ontology)
     from kgray.backends.judging import RulesJudge
     from kgray.backends.rules import RulesExtractor
 
     return RulesExtractor(ontology), RulesJudge()
 
 
+def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
+    """Return the prompts as these settings fill them: the same for every episode of a run."""
+    from kgray.prompting import Prompts
+
+    return Prompts(ontology, "\n\n".join(filter(None, (_instructions(settings.model), settings.model.instructions))))
+
+
+def _openai_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Judge]:
+    from kgray.backends.openai_api.client import Client, Endpoint
+    from kgray.backends.openai_api.extractor import OpenAIExtractor
+    from kgray.backends.openai_api.judge import OpenAIJudge
+
+    model, pipeline = settings.model, settings.pipeline
+    client = Client(
+        Endpoint(
+            base_url=_address("model", model.base_url),
+            name=_needed("model", "name", model.name, "the model's name as the server knows it"),
+            key=_key(model),
+            timeout_s=model.timeout_s,
+            max_concurrency=model.max_concurrency,
+            patience_s=model.patience_s,
+        )
+    )
+    prompts = build_prompts(settings, ontology)
+    separate = pipeline.extraction == "separate"
+    return (
+        OpenAIExtractor(client, prompts, separate=separate, reflect_rounds=pipeline.reflect_rounds),
+        OpenAIJudge(client, prompts, apart=pipeline.resolution == "per_node"),
+    )
+
+
 def build_embedder(settings: Settings) -> Embedder:
     """Return who turns texts into vectors."""
+    chosen = settings.embedder
+    if chosen.backend == "openai":
+        from kgray.backends.openai_api.client import Client, Endpoint
+        from kgray.backends.openai_api.embedder import OpenAIEmbedder
+
+        if chosen.dimensions is None:
+            raise SettingsError(
+                'embedder.backend = "openai" needs embedder.dimensions (KGRAY_EMBEDDER_DIMENSIONS): '
+                "how many numbers the model gives a text."
+            )
+        endpoint = Endpoint(
+            base_url=_address("embedder", chosen.base_url),
+            name=_needed("embedder", "name", chosen.name, "the model's name as the server knows it"),
+            key=_plain("embedder.api_key", chosen.api_key),
+            timeout_s=settings.model.timeout_s,
+            max_concurrency=settings.model.max_concurrency,
+            patience_s=settings.model.patience_s,
+            setting="embedder",
+        )
+        return OpenAIEmbedder(Client(endpoint), dimensions=chosen.dimensions)
+    if chosen.backend == "minilm":
+        from kgray.backends.minilm import DIMENSIONS, MiniLMEmbedder
+
+        if chosen.dimensions not in (None, DIMENSIONS):
+            raise SettingsError(
+                f'embedder.dimensions = {chosen.dimensions}, but embedder.backend = "minilm" gives {DIMENSIONS}: '
+                "leave embedder.dimensions out."
+            )
+        return MiniLMEmbedder()
     from kgray.backends.hashing import HashingEmbedder
 
-    dimensions = settings.embedder.dimensions
-    return HashingEmbedder() if dimensions is None else HashingEmbedder(dimensions=dimensions)
+    return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
+
+
+def _needed(section: str, key: str, value: str | None, what: str) -> str:
+    if value is None:
+        variable = f"KGRAY_{section}_{key}".upper()
+        raise SettingsError(f'{section}.backend = "openai" needs {section}.{key} ({variable}): {what}.')
+    return value
+
+
+def _address(section: str, given: str | None) -> str:
+    """Return a server's address, checked here: a wrong one would look like a server that is down."""
+    url = _needed(section, "base_url", given, "the server's address, mostly ending in /v1")
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound or "@" in url:
+        raise SettingsError(
+            f"{section}.base_url is not an address such as http://localhost:8000/v1 "
+            f"(http or https, a host; no user or password: {section}.api_key is for that)."
+        )
+    return url
+
+
+def _key(model: ModelSettings) -> Secret | None:
+    """Return the key: as set, else the text of its file."""
+    if model.api_key is not None or model.api_key_file is None:
+        return _plain("model.api_key", model.api_key)
+    return _plain("model.api_key_file", Secret(_file_text("model.api_key_file", model.api_key_file).strip()))
+
+
+def _plain(setting: str, key: Secret | None) -> Secret | None:
+    text = key.reveal() if key else "-"
+    if not text or not text.isascii() or not text.isprintable():
+        raise SettingsError(f"{setting} holds no key: one line of plain ASCII text is needed.")
+    return key
+
+
+def _instructions(model: ModelSettings) -> str:
+    if model.instructions_file is None:
+        return ""
+    return _file_text("model.instructions_file", model.instructions_file)
+
+
+def _file_text(key: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{key} = {str(path)!r} cannot be read: {error}.") from None

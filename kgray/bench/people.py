@@ -32,11 +32,11 @@ class Told:
 
 
 def tell(group: str, episodes: int, *, seed: int = 1) -> Iterator[Told]:
-    """Yield episodes of 3 facts about 2 new or known people; some 2 facts in 3 are new, the others repeat or change."""
-    rng = random.Random(seed)
+    """Yield episodes of 3 facts about 2 new or known people; some 2 in 3 are new, others repeat or change."""
+    rng = random.Random(seed)  # noqa: S311 - made-up people, the same for one seed
     people: list[str] = []
     for number in range(episodes):
-        pair = [_person(rng, people, number) for _ in range(2)]
+        pair = [_person(rng, people) for _ in range(2)]
         told = [
             (0, "WORKS_AT", f"{_word(rng)} {_word(rng)} Works", "works at"),
             (1, "LIVES_IN", f"{_word(rng)}{rng.choice(_TAILS)}", "lives in"),
@@ -94,7 +94,7 @@ def prices(group: str, values: int, *, start: int = 0) -> Iterator[Draft]:
         yield Draft(group=group, source="prices", kind="triples", text=text, reference_time=at)
 
 
-def _person(rng: random.Random, people: list[str], number: int) -> str:
+def _person(rng: random.Random, people: list[str]) -> str:
     if people and rng.random() < 1 / 3:
         return rng.choice(people)
     name = f"{_word(rng)} {_word(rng)}{_word(rng).lower()}"

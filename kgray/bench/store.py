@@ -15,8 +15,8 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge
 from kgray.bench.people import FACTS_AN_EPISODE, TellingReader, Told, prices, tell
-from kgray.ingest.extract import extract
 from kgray.ingest.committer import commit_of
+from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
@@ -224,15 +224,17 @@ def _slots(grown: _Run, sizes: Sequence[int], progress: Callable[[str], None]) -
 
 def table(result: Result) -> str:
     """Return the figures for people."""
-    lines = [
+    header = (
         f"{'facts':>8} {'entities':>8} {'decide':>9} {'commit':>9} {'wall':>9} {'rows/s':>8} "
         f"{'B/fact':>7} {'load':>7}   p50/p95 ms: bm25, cosine, hybrid"
-    ]
+    )
+    lines = [header]
     for size in result.sizes:
         found = ", ".join(f"{a:.1f}/{b:.1f}" for a, b in size.search_ms.values())
         lines.append(
-            f"{size.facts:>8,} {size.entities:>8,} {size.decide_cpu_ms:>6.2f} ms {size.commit_cpu_ms:>6.2f} ms "
-            f"{size.commit_wall_ms:>6.2f} ms {size.rows_per_s:>8,.0f} {size.bytes_per_fact:>7,.0f} "
+            f"{size.facts:>8,} {size.entities:>8,} {size.decide_cpu_ms:>6.2f} ms "
+            f"{size.commit_cpu_ms:>6.2f} ms {size.commit_wall_ms:>6.2f} ms "
+            f"{size.rows_per_s:>8,.0f} {size.bytes_per_fact:>7,.0f} "
             f"{size.load_s:>5.2f} s   {found}"
         )
     first, last = result.sizes[0], result.sizes[-1]

@@ -57,14 +57,14 @@ def absorb(graph: GroupGraph, addition: Addition) -> Derived:
     _take_rulings(graph, addition)
     shown = {}
     for mention in addition.mentions:
-        note, changed = graph._mention(mention)
+        note, changed = graph.take_mention(mention)
         if changed:
             shown[note.id] = note
     claims = _take_evidence(graph, addition)
     for verdict in addition.verdicts:
-        graph._judge(verdict.a, verdict.b, verdict.exclusive, addition.head.recorded_at)
+        graph.take_verdict(verdict.a, verdict.b, verdict.exclusive, addition.head.recorded_at)
     for statement in dict.fromkeys((*claims, *(s for v in addition.verdicts for s in (v.a, v.b)))):
-        graph._link(statement)
+        graph.link(statement)
     changes = _sweep_again(graph, before, claims) if before else _sweep_on(graph, claims)
     facts, gone = _fact_rows(graph, graph, changes)
     spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken}
@@ -114,7 +114,7 @@ def _take_evidence(graph: GroupGraph, addition: Addition) -> dict[str, list[Clai
         if key is None:
             continue
         if evidence.statement not in graph.statements:
-            graph._add_statement(evidence, key, evidence.statement, evidence.variant)
+            graph.add_statement(evidence, key, evidence.statement, evidence.variant)
         claim = claim_of(evidence, evidence.statement, head.reference_time, head.recorded_at)
         claims.setdefault(evidence.statement, []).append(claim)
     return claims
@@ -138,7 +138,7 @@ def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> Changes:
 def _sweep_again(
     graph: GroupGraph, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
 ) -> Changes:
-    """Sweep anew where the rivalry between stored statements changed; `before` holds their spans as they were."""
+    """Sweep anew where the rivalry between stored statements changed; before: their spans as they were."""
     graph.forget_sweeps()
     for statement in claims:
         _, members = graph.component(statement)

@@ -1,6 +1,7 @@
-"""The canonical dump: the whole graph of a group as sorted JSON lines, the same on every store and in every run.
+"""The canonical dump: the whole graph of a group as sorted JSON lines.
 
-No record time, score, vector or summary stands in it, so two runs that agree give the same bytes.
+It is the same on every store and in every run. No record time, score, vector or summary stands in it,
+so two runs that agree give the same bytes.
 """
 
 from __future__ import annotations

@@ -56,16 +56,24 @@ class GroupGraph:
         graph = cls(
             records.group, Fold(records.operations, records.births, records.recorded), dict(records.births)
         )
-        heads = {head.sequence: head for head in records.heads}
-        mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         for mention in records.mentions:
-            graph._mention(mention)
+            graph.take_mention(mention)
         for evidence in records.evidence:
             graph.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
         for ruling in records.rulings:
             graph.relations.rule(ruling, records.recorded[ruling.sequence])
-        said = spoken(records.evidence, mentions, graph.fold, graph.relations, graph.births)
-        named = name_statements(records.group, said, mentions, graph.births)
+        shows = graph._take_said(records)
+        graph._take_verdicts(records, shows)
+        for statement_id in graph.statements:
+            graph.link(statement_id)
+        return graph
+
+    def _take_said(self, records: GroupRecords) -> dict[str, list[str]]:
+        """Make the statements and their claims; return recorded statement -> those its evidence shows as."""
+        heads = {head.sequence: head for head in records.heads}
+        mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
+        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
+        named = name_statements(records.group, said, mentions, self.births)
         shows: dict[str, list[str]] = {}
         for item in said:
             place = (item.evidence.sequence, item.evidence.ordinal)
@@ -74,24 +82,27 @@ class GroupGraph:
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
             shows.setdefault(item.evidence.statement, []).append(statement)
-            if statement not in graph.statements:
-                graph._add_statement(item.evidence, item.key, statement, variant)
+            if statement not in self.statements:
+                self.add_statement(item.evidence, item.key, statement, variant)
             claim = claim_of(item.evidence, statement, head.reference_time, head.recorded_at)
-            graph.statements[statement].claims.append(claim)
-            graph.texts[place] = (item.evidence.text, head.id)
+            self.statements[statement].claims.append(claim)
+            self.texts[place] = (item.evidence.text, head.id)
             if item.moved_at > head.recorded_at:  # what was in force when it was recorded moved nothing
-                graph.moved[place] = item.moved_at
+                self.moved[place] = item.moved_at
+        return shows
+
+    def _take_verdicts(self, records: GroupRecords, shows: Mapping[str, Sequence[str]]) -> None:
+        """Take the verdicts between all that the judged statements show as."""
         for verdict in records.verdicts:
             for a in dict.fromkeys((*shows.get(verdict.a, ()), verdict.a)):
                 for b in dict.fromkeys((*shows.get(verdict.b, ()), verdict.b)):
-                    if a not in graph.statements or b not in graph.statements:
-                        continue
-                    graph._judge(a, b, verdict.exclusive, records.recorded[verdict.sequence])
-        for statement_id in graph.statements:
-            graph._link(statement_id)
-        return graph
+                    if a in self.statements and b in self.statements:
+                        self.take_verdict(a, b, verdict.exclusive, records.recorded[verdict.sequence])
 
-    def _mention(self, mention: Mention) -> tuple[EntityNote, bool]:
+    # ------------------------------------------------------------------ one record at a time
+
+    def take_mention(self, mention: Mention) -> tuple[EntityNote, bool]:
+        """Take a mention; return the entity it shows as, and whether that entity shows differently now."""
         shown, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
         if shown != mention.entity or mention.entity in self.shows:
             known = self.shows.setdefault(mention.entity, set())
@@ -103,7 +114,8 @@ class GroupGraph:
             note = self.entities[shown] = EntityNote(shown, self.births[shown])
         return note, note.take(mention)
 
-    def _add_statement(self, evidence: Evidence, key: Key, statement_id: str, variant: int) -> Statement:
+    def add_statement(self, evidence: Evidence, key: Key, statement_id: str, variant: int) -> Statement:
+        """Make the statement that its first evidence speaks of, with no claim yet."""
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
         born = self.births.setdefault(statement_id, (evidence.sequence, evidence.ordinal))
@@ -120,12 +132,13 @@ class GroupGraph:
                 self.slots.setdefault(clique, []).append(statement_id)
         return statement
 
-    def _judge(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
+    def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
+        """Take what was judged of two statements as they show; the newest holds."""
         if a != b:
             self.verdicts.setdefault(a, {})[b] = (exclusive, recorded)
             self.verdicts.setdefault(b, {})[a] = (exclusive, recorded)
 
-    # ------------------------------------------------------------------ rivalry (timeline.Rivals)
+    # ------------------------------------------------------------------ rivalry, as the timeline asks
 
     def cliques(self, statement: str) -> tuple[CliqueKey, ...]:
         """Return the slots in which all statements are mutual rivals (R17)."""
@@ -170,7 +183,7 @@ class GroupGraph:
             or self.relations.traits(self.statements[other].relation).symmetric
         )
 
-    def _link(self, statement: str) -> None:
+    def link(self, statement: str) -> None:
         """Mark the slots of a statement that has rivals outside its one slot, and its partners' slots."""
         cliques = self.cliques(statement)
         partners = self.pairs(statement)
@@ -202,7 +215,7 @@ class GroupGraph:
     # ------------------------------------------------------------------ components and their spans
 
     def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
-        """Return all statements tied to one by rivalry, and the key its sweep is kept under (None: not kept)."""
+        """Return all statements tied to one by rivalry, and what its sweep is kept under; None = not kept."""
         cliques = self.cliques(statement)
         if not cliques and not self.pairs(statement):
             return ("one", statement), [statement]
@@ -267,7 +280,7 @@ class GroupGraph:
                 if statement not in known:
                     known.add(statement)
                     members.append(statement)
-            self._link(statement)
+            self.link(statement)
 
     def places(self) -> dict[Place, str]:
         """Return evidence place -> the statement it shows as."""
@@ -288,12 +301,13 @@ class GroupGraph:
         shown = self.fold.shown
         subject = mentions[evidence.subject]
         target: str | Value
-        if evidence.object is None:
-            assert evidence.value is not None
-            target = evidence.value
-        else:
+        if evidence.object is not None:
             other = mentions[evidence.object]
             target = shown(other.entity, other.surface, evidence.sequence)[0]
+        elif evidence.value is not None:
+            target = evidence.value
+        else:  # deciding never makes such evidence; it must not derive anything
+            raise ValueError(f"evidence {evidence.sequence}.{evidence.ordinal} has neither object nor value")
         entity = shown(subject.entity, subject.surface, evidence.sequence)[0]
         return fold_key(self.relations, self.births, evidence.relation, entity, target)[0]
 

@@ -10,7 +10,8 @@ _PIECES = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*", re.UNICODE)
 _POSSESSIVE = re.compile(r"['\u2019]s$")
 # Words that tell nothing about who is meant; a name made only of them keeps them.
 _LEGAL_FORMS = frozenset(
-    "inc incorporated corp corporation co company ltd limited llc llp plc gmbh ag sa sarl bv nv oy ab as kg pty".split()
+    """inc incorporated corp corporation co company ltd limited llc llp plc gmbh ag sa sarl bv nv oy ab as kg
+    pty""".split()
 )
 _STOP_WORDS = frozenset("the a an of and for at in on to from by with de la le el der die das".split())
 

@@ -48,7 +48,8 @@ class Spoken:
 
     evidence: Evidence
     key: Key | None
-    moved_at: Instant  # record time of the last merge, split or ruling that moved it off what was recorded; 0 = none
+    # Record time of the last merge, split or ruling that moved it off what was recorded; 0 = none.
+    moved_at: Instant
 
 
 def marks_of(evidence: Evidence) -> tuple[frozenset[str], bool, frozenset[str]]:
@@ -137,7 +138,7 @@ def name_statements(
 def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
-    """Return each evidence's variant: as recorded, unless statements of several recordings meet in one key."""
+    """Return each evidence's variant: as recorded, unless several recorded statements meet in one key."""
     origins: dict[Key, set[tuple[object, ...]]] = {}
     of: dict[str, tuple[object, ...]] = {}
     for item in said:
@@ -164,7 +165,7 @@ def _variants(
 def _match_by_wording(
     first: Mapping[str, Evidence], of: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
 ) -> dict[str, int]:
-    """Number the recorded statements of one key: like wordings are one, the others follow by birth (R16).
+    """Return the recorded statements of one key, numbered: like wordings are one, the others by birth (R16).
 
     first: recorded statement -> its earliest evidence
     """

@@ -15,9 +15,9 @@ _NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neit
 _QUALIFIERS = frozenset(
     """part-time full-time freelance temporary temporarily interim acting former formerly ex partly mostly
     only except unless rarely sometimes occasionally often usually always remotely jointly privately publicly
-    secretly officially unofficially allegedly reportedly probably possibly maybe apparently decaf iced hot cold
-    black green red blue white raw cooked dark light beta alpha preview draft final internal external junior
-    senior deputy assistant honorary""".split()
+    secretly officially unofficially allegedly reportedly probably possibly maybe apparently decaf iced hot
+    cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
+    junior senior deputy assistant honorary""".split()
 )
 # Phrases that only say when: their numbers are the fact's dates, told apart from its wording (R3).
 _AGO = re.compile(

@@ -9,7 +9,7 @@ the commit decides on the true state. So it is made of plain look-ups that toler
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from kgray.derivation import names
@@ -18,14 +18,15 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
 from kgray.ingest.decide import Attempt
-from kgray.ingest.lookup import NameIndex
 from kgray.ingest.state import GroupState
+from kgray.ingest.values import Change
 from kgray.ports import Vector
 from kgray.records import Place
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 Key = tuple[str, Hashable]  # (table, key within it)
+_Put = Callable[[str, Hashable, object], None]  # table, key within it, item
 _LATER = 1 << 62
 
 
@@ -41,7 +42,7 @@ class Rows:
         self._count = 0
 
     def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
-        """Replace the rows of an episode (None: take them out); return the later episodes that read what changed."""
+        """Replace an episode's rows (None: take them out); return the later ones that read what changed."""
         rows = {} if attempt is None else _rows_of(attempt)
         before = self._of.pop(sequence, {})
         changed = [k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))]
@@ -78,6 +79,10 @@ class Rows:
         found = self._rows.get((table, key))
         return [row[2] for row in found if row[0] < sequence] if found else []
 
+    def any_below(self, sequence: int) -> bool:
+        """Whether an episode before `sequence` has rows."""
+        return bool(self._of) and min(self._of) < sequence
+
     def forget(self) -> None:
         """Drop everything: a correction moved records, or the group's state was read anew."""
         self.__init__()  # type: ignore[misc]
@@ -90,29 +95,37 @@ def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
     def put(table: str, key: Hashable, item: object) -> None:
         rows.setdefault((table, key), []).append(item)
 
-    def put_name(entity: str, surface: str) -> None:
+    _put_entities(attempt, put)
+    if attempt.change is not None:
+        _put_statements(attempt.statements, put)
+        _put_records(attempt.change, put)
+    return rows
+
+
+def _put_entities(attempt: Attempt, put: _Put) -> None:
+    borne: list[tuple[str, str]] = []
+    for note in attempt.entities:
+        put("entity", note.id, note)
+        borne += [(note.id, surface) for surface in note.surfaces]
+    for entity, surface in (*borne, *attempt.aliases):
         put("name", names.key(surface), entity)
         for token in names.tokens(surface):
             put("token", token, entity)
 
-    for note in attempt.entities:
-        put("entity", note.id, note)
-        for surface in note.surfaces:
-            put_name(note.id, surface)
-    for entity, surface in attempt.aliases:
-        put_name(entity, surface)
-    change = attempt.change
-    if change is None:
-        return rows
-    for named in change.vectors:
-        if named.kind == "name":
-            put("vectors", "", (named.owner, named.vector))
-    for statement in attempt.statements:
+
+def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
+    for statement in statements:
         put("statement", statement.id, statement)
         put("bucket", statement.key, statement.id)
         put("slot", ("s", statement.subject, statement.relation), statement.id)
         put("ends", (statement.subject, statement.key[2]), statement.id)
         put("relation", statement.relation, statement.id)
+
+
+def _put_records(change: Change, put: _Put) -> None:
+    for named in change.vectors:
+        if named.kind == "name":
+            put("vectors", "", (named.owner, named.vector))
     for evidence in change.evidence:
         put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
     for ruling in change.rulings:
@@ -122,10 +135,8 @@ def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
     for verdict in change.verdicts:
         put("verdict", (verdict.a, verdict.b), verdict.exclusive)
     if change.rulings or change.evidence:
-        put(
-            "names-and-rulings", "", (change.rulings, tuple((e.relation, e.ordinal) for e in change.evidence))
-        )
-    return rows
+        uses = tuple((e.relation, e.ordinal) for e in change.evidence)
+        put("names-and-rulings", "", (change.rulings, uses))
 
 
 def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
@@ -229,17 +240,6 @@ class _Born(dict[str, Place]):
         raise KeyError(key)
 
 
-class _Names(NameIndex):
-    """The group's names with those of uncommitted episodes."""
-
-    def __init__(self, reads: _Reads) -> None:
-        super().__init__()
-        self._by_key = _Lists(reads.base.names._by_key, "name", reads)
-        self._by_token = _Lists(reads.base.names._by_token, "token", reads)
-        self._by_initials = reads.base.names._by_initials
-        self._by_short = reads.base.names._by_short
-
-
 class _Graph(GroupGraph):
     """The group's graph with the statements, names and rulings of uncommitted episodes."""
 
@@ -290,10 +290,10 @@ class AheadState(GroupState):
         # Not super().__init__: nothing is built, everything is looked up.
         self._reads = _Reads(base, rows, sequence)
         self.group = base.group
-        self.names = _Names(self._reads)
+        self.names = base.names.seen_through(lambda postings, table: _Lists(postings, table, self._reads))
         self.graph = _Graph(self._reads)
         self.nearest = base.nearest
-        self.ontology_settled = base.ontology_settled or bool(rows._of and min(rows._of) < sequence)
+        self.ontology_settled = base.ontology_settled or rows.any_below(sequence)
         self.statement_vectors = base.statement_vectors
 
     @property

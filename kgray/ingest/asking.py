@@ -18,7 +18,7 @@ _LONGEST_DELAY_S = 30.0
 
 
 def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
-    """Return the open questions as requests: one, or with `per_node` one an entity question and one for the rest."""
+    """Return the open questions as requests: one; with `per_node` one an entity, and one for the rest."""
     if not questions.open:
         return []
     if resolution != "per_node":
@@ -38,15 +38,18 @@ async def journaled(parts: Parts, request: QuestionRequest, key: str) -> tuple[A
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:
-    """Wait out an outage with growing pauses, up to the patience; content errors pass at once (R24)."""
+    """Wait out an outage with growing pauses, up to the patience; content errors pass at once (R24).
+
+    A backend that has waited by itself says so, and is not waited for twice.
+    """
     deadline = time.monotonic() + parts.patience_s
     delay = _FIRST_DELAY_S
     while True:
         try:
             return await call()
-        except Unavailable:
+        except Unavailable as error:
             left = deadline - time.monotonic()
-            if left <= 0 or stop():
+            if error.waited or left <= 0 or stop():
                 raise
             await asyncio.sleep(min(delay, left))
             delay = min(2 * delay, _LONGEST_DELAY_S)

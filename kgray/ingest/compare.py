@@ -62,7 +62,7 @@ def _ask_cardinality(
     answers: Answers,
     asked: Questions,
 ) -> str | None:
-    """Rule on a relation once, when two objects first meet in one slot; None while it is open or not needed."""
+    """Rule on a relation once, when two objects first meet in a slot; None while it is open or not needed."""
     others = [m for m in mates if m.key[2] != statement.key[2]]
     if not others:
         return None
@@ -105,11 +105,11 @@ def _slot_mates(
 def _folded_slot(statement: Statement, related: Related, state: GroupState) -> list[Statement]:
     """Return the stored statements that a ruling of this very episode brings into the slot."""
     found: list[Statement] = []
-    for name, members in state.graph.by_relation.items():
+    for name in state.graph.by_relation:
         folded = related.relations.folded(name)
         if folded.name == statement.relation and not folded.flipped:
             slot = state.graph.slots.get(("s", statement.subject, name), ())
-            found += [state.graph.statements[s] for s in (slot if slot else members[:0])]
+            found += [state.graph.statements[s] for s in slot]
     return found
 
 

@@ -65,7 +65,7 @@ def connect(
 
 
 def variants(key: Key, related: Related, state: GroupState, connected: Connected) -> list[Statement]:
-    """Return the statements that say this, by birth: stored ones under any name that folds here, and new ones."""
+    """Return the statements that say this, by birth: stored under any name that folds here, and new ones."""
     graph = state.graph
     found = [graph.statements[s] for k in _stored_keys(key, related, state) for s in graph.buckets.get(k, ())]
     found += [s for s in connected.made.values() if s.key == key]

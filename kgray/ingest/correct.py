@@ -107,7 +107,7 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
 
 @dataclass(slots=True)
 class _Judged:
-    """Rulings and verdicts that a withdrawn episode raised: those that go, those that only lose their reason."""
+    """Rulings and verdicts that a withdrawn episode raised: those that go, those that lose their reason."""
 
     rulings: list[Ruling]
     verdicts: list[Verdict]
@@ -159,12 +159,12 @@ async def _withdraw(
         erased_rulings=rulings,
         erased_verdicts=verdicts,
         gone_births=_unmentioned(records, after, gone),
-        vectors=() if forgotten else await _first_wordings(embedder, records, after, gone),
+        vectors=() if forgotten else await _first_wordings(embedder, records, after),
     )
 
 
 def _raised_by(gone: set[int], records: GroupRecords) -> _Judged:
-    """Sort the rulings and verdicts of withdrawn episodes: used by a later, remaining sequence or not (R25)."""
+    """Sort withdrawn episodes' rulings and verdicts: used by a later, remaining sequence or not (R25)."""
     used: dict[str, int] = {}
     spoken: dict[str, int] = {}
     for evidence in records.evidence:
@@ -214,7 +214,7 @@ def _unmentioned(before: GroupRecords, after: GroupRecords, gone: set[int]) -> t
 
 
 async def _first_wordings(
-    embedder: Embedder, before: GroupRecords, after: GroupRecords, gone: set[int]
+    embedder: Embedder, before: GroupRecords, after: GroupRecords
 ) -> tuple[NamedVector, ...]:
     """Return new vectors for surviving statements whose first wording goes (R25: its card goes with it)."""
     was = _firsts(before)

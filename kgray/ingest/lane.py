@@ -22,7 +22,7 @@ from kgray.ingest.extract import extract
 from kgray.ingest.gate import Gate, Urgency
 from kgray.ingest.parts import Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, Read
+from kgray.ingest.values import Answers, Change, Questions, Read
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 
@@ -78,7 +78,7 @@ class Lane:
 
     @property
     def barred(self) -> bool:
-        """Whether a correction waits: what stands after it is not read before it is carried out (R22, R25)."""
+        """Whether a correction waits: what stands after it is read once it is carried out (R22, R25)."""
         return bool(self.tickets) and isinstance(self.tickets[-1].entry, Operation)
 
     def take(self, entry: Episode | Operation, *, by_length: bool) -> None:
@@ -140,7 +140,7 @@ class Lane:
     def _ask_ahead(
         self, ticket: Ticket, episode: Episode, attempt: Attempt
     ) -> list[tuple[tuple[Question, ...], asyncio.Task[Said]]]:
-        """Have the open questions asked, each request once; an embedding that is missing waits for the commit."""
+        """Have the open questions asked, each request once; a missing embedding waits for the commit."""
         return [
             (
                 questions,
@@ -237,27 +237,26 @@ class Lane:
     async def _commit(self, ticket: Ticket, episode: Episode) -> str:
         try:
             read = Read(episode=episode, extraction=await self._head_extraction(ticket, episode))
-            attempt = await self._settle(ticket, read)
+            change, attempt = await self._settle(ticket, read)
         except ContentError as error:
             self._show(episode.sequence, Attempt(asked=Questions()))
             self._rows.put(episode.sequence, None)
             self._committer.fail(episode, error)
             return "failed"
-        assert attempt.change is not None
         # Readers are touched where the change is not what was expected; then its rows are the store's.
         self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
-        self._committer.commit(attempt.change)
+        self._committer.commit(change)
         return "committed"
 
-    async def _settle(self, ticket: Ticket, read: Read) -> Attempt:
+    async def _settle(self, ticket: Ticket, read: Read) -> tuple[Change, Attempt]:
         """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
         answers = Answers(vectors=ticket.vectors)
         while True:
             state: GroupState = self._committer.state(self.group)
             attempt = attempt_to_decide(read, state, answers, self._parts.rules)
             if attempt.change is not None and not attempt.asked:
-                return attempt
+                return attempt.change, attempt
             if attempt.asked.texts:
                 await self._embed(attempt.asked.texts, answers.vectors)
             for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):

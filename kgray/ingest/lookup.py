@@ -6,11 +6,13 @@ letters of an acronym. What they bring together is then compared with the name s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from kgray.derivation import names
 
 Likeness = Literal["equal", "initials", "subset", "acronym"]
+Postings = dict[str, list[str]]  # blocking key -> the entities that bear it, oldest first
 
 # Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
 # name, so deciding stays flat however large the group. 32 Alices are more than a model is shown.
@@ -23,10 +25,22 @@ class NameIndex:
 
     def __init__(self) -> None:
         """Start with no name."""
-        self._by_key: dict[str, list[str]] = {}
-        self._by_token: dict[str, list[str]] = {}
-        self._by_initials: dict[str, list[str]] = {}
-        self._by_short: dict[str, list[str]] = {}  # first initial and last token: "M. Webb", "Marcus Webb"
+        self._by_key: Postings = {}
+        self._by_token: Postings = {}
+        self._by_initials: Postings = {}
+        self._by_short: Postings = {}  # first initial and last token: "M. Webb", "Marcus Webb"
+
+    def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameIndex:
+        """Return an index to read, whose names and tokens are looked up in view(postings, "name" | "token").
+
+        Initials and short forms are those of this index. What is added to one shows in the other.
+        """
+        seen = NameIndex()
+        seen._by_key = view(self._by_key, "name")
+        seen._by_token = view(self._by_token, "token")
+        seen._by_initials = self._by_initials
+        seen._by_short = self._by_short
+        return seen
 
     def add(self, entity: str, surface: str) -> None:
         """Note that an entity bears a surface."""
@@ -96,7 +110,7 @@ def _short(surface: str) -> str:
     return f"{tokens[0][0]} {tokens[-1]}"
 
 
-def _note(index: dict[str, list[str]], key: str, entity: str) -> None:
+def _note(index: Postings, key: str, entity: str) -> None:
     # The same entity comes back with each new alias that shares a token: usually the newest entry.
     posting = index.setdefault(key, [])
     if entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:

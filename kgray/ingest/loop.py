@@ -1,4 +1,4 @@
-"""The plain loop: one episode at a time, extract, decide, ask, commit. The reference for every other runner (R20)."""
+"""The plain loop: one episode at a time, extract, decide, ask, commit; other runners equal it (R20)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Nearest:
             self._sort_tail()
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
-        """Return (cosine, row) of the rows with cosine >= floor, nearest first, ties by age; at most `limit`."""
+        """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by age."""
         if not self._count:
             return []
         query = self.quantised(vector)

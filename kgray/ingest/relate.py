@@ -6,7 +6,9 @@ or when they first meet on one pair of things.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from kgray.derivation.relations import Relations
 from kgray.ingest.resolve import Resolved
@@ -18,7 +20,8 @@ from kgray.records import ExtractedFact, Extraction, Ruling, Value
 
 # Words of a relation name that say nothing by themselves: WORKS_AT and LIVES_AT are not alike.
 _FUNCTION_WORDS = frozenset(
-    "A AN THE AT IN ON TO OF FOR BY WITH FROM AS IS ARE WAS WERE BE BEEN HAS HAVE HAD DOES DO DID NOT AND OR".split()
+    """A AN THE AT IN ON TO OF FOR BY WITH FROM AS IS ARE WAS WERE BE BEEN HAS HAVE HAD DOES DO DID NOT
+    AND OR""".split()
 )
 _LATER = 1 << 62
 
@@ -29,9 +32,8 @@ class Related:
 
     relations: Relations
     rulings: list[Ruling] = field(default_factory=list)
-    undecided: set[str] = field(
-        default_factory=set
-    )  # names with an open question of what they are to another
+    # Names with an open question of what they are to another.
+    undecided: set[str] = field(default_factory=set)
 
 
 def relate(
@@ -171,7 +173,7 @@ def _declared(fresh: list[str], state: GroupState, ontology: Ontology, sequence:
 
 
 def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
-    """Return the declared among the names, and what they are the same as or the inverse of: its traits are theirs."""
+    """Return the declared among the names, and what those are the same as or inverse of, for its traits."""
     found: dict[str, RelationType] = {}
     waiting = list(reversed(names))
     while waiting:
@@ -186,19 +188,16 @@ def _differing(kind: RelationType, relations: Relations, ontology: Ontology, seq
     """Return what the declaration says and no ruling in force says already."""
     found: list[Ruling] = []
 
-    def say(aspect: str, value: str, other: str = "") -> None:
-        held = (
-            relations.pair_ruling(kind.name, other)
-            if aspect == "pair"
-            else relations.aspect(kind.name, aspect)
-        )
+    def say(aspect: Literal["cardinality", "symmetric", "pair"], value: str, other: str = "") -> None:
+        pair = aspect == "pair"
+        held = relations.pair_ruling(kind.name, other) if pair else relations.aspect(kind.name, aspect)
         if held is None or held.value != value:
             found.append(
                 Ruling(
                     sequence=sequence,
                     ordinal=0,
                     name=kind.name,
-                    aspect=aspect,  # type: ignore[arg-type]
+                    aspect=aspect,
                     value=value,
                     other=other,
                     judge="ontology",
@@ -209,18 +208,24 @@ def _differing(kind: RelationType, relations: Relations, ontology: Ontology, seq
         say("cardinality", kind.cardinality)
     if kind.symmetric or relations.aspect(kind.name, "symmetric") is not None:
         say("symmetric", "yes" if kind.symmetric else "no")
+    for value, other in _ties(kind, ontology):
+        say("pair", value, other)
+    return found
+
+
+def _ties(kind: RelationType, ontology: Ontology) -> Iterator[tuple[str, str]]:
+    """Yield (what they are to each other, the other relation) of each pair that the ontology declares."""
     for other in kind.excludes:
-        say("pair", "excludes", other)
+        yield "excludes", other
     if kind.same_as:
-        say("pair", "same_as", kind.same_as)
+        yield "same_as", kind.same_as
     if kind.inverse_of:
-        say("pair", "inverse_of", kind.inverse_of)
+        yield "inverse_of", kind.inverse_of
     # A tie is declared on one of the two; the other one's first use must bring it as well.
     for partner in ontology:
         if kind.name in partner.excludes:
-            say("pair", "excludes", partner.name)
+            yield "excludes", partner.name
         elif kind.name == partner.same_as:
-            say("pair", "same_as", partner.name)
+            yield "same_as", partner.name
         elif kind.name == partner.inverse_of:
-            say("pair", "inverse_of", partner.name)
-    return found
+            yield "inverse_of", partner.name

@@ -38,7 +38,7 @@ class Resolved:
 def resolve_entities(
     read: Read, entities: tuple[ExtractedEntity, ...], state: GroupState, answers: Answers, asked: Questions
 ) -> Resolved:
-    """Resolve the mentions in order; what is open is added to `asked`, and the mention taken as new for now."""
+    """Resolve the mentions in order; what is open is added to `asked`, and taken as new for now."""
     resolved = Resolved()
     for ordinal, entity in enumerate(entities):
         sentence = sentence_of(read.episode.text, entity.span)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from kgray.errors import Unavailable
 from kgray.ingest.committer import Committer
 from kgray.ingest.gate import Gate
 from kgray.ingest.lane import Lane
@@ -37,6 +38,10 @@ class Runner:
         flight = _Flight(self._parts, self.committer, stop, on_step)
         try:
             return await flight.fly()
+        except Unavailable:
+            if not stop():
+                raise
+            return flight.totals  # asked to stop, nobody waits for the model any longer
         finally:
             await flight.land()
 
@@ -48,7 +53,7 @@ class _Flight:
         self._parts, self._committer = parts, committer
         self._stop, self._on_step = stop, on_step
         self._gate = Gate(parts.streams)
-        self._totals = Totals()
+        self.totals = Totals()
         self._lanes: dict[str, Lane] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,9 +79,9 @@ class _Flight:
             for task in [t for t in heads if t.done()]:
                 lane = heads.pop(task)
                 sequence, outcome = task.result()
-                self._totals.count(outcome)
+                self.totals.count(outcome)
                 self._on_step(lane.group, sequence, outcome)
-        return self._totals
+        return self.totals
 
     def _fill(self) -> None:
         """Take entries into the window, the groups in turn, until it is full or nothing more is pending."""
@@ -100,7 +105,7 @@ class _Flight:
                     room -= 1
 
     def _lane(self, group: str) -> Lane:
-        return Lane(group, self._parts, self._committer, self._gate, self._spawn, self._totals, self._stop)
+        return Lane(group, self._parts, self._committer, self._gate, self._spawn, self.totals, self._stop)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

@@ -110,7 +110,8 @@ class Memory:
         taken.finish(complete=not stopped)
         if accept_only or stopped:
             return taken.report(Done(stopped=stopped))
-        return taken.report(await carry_out(self.store, self._runner, taken.queued, stop=stop, on_step=on_step))
+        done = await carry_out(self.store, self._runner, taken.queued, stop=stop, on_step=on_step)
+        return taken.report(done)
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""

@@ -9,8 +9,8 @@ import apsw
 import numpy as np
 
 from kgray.errors import StoreError
-from kgray.graph import Entity
-from kgray.ports import Commit, Derived, NamedVector
+from kgray.graph import Derived, Entity
+from kgray.ports import Commit, NamedVector
 from kgray.records import Evidence, Mention, Place, clean_text
 from kgray.stores import erasing, rows
 from kgray.stores import statements as sql

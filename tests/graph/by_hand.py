@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kgray.graph import Entity, Fact
-from kgray.ports import Commit, Derived, NamedVector, Vector
+from kgray.graph import Derived, Entity, Fact
+from kgray.ports import Commit, NamedVector, Vector
 from kgray.records import Draft, Evidence, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 

@@ -14,7 +14,7 @@ from kgray import times
 from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.ingest.runner import Runner
-from kgray.ports import Extractor, ExtractionRequest, Judge, Judged, QuestionRequest
+from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
 from kgray.records import Draft, Extraction, Operation
 from tests.graph.engine import GROUP, Engine, WildJudge, in_group, reading
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
@@ -107,7 +107,7 @@ def run_windowed(engine: Engine, window: int, seed: int) -> tuple[Totals, Shuffl
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[str]]]:
-    """The plain loop's dumps: one group, and four."""
+    """Return the plain loop's dumps: of one group, and of four."""
     dumps = {}
     for groups in (1, 4):
         engine = Engine(tmp_path_factory.mktemp("plain"), judge=WildJudge())
@@ -125,7 +125,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[
 def test_every_window_gives_the_plain_loops_dump(
     tmp_path: Path, plain: dict[int, dict[str, list[str]]], window: int, groups: int
 ) -> None:
-    """With wild answers, shuffled completions, outages, failures and corrections between; no request is asked twice."""
+    """With wild answers, shuffled completions, outages, failures, corrections; no request is asked twice."""
     engine = Engine(tmp_path, judge=WildJudge())
     fill(engine, drafts(5, 120, groups))
     totals, model = run_windowed(engine, window, seed=window)
@@ -164,7 +164,7 @@ def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> 
         identity = "gone"
 
         async def extract(self, request: ExtractionRequest) -> Extraction:
-            raise Unavailable("nobody answers")
+            raise Unavailable(f"nobody answers for {request.episode.sequence}")
 
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 20))

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from kgray.backends.hashing import HashingEmbedder
-from kgray.graph import Entity
-from kgray.ports import Commit, Derived
+from kgray.graph import Derived, Entity
+from kgray.ports import Commit
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
 from kgray.search.steps import walk

@@ -111,7 +111,7 @@ CASES: list[Any] = [
 def test_a_history_gives_its_spans_whatever_the_order_of_arrival(
     tmp_path: Path, said: list[Said], expected: dict[str, Any]
 ) -> None:
-    """Section 7, R13: the given order; the reversed one where the instants of saying differ; one by one and at once."""
+    """Section 7, R13: as given; reversed where the instants of saying differ; one by one and at once."""
     orders = {"given": said}
     if len({when for when, _ in said}) == len(said):
         orders["reversed"] = said[::-1]

@@ -204,7 +204,7 @@ def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, in
 
 @pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
 def test_z_the_previous_context_of_a_late_message(tmp_path: Path, late_first: bool) -> None:
-    """z, R22: only those said no later than it, of the same group and source, at most n, among smaller sequences."""
+    """z, R22: those said no later than it, of its group and source, at most n, among smaller sequences."""
     engine = Engine(tmp_path)
     chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
     engine.accept(*(reversed(chat) if late_first else chat))

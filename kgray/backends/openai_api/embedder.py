@@ -1,0 +1,76 @@
+"""Vectors from a server that speaks `/v1/embeddings`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.backends.openai_api.client import Client, Rejected
+from kgray.errors import InvalidAnswer, Refused, SettingsError
+from kgray.ports import Matrix
+
+BATCH = 64  # texts a request: small servers take no more, and the limiter keeps several under way
+
+
+class OpenAIEmbedder:
+    """Unit vectors of a stated width; equal texts are sent once a call."""
+
+    def __init__(self, client: Client, *, dimensions: int) -> None:
+        """`dimensions`: the width of the model's vectors, checked against each answer."""
+        self._client = client
+        self.dimensions = dimensions
+        self.identity = f"openai:{client.endpoint.name}"
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions), rows of unit length; (0, dimensions) for no text.
+
+        Raises Refused for a text that the server does not take, InvalidAnswer for vectors that are none,
+        SettingsError for another width, Unavailable.
+        """
+        distinct = list(dict.fromkeys(texts))
+        batches = [distinct[at : at + BATCH] for at in range(0, len(distinct), BATCH)]
+        rows = np.zeros((len(distinct), self.dimensions), dtype=np.float32)
+        for at, part in enumerate(await asyncio.gather(*(self._batch(batch) for batch in batches))):
+            rows[at * BATCH : at * BATCH + len(part)] = part
+        places = {text: place for place, text in enumerate(distinct)}
+        return rows[[places[text] for text in texts]]
+
+    async def _batch(self, texts: list[str]) -> Matrix:
+        try:
+            # Servers refuse an empty text; a blank one has a vector, which is all the port asks.
+            body = await self._client.embeddings([text or " " for text in texts])
+        except Rejected as rejection:
+            raise Refused(f"the embedder's server refused a text ({rejection})") from None
+        return self._units(body["data"])
+
+    def _units(self, data: list[object]) -> Matrix:
+        """Return the rows in the order of their indexes, at unit length."""
+        vectors: list[object] = [None] * len(data)
+        for place, row in enumerate(data):
+            index = row.get("index", place) if isinstance(row, dict) else place
+            if type(index) is int and 0 <= index < len(data) and isinstance(row, dict):
+                vectors[index] = row.get("embedding")
+        try:
+            rows = np.array(vectors, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidAnswer("the embedder's server sent rows that are no vectors of one width") from None
+        if rows.ndim != 2 or not np.isfinite(rows).all():
+            raise InvalidAnswer("the embedder's server sent vectors with missing or infinite numbers")
+        if rows.shape[1] != self.dimensions:
+            raise SettingsError(
+                f"embedder.name = {self._client.endpoint.name!r} gives {rows.shape[1]} numbers a text, but "
+                f"embedder.dimensions = {self.dimensions}: set embedder.dimensions = {rows.shape[1]}."
+            )
+        return unit_rows(rows)
+
+
+def unit_rows(rows: NDArray[np.float64]) -> Matrix:
+    """Return the rows at unit length; one of zeros becomes the first axis (the port promises unit length)."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    first = np.zeros_like(rows)
+    first[:, 0] = 1.0
+    scaled: Matrix = np.where(lengths > 0, rows / np.where(lengths > 0, lengths, 1.0), first).astype(np.float32)
+    return scaled

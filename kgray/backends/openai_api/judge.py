@@ -1,0 +1,126 @@
+"""Answers what deciding cannot know: all of an episode's questions in one call, or the paper's tasks apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kgray.backends.openai_api.client import Client
+from kgray.backends.openai_api.extractor import identity_of
+from kgray.backends.openai_api.schemas import answers_schema
+from kgray.backends.openai_api.structured import Asker, Spent
+from kgray.errors import InvalidAnswer
+from kgray.ports import Answer, Judged, Question, QuestionRequest
+from kgray.prompting import Prompt, Prompts, questions_data
+from kgray.records import canonical, clean_text
+from kgray.replies import parse_answer
+
+# Which task answers a kind, and which task's questions share a call: names are judged beside each other.
+_TASKS: Mapping[str, str] = {
+    "entity": "resolve_entity",
+    "variant": "resolve_facts",
+    "verdict": "contradiction",
+    "relation": "relate",
+    "cardinality": "relate",
+}
+_SEES_EPISODE = frozenset({"batched", "resolve_entity"})
+_ROOM = (256, 128)  # tokens for a reply: at least, and a question
+_REASON = 240  # characters of a reason that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One call of a request."""
+
+    prompt: Prompt
+    data: str
+    questions: tuple[Question, ...]
+    places: tuple[int, ...]  # of the questions in the request
+
+
+class OpenAIJudge:
+    """Judges by a model behind HTTP; `apart`: one task a call, entities, wordings and verdicts one by one."""
+
+    def __init__(self, client: Client, prompts: Prompts, *, apart: bool = False) -> None:
+        """Keep the parts; nothing is asked before the first question."""
+        self._asker = Asker(client)
+        self._prompts = prompts
+        self._apart = apart
+        self.identity = identity_of(client.endpoint.name, self._asker.temperature)
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key: model, parameters, and the bytes of its prompts (R21)."""
+        content = [self.identity, *([p.prompt.task, p.prompt.head, p.data] for p in self._parts(request))]
+        return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Return one validated answer a question, with what they cost.
+
+        Raises Refused, InvalidAnswer, Unavailable; SettingsError where nothing could be asked.
+        """
+        spent = Spent()
+        answers: dict[int, Answer] = {}
+        for part in self._parts(request):
+            answers |= await self._answers(part, spent)
+        return Judged(
+            answers=tuple(answers[place] for place in range(len(request.questions))),
+            calls=spent.calls,
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+        )
+
+    async def _answers(self, part: _Part, spent: Spent) -> dict[int, Answer]:
+        """Return the answers by place in the request; a repair may complete what the first reply began."""
+        said: dict[int, Answer] = {}
+
+        def accept(reply: Mapping[str, Any], _: bool) -> dict[int, Answer]:
+            faults = _take(reply, part.questions, said)
+            if len(said) < len(part.questions):
+                raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:4000])
+            return {part.places[i]: answer for i, answer in said.items()}
+
+        schema = answers_schema(question.kind for question in part.questions)
+        room = _ROOM[0] + _ROOM[1] * len(part.questions)
+        return await self._asker.ask(part.prompt, part.data, schema, accept, room=room, spent=spent)
+
+    def _parts(self, request: QuestionRequest) -> Iterator[_Part]:
+        """Yield the calls of a request, in a fixed order."""
+        if not self._apart:
+            yield self._part("batched", request, tuple(range(len(request.questions))))
+            return
+        related = tuple(i for i, q in enumerate(request.questions) if _TASKS[q.kind] == "relate")
+        if related:
+            yield self._part("relate", request, related)
+        for place, question in enumerate(request.questions):
+            if place not in related:
+                yield self._part(_TASKS[question.kind], request, (place,))
+
+    def _part(self, task: str, request: QuestionRequest, places: tuple[int, ...]) -> _Part:
+        questions = tuple(request.questions[place] for place in places)
+        data = questions_data(request.episode if task in _SEES_EPISODE else None, questions)
+        return _Part(self._prompts[task], data, questions, places)
+
+
+def _take(reply: Mapping[str, Any], questions: tuple[Question, ...], said: dict[int, Answer]) -> list[str]:
+    """Add the reply's good answers to `said`, the first for each question; return what is wrong with the rest."""
+    faults: list[str] = []
+    items = reply.get("answers")
+    for item in items if isinstance(items, list) else []:
+        place = item.get("id") if isinstance(item, dict) else None
+        if type(place) is not int or not 0 <= place < len(questions):
+            faults.append(f"an answer has the id {place!r}, which no question has"[:120])
+        elif place not in said:
+            try:
+                said[place] = _reasoned(parse_answer(questions[place], item), item)
+            except InvalidAnswer as fault:
+                faults.append(f"id {place}: {fault}")
+    open_ones = [place for place in range(len(questions)) if place not in said]
+    return [*faults, f"no usable answer to the questions with id {open_ones}"] if open_ones else faults
+
+
+def _reasoned(answer: Answer, item: Mapping[str, Any]) -> Answer:
+    reason = item.get("reason")
+    text = clean_text(reason)[:_REASON] if isinstance(reason, str) else ""
+    return {**answer, "reason": text} if text else answer
