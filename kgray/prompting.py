@@ -41,6 +41,7 @@ TASKS = (
     "relate",
 )
 TAGS = ("PREVIOUS", "EPISODE", "ENTITIES", "FACTS", "QUESTIONS")
+REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
 CHARACTERS_A_TOKEN = 4  # the rule of thumb of every estimate here
 _NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})
 _NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
@@ -123,6 +124,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def sections(text: str) -> dict[str, Any]:
     """Return tag -> data of a filled prompt's data; the inverse of joining sections. Raises ValueError."""
+    text = text.removesuffix(REPAIR_LINE)
     found: dict[str, Any] = {}
     at = 0
     for match in _SECTION.finditer(text):
@@ -157,6 +159,11 @@ def questions_data(episode: Episode | None, questions: Sequence[Question]) -> st
     """Return the data of the judging tasks; the questions' ids are their places, a candidate's its index."""
     asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
     return asked if episode is None else section("EPISODE", _episode(episode)) + asked
+
+
+def repair_data(error: str, reply: str) -> str:
+    """Return what stands after the data of a prompt that is sent again: what was wrong with which reply."""
+    return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE
 
 
 def tokens(text: str) -> int:

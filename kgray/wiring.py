@@ -137,7 +137,7 @@ def build_embedder(settings: Settings) -> Embedder:
                 f'embedder.dimensions = {chosen.dimensions}, but embedder.backend = "minilm" gives {DIMENSIONS}: '
                 "leave embedder.dimensions out."
             )
-        return MiniLMEmbedder()
+        return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
     from kgray.backends.hashing import HashingEmbedder
 
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)

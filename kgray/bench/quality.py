@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from collections.abc import Iterator
+from typing import Any
 
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
@@ -17,11 +17,10 @@ from kgray.bench import scoring
 from kgray.bench.scoring import Asked, Scores
 from kgray.bench.world import Errors, Oracle, Plan, Truth, World, WorldJudge, WorldReader
 from kgray.derivation.view import View
-from kgray.errors import KgrayError
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Pipeline
 from kgray.ontology import shipped
-from kgray.ports import Extractor, ExtractionRequest, Judge, Judged, Matrix, QuestionRequest, Store
+from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
 from kgray.records import Extraction
 from kgray.stores.sqlite import open_sqlite
 from kgray.times import DAY
@@ -44,7 +43,7 @@ class Result:
     seed: int
     episodes: int
     pipeline: str
-    errors: float
+    errors: Errors
     committed: int = 0
     failed: int = 0
     scores: Scores = field(default_factory=Scores)
@@ -90,12 +89,10 @@ class _Clock:
 class _Timed:
     """Reader, judge and embedder with their CPU time taken off. In this process one runs at a time."""
 
-    def __init__(self, extractor: Extractor, judge: Judge, clock: _Clock) -> None:
-        self._extractor, self._judge, self._clock = extractor, judge, clock
-        self._embedder = HashingEmbedder()
+    def __init__(self, extractor: Extractor, judge: Judge, embedder: HashingEmbedder, clock: _Clock) -> None:
+        self._extractor, self._judge, self._embedder, self._clock = extractor, judge, embedder, clock
         self.identity = extractor.identity
-        self.dimensions = self._embedder.dimensions
-        self.embedder_identity = self._embedder.identity
+        self.dimensions = embedder.dimensions
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         with self._clock.off():
@@ -113,44 +110,49 @@ class _Timed:
             return await self._embedder.embed(texts)
 
 
-Models = Callable[[Oracle], tuple[Extractor, Judge]]
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Who reads and judges; stats: what a server says of itself at the end, {} for none."""
+
+    extractor: Extractor
+    judge: Judge
+    stats: Callable[[], Mapping[str, Any]] = dict
 
 
-def in_process(oracle: Oracle) -> tuple[Extractor, Judge]:
-    """Return a reader and a judge that know the world."""
+MakeModels = Callable[[Oracle, Pipeline], AbstractContextManager[Models]]
+
+
+@contextmanager
+def in_process(oracle: Oracle, _: Pipeline) -> Iterator[Models]:
+    """Yield a reader and a judge that know the world, in this process."""
     reader = WorldReader(oracle.world, oracle=oracle)
-    return reader, WorldJudge(oracle.world, oracle=oracle, streams=reader.streams)
+    yield Models(reader, WorldJudge(oracle.world, oracle=oracle, streams=reader.streams))
 
 
 def run(
     plan: Plan,
     *,
     pipeline: Pipeline | None = None,
-    errors: float = 0.0,
-    models: Models = in_process,
+    errors: Errors | None = None,
+    models: MakeModels = in_process,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Ingest a world into a store of its own and score its first group."""
     chosen = pipeline or Pipeline()
-    world = World(plan=plan)
-    oracle = Oracle(world, Errors.even(errors) if errors else None)
+    oracle = Oracle(World(plan=plan), errors)
     shape = f"{chosen.extraction} {chosen.resolution} {chosen.judging}"
-    result = Result(seed=plan.seed, episodes=plan.episodes, pipeline=shape, errors=errors)
-    extractor, judge = models(oracle)
-    clock = _Clock()
-    timed = _Timed(extractor, judge, clock)
-    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder:
-        embedder = HashingEmbedder()
-        store: Store = open_sqlite(
-            Path(folder), embedder=embedder.identity, dimensions=embedder.dimensions
-        )
+    result = Result(seed=plan.seed, episodes=plan.episodes, pipeline=shape, errors=oracle.errors)
+    clock, embedder = _Clock(), HashingEmbedder()
+    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, chosen) as asked:
+        timed = _Timed(asked.extractor, asked.judge, embedder, clock)
+        store: Store = open_sqlite(Path(folder), embedder=embedder.identity, dimensions=embedder.dimensions)
         parts = Parts(
             store=store, extractor=timed, judge=timed, embedder=timed, ontology=shipped(), pipeline=chosen
         )
-        _ingest(world, parts, clock, result)
+        _ingest(oracle.world, parts, clock, result)
         progress(f"seed {plan.seed}: {result.committed:,} episodes committed")
-        _measure(store, oracle, clock, result)
-        _score(store, oracle, world.groups[0], result)
+        _measure(store, oracle, asked.stats(), clock, result)
+        _score(store, oracle, oracle.world.groups[0], result)
         store.close()
     return result
 
@@ -167,13 +169,15 @@ def _ingest(world: World, parts: Parts, clock: _Clock, result: Result) -> None:
     result.committed, result.failed = totals.committed, totals.failed
 
 
-def _measure(store: Store, oracle: Oracle, clock: _Clock, result: Result) -> None:
+def _measure(store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: _Clock, result: Result) -> None:
     counts = store.counts().values()
     episodes = max(1, result.committed)
     result.calls = sum(c.calls for c in counts) / episodes
     result.prompt_tokens = sum(c.prompt_tokens for c in counts) / episodes
     result.completion_tokens = sum(c.completion_tokens for c in counts) / episodes
-    result.asked, result.unrecognised = dict(oracle.counts.questions), oracle.counts.unrecognised
+    result.prefix_share = stats.get("prefix_share")
+    result.asked = dict(stats.get("questions", oracle.counts.questions))
+    result.unrecognised = int(stats.get("unrecognised", oracle.counts.unrecognised))
     steps = clock.steps
     result.cpu_s = (steps[-1] - steps[0]) / episodes
     if len(steps) > 200:
@@ -193,13 +197,13 @@ def _score(store: Store, oracle: Oracle, group: str, result: Result) -> None:
     now = [Asked(slot, end) for slot in slots]
     given = scoring.graph_answers(view, matched, now)
     right, base = scoring.true_answers(facts, now), scoring.true_answers(read_facts, now)
-    scores.acc_now = scoring.accuracy("now", now, right, given, None if result.errors else scores)
+    scores.acc_now = scoring.accuracy("now", now, right, given, None if result.errors.any else scores)
     result.baseline_now = scoring.accuracy("now", now, right, base, None)
     scores.stale_rate = scoring.stale(facts, now, given)
     then = scoring.ask_about(slots, plan.seed, "as-of", plan.start - 60 * DAY, end, 1 << 30)
     given = scoring.graph_answers(view, matched, then)
     right, base = scoring.true_answers(facts, then), scoring.true_answers(read_facts, then)
-    scores.acc_asof = scoring.accuracy("as-of", then, right, given, None if result.errors else scores)
+    scores.acc_asof = scoring.accuracy("as-of", then, right, given, None if result.errors.any else scores)
     result.baseline_asof = scoring.accuracy("as-of", then, right, base, None)
     asked = _as_known(store, group, (told, read), matched, result)
     scores.questions = len(now) + len(then) + asked
@@ -226,7 +230,83 @@ def _as_known(
         right += scoring.true_answers(facts, questions)
         base += scoring.true_answers(read.facts(place), questions)
         given += scoring.graph_answers(view, matched, questions)
-    scores = None if result.errors else result.scores
+    scores = None if result.errors.any else result.scores
     result.scores.acc_asknown = scoring.accuracy("as-known", asked, right, given, scores)
     result.baseline_asknown = scoring.accuracy("as-known", asked, right, base, None)
     return len(asked)
+
+
+# ------------------------------------------------------------------------------------ showing
+
+# What a run without injected errors must reach: field -> bound; the last ones at most, the others at least.
+TARGETS: Mapping[str, float] = {
+    "er_f1": 0.99,
+    "fact_recall": 0.99,
+    "inv_precision": 0.99,
+    "inv_recall": 0.99,
+    "acc_now": 0.995,
+    "acc_asof": 0.995,
+    "acc_asknown": 0.995,
+}
+LIMITS: Mapping[str, float] = {"calls": 1.3, "prompt_tokens": 1200, "cpu_s": 0.02}
+LEAST_PREFIX = 0.60
+_COLUMNS: Sequence[tuple[str, str, str]] = (
+    ("seed", "seed", "d"),
+    ("er_f1", "ER F1", ".4f"),
+    ("er_bcubed_f1", "B3 F1", ".4f"),
+    ("fact_recall", "recall", ".4f"),
+    ("duplicate_rate", "dup", ".4f"),
+    ("inv_precision", "inv P", ".4f"),
+    ("inv_recall", "inv R", ".4f"),
+    ("boundary_error_days", "days", ".2f"),
+    ("acc_now", "now", ".4f"),
+    ("acc_asof", "as-of", ".4f"),
+    ("acc_asknown", "known", ".4f"),
+    ("stale_rate", "stale", ".4f"),
+    ("calls", "calls", ".3f"),
+    ("prompt_tokens", "prompt", ".0f"),
+    ("prefix_share", "fixed", ".0%"),
+    ("completion_tokens", "reply", ".0f"),
+    ("cpu_early_s", "CPU 100", ".4f"),
+    ("cpu_late_s", "CPU end", ".4f"),
+)
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the figures for people: shares of 1, days, tokens and CPU seconds an episode."""
+    rows = [[head for _, head, _ in _COLUMNS]]
+    for result in results:
+        rows.append([_cell(_figure(result, name), form) for name, _, form in _COLUMNS])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    for result in results:
+        if result.errors.any:
+            lines.append(
+                f"seed {result.seed}, the same errors with true identities: now {result.baseline_now:.4f}, "
+                f"as-of {result.baseline_asof:.4f}, known {result.baseline_asknown:.4f}"
+            )
+    return "\n".join([*lines, *(line for result in results for line in misses(result))])
+
+
+def misses(result: Result) -> list[str]:
+    """Return one line for each figure that is short of its target; none are set for a reader that errs."""
+    if result.errors.any:
+        return []
+    found = []
+    for name, bound in TARGETS.items():
+        if (figure := float(_figure(result, name))) < bound:
+            found.append(f"seed {result.seed}: {name} is {figure:.4f}, below {bound}")
+    for name, bound in LIMITS.items():
+        if (figure := float(_figure(result, name))) > bound:
+            found.append(f"seed {result.seed}: {name} is {figure:.4f}, above {bound}")
+    if result.prefix_share is not None and result.prefix_share < LEAST_PREFIX:
+        found.append(f"seed {result.seed}: prefix_share is {result.prefix_share:.4f}, below {LEAST_PREFIX}")
+    return found
+
+
+def _figure(result: Result, name: str) -> Any:  # noqa: ANN401 - a number, or None where it was not measured
+    return getattr(result if hasattr(result, name) else result.scores, name)
+
+
+def _cell(figure: object, form: str) -> str:
+    return "-" if figure is None else format(figure, form)

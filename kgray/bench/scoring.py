@@ -43,7 +43,9 @@ class Scores:
     acc_asof: float = 0.0
     acc_asknown: float = 0.0
     stale_rate: float = 0.0
-    faults: list[str] = field(default_factory=list)  # the first wrong answers, for people who look for a cause
+    faults: list[str] = field(
+        default_factory=list
+    )  # the first wrong answers, for people who look for a cause
 
     def as_dict(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -135,13 +137,22 @@ def score_facts(view: View, matched: Matched, truth: Truth, scores: Scores) -> N
     scores.fact_precision = _share(hits, sum(f is not None for _, f in pairs))
     ended = sum(t is not None and t.invalid_at is not None for t, _ in pairs)
     claimed = sum(f is not None and f.invalid_at is not None for _, f in pairs)
-    gaps = [abs(t.invalid_at - f.invalid_at) for t, f in both if t.invalid_at is not None and f.invalid_at is not None]
+    gaps = [
+        abs(t.invalid_at - f.invalid_at)
+        for t, f in both
+        if t.invalid_at is not None and f.invalid_at is not None
+    ]
     right = sum(gap <= _NEAR for gap in gaps)
     scores.ended = ended
     scores.inv_recall, scores.inv_precision = _share(right, ended), _share(right, claimed)
     scores.boundary_error_days = statistics.fmean(gaps) / DAY if gaps else 0.0
     for t, f in pairs:
-        if t is None or f is None or not _near(t.valid_at, f.valid_at) or not _near(t.invalid_at, f.invalid_at):
+        if (
+            t is None
+            or f is None
+            or not _near(t.valid_at, f.valid_at)
+            or not _near(t.invalid_at, f.invalid_at)
+        ):
             _fault(scores, f"fact: should be {_told(t)}, is {_told(f)}")
 
 
@@ -218,7 +229,9 @@ def slots_of(facts: Iterable[TrueFact]) -> list[Slot]:
     return sorted({fact.key[:2] for fact in facts})
 
 
-def ask_about(slots: Sequence[Slot], seed: int, name: str, start: Instant, end: Instant, limit: int) -> list[Asked]:
+def ask_about(
+    slots: Sequence[Slot], seed: int, name: str, start: Instant, end: Instant, limit: int
+) -> list[Asked]:
     """Return questions about some of the slots, each at a random instant."""
     dice = Dice(seed, "questions", name)
     chosen = slots if len(slots) <= limit else [dice.pick(slots) for _ in range(limit)]
@@ -257,5 +270,9 @@ def _fault(scores: Scores, line: str) -> None:
 def _told(fact: TrueFact | Fact | None) -> str:
     if fact is None:
         return "nothing"
-    what = fact.key if isinstance(fact, TrueFact) else (fact.source, fact.relation, fact.target or fact.value, fact.text)
+    what = (
+        fact.key
+        if isinstance(fact, TrueFact)
+        else (fact.source, fact.relation, fact.target or fact.value, fact.text)
+    )
     return f"{what} {fact.valid_at} - {fact.invalid_at}"

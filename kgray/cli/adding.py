@@ -54,7 +54,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
     at = None if options["at"] is None else from_datetime(options["at"])
     defaults = Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
     with ExitStack() as stack:
-        paths = [(name, _regular(name, stack)) for name in files]
+        paths = [(name, regular(name, stack)) for name in files]
         memory = stack.enter_context(call.memory(create=not options["dry_run"]))
         if options["dry_run"]:
             return _preview(call, memory, paths, defaults)
@@ -124,7 +124,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 # -------------------------------------------------------------------------------------- input
 
 
-def _regular(name: str, stack: ExitStack) -> Path:
+def regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: what is no regular file is spooled first."""
     from kgray.intake import spooled
 

@@ -19,7 +19,7 @@ from kgray.errors import KgrayError
 if TYPE_CHECKING:
     from kgray.settings import Settings
 
-_PACKAGES = ("apsw", "click", "dateparser", "numpy", "pyarrow", "snowballstemmer")
+_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "snowballstemmer")
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
 Check = tuple[str, bool, str]
 
@@ -95,24 +95,49 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             {
                 "rules": "offline, demo quality: simple English sentences and JSON",
                 "scripted": f"answers from {settings.model.script}",
+                "openai": f"{settings.model.name} at {settings.model.base_url}; asked when there is something to read",
             },
         ),
         "embedder": (
             settings.embedder.backend,
-            {"hashing": "offline, words and character n-grams: it knows no synonyms"},
+            {
+                "hashing": "offline, words and character n-grams: it knows no synonyms",
+                "openai": f"{settings.embedder.name} at {settings.embedder.base_url}",
+                "minilm": "offline, all-MiniLM-L6-v2",
+            },
         ),
         "reranker": (settings.reranker.backend, {"none": "ranks are fused without one"}),
         "runtime": (settings.runtime.backend, {"local": "in this process"}),
         "store backend": (settings.store.backend, {"sqlite": "one file in the data folder"}),
     }
+    wrong = {} if lines else dict(_unusable(settings))
     for name, (backend, told) in why.items():
-        yield name, backend in told, f"{backend}: {told.get(backend, 'not built in this version')}"
-    missing = "models over HTTP, vLLM, MiniLM and BGE embedders, rerankers, Ray and Neo4j"
-    yield (
-        "optional parts",
-        True,
-        f"{missing} are not built in this version; there is nothing to install for them",
-    )
+        detail = wrong.get(name) or f"{backend}: {told.get(backend, 'not built in this version')}"
+        yield name, backend in told and name not in wrong, detail
+    yield from _optional()
+
+
+def _unusable(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield which of the chosen parts cannot be made, and why; nothing is asked of a server."""
+    from kgray.wiring import build_embedder, build_models, build_ontology
+
+    try:
+        build_models(settings, build_ontology(settings))
+    except KgrayError as error:
+        yield "model", str(error)
+    try:
+        build_embedder(settings)
+    except KgrayError as error:
+        yield "embedder", str(error)
+
+
+def _optional() -> Iterator[Check]:
+    from kgray.backends.minilm import HOW_TO_GET_IT, missing
+
+    lacking = missing()
+    yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
+    others = "vLLM inside this process, BGE embedders, rerankers, Ray and Neo4j"
+    yield "optional parts", True, f"{others} are not built in this version; there is nothing to install for them"
 
 
 def _data(call: Call) -> Iterator[Check]:

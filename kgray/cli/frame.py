@@ -30,6 +30,7 @@ BUG = 70
 # In the order in which a person meets them; module and attribute, imported when needed.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
+    "plan": "planning:plan",
     "add": "adding:add",
     "backfill": "adding:backfill",
     "status": "ledger:status",
@@ -47,6 +48,7 @@ COMMANDS: Mapping[str, str] = {
     "remove": "correcting:remove",
     "dump": "reading:dump",
     "doctor": "checking:doctor",
+    "bench": "bench:bench",
 }
 
 

@@ -40,7 +40,7 @@ class Fold:
         return tuple(self._steps)
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
-        """Return the entity that a mention shows as, and the record time of the last step that moved it, or 0."""
+        """Return the entity that a mention shows as, and when the last step to move it was recorded, or 0."""
         if entity not in self._involved:
             return entity, 0
         current, since = entity, 0

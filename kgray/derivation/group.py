@@ -193,7 +193,7 @@ class GroupGraph:
                 self._linked.update(self.cliques(partner))
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
-        """Return when the last ruling, verdict or merge was recorded that lets one claim end another (R17)."""
+        """Return when the last ruling, verdict or merge that lets a claim end another was recorded (R17)."""
         moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
         since = max(moved, moved_too) if moved != moved_too else 0
         if opened.statement == ended.statement:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kgray.backends.hashing import HashingEmbedder
-from kgray.graph import Entity, Fact
-from kgray.ports import Commit, Derived, NamedVector, Store
+from kgray.graph import Derived, Entity, Fact
+from kgray.ports import Commit, NamedVector, Store
 from kgray.records import Draft, Evidence, Mention, Place, Value, entity_id, fact_id, statement_id
 from kgray.times import DAY, Instant, parse
 

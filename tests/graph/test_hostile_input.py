@@ -1,4 +1,4 @@
-"""Hostile input through the whole engine: nothing is half-written, nothing crosses a group (promises 2 and 5)."""
+"""Hostile input through the whole engine: nothing half-written, nothing across groups (promises 2 and 5)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NASTY = [
 
 
 def test_ten_thousand_hostile_lines_leave_a_whole_graph_and_two_tenants_apart(tmp_path: Path) -> None:
-    """Each line is a draft or a refusal; what is accepted is committed or failed; the index is what the records say."""
+    """Each line is a draft or a refusal; what is accepted commits or fails; the index is what records say."""
     rng = random.Random(4)
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b"\n".join(hostile_line(rng) for _ in range(10_000)))

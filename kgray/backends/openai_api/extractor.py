@@ -109,12 +109,12 @@ class OpenAIExtractor:
         return await self._ask(reading, task, data, accept)
 
     async def _facts(self, reading: _Reading, named: tuple[ExtractedEntity, ...]) -> list[object]:
-        """Return the facts in the form of replies, dated."""
+        """Return the facts as on the wire, dated; `_parsed` makes them plain, once: the step is not idempotent."""
         data = extraction_data(reading.request, named)
 
         def accept(reply: Mapping[str, Any], cut: bool) -> list[object]:
             _note_cut(reading, "extract_facts", cut)
-            return [plain_fact(item) for item in _listed(reply, "facts")]
+            return _listed(reply, "facts")
 
         facts = await self._ask(reading, "extract_facts", data, accept)
         shown = [(place, row) for place, fact in enumerate(facts) if (row := _shown(fact, named))]
@@ -122,7 +122,7 @@ class OpenAIExtractor:
             return facts
         dates = await self._dates(reading, [{"id": place, **row} for place, row in shown])
         return [
-            plain_fact({**fact, **dates[place]}) if isinstance(fact, dict) and place in dates else fact
+            {**fact, **dates[place]} if isinstance(fact, dict) and place in dates else fact
             for place, fact in enumerate(facts)
         ]
 

@@ -21,7 +21,7 @@ from kgray.backends.openai_api.client import Client, Rejected
 from kgray.backends.openai_api.lenient import read_object, salvage
 from kgray.backends.openai_api.schemas import Schema
 from kgray.errors import InvalidAnswer, Refused, SettingsError
-from kgray.prompting import Prompt, section, tokens
+from kgray.prompting import Prompt, repair_data, tokens
 
 _T = TypeVar("_T")
 Mode = Literal["json_schema", "json_object", "text"]
@@ -219,8 +219,7 @@ def _readable(reply: _Reply, wanted: tuple[str, ...]) -> tuple[Mapping[str, Any]
 
 def _rejected(fault: InvalidAnswer, reply: _Reply) -> str:
     """Return what a repair adds, at the end: all before it is the server's cached prefix."""
-    told = {"errors": [str(fault)], "reply": reply.text[:_RAW_KEPT]}
-    return section("REJECTED", told) + "That reply could not be used. Reply again, complete and corrected.\n"
+    return repair_data(str(fault), reply.text[:_RAW_KEPT])
 
 
 def _obeys(reply: _Reply, mode: Mode) -> bool:

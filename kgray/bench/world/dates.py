@@ -31,8 +31,10 @@ def midnight(instant: Instant) -> Instant:
     return instant - instant % DAY
 
 
-def told(dice: Dice, instant: Instant, said_at: Instant, *, relative: bool = False, months: bool = False) -> Date:
-    """Return a way to tell the day of `instant`; months: the month alone is precise enough, if the dice say so."""
+def told(
+    dice: Dice, instant: Instant, said_at: Instant, *, relative: bool = False, months: bool = False
+) -> Date:
+    """Return a way to tell the day of `instant`; months: its month alone will do, if the dice say so."""
     moment = times.to_datetime(midnight(instant))
     days = (midnight(said_at) - midnight(instant)) // DAY
     if relative and 1 <= days <= 28:
@@ -40,7 +42,9 @@ def told(dice: Dice, instant: Instant, said_at: Instant, *, relative: bool = Fal
     if months and dice.flip(0.25):
         first = moment.replace(day=1)
         return Date(
-            instant=times.from_datetime(first), iso=f"{first:%Y-%m}", words=f"{_MONTHS[first.month - 1]} {first.year}"
+            instant=times.from_datetime(first),
+            iso=f"{first:%Y-%m}",
+            words=f"{_MONTHS[first.month - 1]} {first.year}",
         )
     plain = f"{moment.day} {_MONTHS[moment.month - 1]} {moment.year}"
     words = dice.pick((plain, f"{moment:%Y-%m-%d}"))

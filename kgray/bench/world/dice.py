@@ -50,13 +50,14 @@ class Dice:
 
     def weighted(self, weights: Mapping[_T, float]) -> _T:
         """Return one of the keys, as often as its weight says."""
-        left = self.unit() * sum(weights.values())
-        chosen = next(iter(weights))
-        for chosen, weight in weights.items():
-            left -= weight
+        likely = {key: weight for key, weight in weights.items() if weight > 0}
+        left = self.unit() * sum(likely.values())
+        *others, last = likely
+        for key in others:
+            left -= likely[key]
             if left < 0:
-                break
-        return chosen
+                return key
+        return last
 
 
 def chance(*keys: object) -> float:

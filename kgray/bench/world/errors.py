@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from kgray import times
@@ -13,6 +14,7 @@ from kgray.bench.world.schema import RELATIONS, values_of
 from kgray.bench.world.telling import UNKNOWN, Said, WorldEpisode, said_of
 from kgray.bench.world.things import Thing
 from kgray.derivation.names import key
+from kgray.records import canonical
 
 _SHIFT = timedelta(days=30)
 
@@ -36,10 +38,27 @@ class Errors:
     wrong_verdict: float = 0.0
 
     @classmethod
-    def even(cls, rate: float, seed: int = 0) -> Errors:
-        """Return the same rate for all."""
-        names = [name for name in cls.__slots__ if name != "seed"]
-        return cls(seed=seed, **dict.fromkeys(names, rate))  # type: ignore[arg-type]
+    def of_meaning(cls, rate: float, *, merges: float = 0.0, seed: int = 0) -> Errors:
+        """Return one rate for what is read and ruled, another for who is taken for whom."""
+        return cls(
+            seed=seed,
+            missed_fact=rate,
+            spurious_fact=rate,
+            wrong_date=rate,
+            wrong_verdict=rate,
+            missed_merge=merges,
+            false_merge=merges,
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether this reader is ever wrong."""
+        return any(rate for name, rate in asdict(self).items() if name != "seed")
+
+    @property
+    def identity(self) -> str:
+        """A name that no reader with other errors has."""
+        return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()[:8] if self.any else "true"
 
     def wrong(self, rate: float, *keys: object) -> bool:
         """Whether the answer to this question is wrong."""
@@ -59,8 +78,9 @@ class Errors:
             dated = fact.until or fact.since not in {"", UNKNOWN}
             if dated and self.wrong(self.wrong_date, "date", text, place):
                 later = Dice("error", self.seed, "shift", text, place).flip(0.5)
-                fact = _shifted(fact, _SHIFT if later else -_SHIFT)
-            said.append(fact)
+                said.append(_shifted(fact, _SHIFT if later else -_SHIFT))
+            else:
+                said.append(fact)
         mentions = episode.mentions
         if self.wrong(self.spurious_fact, "spurious", text):
             invented = _invented(Dice("error", self.seed, "invented", text), episode, things)

@@ -107,7 +107,9 @@ class History:
         if relation.shape == "event":
             since = self._dated(dice, at, at - 20 * DAY)
             self._open(subject, relation, chosen, since.instant if since else at)
-            return Act(subject=subject, relation=relation, object=chosen, form="event", why="fresh", since=since)
+            return Act(
+                subject=subject, relation=relation, object=chosen, form="event", why="fresh", since=since
+            )
         if not spans and dice.flip(self.plan.always):
             self._open(subject, relation, chosen, self.plan.start - 3650 * DAY)
             return Act(subject=subject, relation=relation, object=chosen, form="always", why="fresh")
@@ -147,7 +149,9 @@ class History:
             return None
         until = self._dated(dice, at, max(now.start + DAY, at - 20 * DAY))
         now.end = until.instant if until else at
-        return Act(subject=subject, relation=relation, object=now.object, form="ended", why="ended", until=until)
+        return Act(
+            subject=subject, relation=relation, object=now.object, form="ended", why="ended", until=until
+        )
 
     def _restate(self, dice: Dice, at: Instant) -> Act | None:
         """Repeat what holds, sometimes with its start."""
@@ -159,7 +163,9 @@ class History:
         if now.start < midnight(at) and dice.flip(0.35):
             since = told(dice, now.start, at)
         form: Form = "event" if relation.shape == "event" else "since" if since else "holds"
-        return Act(subject=subject, relation=relation, object=now.object, form=form, why="restated", since=since)
+        return Act(
+            subject=subject, relation=relation, object=now.object, form=form, why="restated", since=since
+        )
 
     def _late(self, dice: Dice, at: Instant) -> Act | None:
         """Tell of a time before anything that was told of the slot, with its dates."""
@@ -179,9 +185,17 @@ class History:
         spans.insert(0, Span(chosen, start, end))
         since, until = told(dice, start, at), told(dice, end, at)
         if dice.flip(0.3):
-            return Act(subject=subject, relation=relation, object=chosen, form="ended", why="late", until=until)
+            return Act(
+                subject=subject, relation=relation, object=chosen, form="ended", why="late", until=until
+            )
         return Act(
-            subject=subject, relation=relation, object=chosen, form="span", why="late", since=since, until=until
+            subject=subject,
+            relation=relation,
+            object=chosen,
+            form="span",
+            why="late",
+            since=since,
+            until=until,
         )
 
     def _interrupt(self, dice: Dice, at: Instant) -> Act | None:
@@ -202,7 +216,13 @@ class History:
         spans += [Span(chosen, start, end), Span(now.object, end)]
         since, until = told(dice, start, at), told(dice, end, at)
         return Act(
-            subject=subject, relation=relation, object=chosen, form="span", why="interruption", since=since, until=until
+            subject=subject,
+            relation=relation,
+            object=chosen,
+            form="span",
+            why="interruption",
+            since=since,
+            until=until,
         )
 
     def _announce(self, dice: Dice, at: Instant) -> Act | None:
@@ -219,7 +239,9 @@ class History:
         since = told(dice, at + dice.between(3, 40) * DAY, at)
         now.end = since.instant
         spans.append(Span(chosen, since.instant))
-        return Act(subject=subject, relation=relation, object=chosen, form="future", why="future", since=since)
+        return Act(
+            subject=subject, relation=relation, object=chosen, form="future", why="future", since=since
+        )
 
     def _deny(self, dice: Dice, at: Instant) -> Act | None:
         """Say that what was told last was wrong; what held before it holds on."""
@@ -227,7 +249,11 @@ class History:
         if found is None:
             return None
         (subject, relation), spans, now = found
-        if spans[-1] is not now or relation.shape == "event" or sum(s.object == now.object for s in spans) > 1:
+        if (
+            spans[-1] is not now
+            or relation.shape == "event"
+            or sum(s.object == now.object for s in spans) > 1
+        ):
             return None
         spans.pop()
         if relation.shape == "single" and spans:
@@ -255,9 +281,7 @@ class History:
             (self._singles if relation.shape == "single" else self._others).append(slot)
         self.slots[slot].append(Span(chosen, start))
 
-    def _object(
-        self, dice: Dice, subject: Thing, relation: Relation, but: Sequence[Object]
-    ) -> Object | None:
+    def _object(self, dice: Dice, subject: Thing, relation: Relation, but: Sequence[Object]) -> Object | None:
         """Return an object of the relation's kind that is none of `but`; None where none was found."""
         for _ in range(8):
             chosen: Object = (

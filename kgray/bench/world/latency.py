@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """streams: answers written at one time; further ones wait their turn, first come first served."""
+    """How fast a model answers; streams: answers at one time, further ones wait their turn."""
 
     streams: int = 32
     first_token_s: float = 0.15
@@ -19,7 +19,7 @@ class Latency:
         return self.first_token_s + (completion_tokens / self.tokens_per_s if self.tokens_per_s else 0.0)
 
     def ceiling(self, completion_tokens: float) -> float:
-        """Return answers of this length a second with every stream busy; infinite where answers take no time."""
+        """Return answers of this length a second with every stream busy; infinite where they take no time."""
         return self.streams / one if (one := self.seconds(round(completion_tokens))) else float("inf")
 
 

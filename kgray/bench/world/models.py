@@ -39,9 +39,7 @@ class WorldReader:
         await self.streams.take(written)
         read = sum(tokens(e.text) for e in (*request.previous, request.episode))
         found = parse_extraction(reply, request.episode)
-        return replace(
-            found, model=self.identity, calls=1, prompt_tokens=read, completion_tokens=written
-        )
+        return replace(found, model=self.identity, calls=1, prompt_tokens=read, completion_tokens=written)
 
 
 class WorldJudge:
@@ -90,7 +88,7 @@ class WorldJudge:
 
 
 class WildJudge:
-    """A judge whose every answer is a hash of the whole request: right about nothing, always the same (R20)."""
+    """A judge whose every answer is a hash of the whole request: right about nothing, but the same (R20)."""
 
     def __init__(self, seed: int = 0, *, latency: Latency = ZERO, streams: Streams | None = None) -> None:
         """Another seed gives other answers."""
@@ -105,7 +103,9 @@ class WildJudge:
         """Return one answer a question, as one call."""
         whole = self.key(request)
         answers = tuple(
-            parse_answer(question, wild_answer(Dice("wild", whole, place), question.kind, len(question.candidates)))
+            parse_answer(
+                question, wild_answer(Dice("wild", whole, place), question.kind, len(question.candidates))
+            )
             for place, question in enumerate(request.questions)
         )
         written = tokens(canonical(answers))

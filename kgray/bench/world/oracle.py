@@ -38,7 +38,7 @@ class Oracle:
         """Walk through the world once."""
         self.world = world
         self.errors = errors or Errors()
-        self.identity = f"world-{world.plan.seed}" + (f"-{self.errors.seed}e" if errors else "")
+        self.identity = f"world-{world.plan.seed}-{self.errors.identity}"
         self.counts = Counts()
         self.readings: list[tuple[WorldEpisode, tuple[Said, ...]]] = []
         self._by_text: dict[str, int] = {}
@@ -87,7 +87,7 @@ class Oracle:
         return same
 
     def identify(self, card: str) -> str | None:
-        """Return the entity that a card `NAME (Type): sentence` is of; None where no such sentence was told."""
+        """Return the entity that a card `NAME (Type): sentence` is of; None where nobody told that."""
         match = _CARD.fullmatch(card)
         if match is None:
             return None

@@ -53,10 +53,22 @@ RELATIONS: Mapping[str, Relation] = MappingProxyType(
     {
         relation.name: relation
         for relation in (
-            _relation("WORKS_AT", "single", ("Person", "Organization"), 4, "work at | works at | worked at | worked at"),
-            _relation("LIVES_IN", "single", ("Person", "Place"), 3, "live in | lives in | lived in | lived in"),
             _relation(
-                "REPORTS_TO", "single", ("Person", "Person"), 2, "report to | reports to | reported to | reported to"
+                "WORKS_AT",
+                "single",
+                ("Person", "Organization"),
+                4,
+                "work at | works at | worked at | worked at",
+            ),
+            _relation(
+                "LIVES_IN", "single", ("Person", "Place"), 3, "live in | lives in | lived in | lived in"
+            ),
+            _relation(
+                "REPORTS_TO",
+                "single",
+                ("Person", "Person"),
+                2,
+                "report to | reports to | reported to | reported to",
             ),
             _relation("HAS_STATUS", "single", ("Project", None), 3, "be | is | was | been"),
             _relation("COSTS", "single", ("Product", None), 3, "cost | costs | cost | cost"),

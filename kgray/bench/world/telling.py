@@ -136,7 +136,13 @@ class Teller:
         self._recent: dict[str, deque[frozenset[str]]] = {}
 
     def tell(
-        self, number: int, at: Instant, source: str, kind: EpisodeKind, speaker: Thing | None, acts: Sequence[Act]
+        self,
+        number: int,
+        at: Instant,
+        source: str,
+        kind: EpisodeKind,
+        speaker: Thing | None,
+        acts: Sequence[Act],
     ) -> WorldEpisode:
         """Return the episode with this number; acts in the order in which it tells them."""
         for attempt in range(100):

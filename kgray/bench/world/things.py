@@ -16,9 +16,11 @@ SHARES: dict[Kind, float] = {
     "Product": 0.18,
     "Project": 0.12,
 }
-_FIRST = """Marcus Anna Robert Elena William Sofia Thomas Ingrid Samuel Priya Daniel Noor Benjamin Lucia Michael
-Katherine Nicholas Victoria Jonas Amara Felix Hana Oscar Leila Viktor Clara Mateo Greta Ivan Rosa Emil Tessa
-Rafael Olga Henrik Maya Stefan Naomi Pavel Judith Andre Salma Erik Bianca Tobias Yuki Gavin Zofia""".split()
+_FIRST = """
+    Marcus Anna Robert Elena William Sofia Thomas Ingrid Samuel Priya Daniel Noor Benjamin Lucia Michael
+    Katherine Nicholas Victoria Jonas Amara Felix Hana Oscar Leila Viktor Clara Mateo Greta Ivan Rosa Emil
+    Tessa Rafael Olga Henrik Maya Stefan Naomi Pavel Judith Andre Salma Erik Bianca Tobias Yuki Gavin Zofia
+""".split()
 _NICK = {
     "Robert": "Bob",
     "William": "Bill",
@@ -31,9 +33,13 @@ _NICK = {
     "Nicholas": "Nick",
     "Victoria": "Vicky",
 }
-_HEADS = "Bal Cor Dan Eld Fer Gal Hol Ira Jor Kel Lor Mar Nor Oli Per Qui Ros Sam Tor Ulm Vel Wen Yar Zan".split()
+_HEADS = (
+    "Bal Cor Dan Eld Fer Gal Hol Ira Jor Kel Lor Mar Nor Oli Per Qui Ros Sam Tor Ulm Vel Wen Yar Zan".split()
+)
 _MIDDLES = "a be dri e fo gi ha ki li mo ne o pa ri sta to u va wi ze".split()
-_TAILS = "berg croft dale feld gard holm kin land mere ner olt pinski quist rath sen thal ues vic well zan".split()
+_TAILS = (
+    "berg croft dale feld gard holm kin land mere ner olt pinski quist rath sen thal ues vic well zan".split()
+)
 _TRADES = "Systems Robotics Foods Logistics Textiles Energy Optics Software Bakeries Instruments".split()
 _COMPASS = "Northern Southern Eastern Western Coastal Alpine Central Baltic".split()
 _WORKS = "Bridge Harbour Steel Paper Grain Glass Timber Copper".split()
@@ -46,7 +52,7 @@ _LEGAL = ("GmbH", "Ltd", "Inc", "AG")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """One entity. aliases: (kind, surface); "first" is used only where the conversation has told who is meant."""
+    """One entity. aliases: (kind, surface); "first" only where the conversation has told who is meant."""
 
     id: str
     kind: Kind
@@ -106,7 +112,9 @@ def _lookalike(dice: Dice, kind: Kind, other: str) -> str:
         case "Person":
             return f"{dice.pick(_FIRST)} {rest[-1]}"
         case "Organization":
-            return f"{head} {dice.pick(_TRADES)}" if len(rest) == 1 else f"{head} {dice.pick(_WORKS)} {rest[-1]}"
+            return (
+                f"{head} {dice.pick(_TRADES)}" if len(rest) == 1 else f"{head} {dice.pick(_WORKS)} {rest[-1]}"
+            )
         case "Place":
             return f"New {head}"
         case "Product":

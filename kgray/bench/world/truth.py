@@ -66,7 +66,9 @@ class Truth:
             start, inferred = start_of(fact, at) if fact.kind == "holds" else (None, False)
             self.names[sequence, ordinal] = episode.draft.client_id or ""
             self.claims.append(
-                Claim(statement, (at, sequence, ordinal), fact.kind, start, end_of(fact, at), inferred, sequence)
+                Claim(
+                    statement, (at, sequence, ordinal), fact.kind, start, end_of(fact, at), inferred, sequence
+                )
             )
 
     def facts(self, known_at: int | None = None) -> list[TrueFact]:
@@ -76,7 +78,9 @@ class Truth:
     def slot(self, subject: str, relation: str, known_at: int | None = None) -> list[TrueFact]:
         """Return the facts of one subject and relation: no other statement is a rival of theirs."""
         own = {name for name, key in self.keys.items() if key[:2] == (subject, relation)}
-        claims = [c for c in self.claims if c.statement in own and (known_at is None or c.recorded <= known_at)]
+        claims = [
+            c for c in self.claims if c.statement in own and (known_at is None or c.recorded <= known_at)
+        ]
         sweep = Sweep(_Slots(self.keys))
         sweep.add(claims)
         return self._facts({name: sweep.spans(name) for name in sorted(own)})
@@ -97,13 +101,21 @@ class Truth:
         """Yield the gold file: entities, episodes with mentions and reply, facts."""
         for thing in self.things:
             aliases = sorted({surface for _, surface in thing.aliases})
-            yield {"type": "entity", "id": thing.id, "name": thing.name, "kind": thing.kind, "aliases": aliases}
+            yield {
+                "type": "entity",
+                "id": thing.id,
+                "name": thing.name,
+                "kind": thing.kind,
+                "aliases": aliases,
+            }
         for episode, said in self.readings:
             yield {
                 "type": "episode",
                 "id": episode.draft.client_id,
                 "group": episode.draft.group,
-                "mentions": [{"surface": surface, "entity": entity} for surface, entity, _ in episode.mentions],
+                "mentions": [
+                    {"surface": surface, "entity": entity} for surface, entity, _ in episode.mentions
+                ],
                 "why": [fact.why for fact in said],
                 "extraction": episode.extraction_reply,
             }

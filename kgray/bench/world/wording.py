@@ -6,18 +6,23 @@ from kgray.bench.world.dates import Date
 from kgray.bench.world.dice import Dice
 from kgray.bench.world.history import Act
 
-_OCCASIONS = """weekly meeting | morning call | quarterly review | lunch break | training day | board meeting | team dinner
-| summer party | site visit | status call | hand-over | interview | workshop | phone conference""".split("|")
-_PLACES = """the canteen | the small meeting room | the lobby | the workshop | the library | the back office | the garden
-| the roof terrace | the reception | the warehouse | the train | the car park | the archive | the kitchen""".split("|")
-_HINTS = """word is that | people say that | somebody mentioned that | I learned that | we noted that | it was confirmed that
-| the minutes say that | it turned out that | I was told that | for the record,""".split("|")
-OCCASIONS, PLACES, HINTS = (tuple(w.strip() for w in words) for words in (_OCCASIONS, _PLACES, _HINTS))
-_FILLERS = """The coffee machine is broken once more | Lunch is at noon | The heating makes a strange noise
-| Please close the windows in the evening | The lift is being repaired | It has rained the whole week
-| Somebody left an umbrella at the door | The printer is out of paper | Thanks for the cake
-| The traffic was terrible this morning""".split("|")
-FILLERS = tuple(filler.strip() for filler in _FILLERS)
+_OCCASIONS = """
+    weekly meeting | morning call | quarterly review | lunch break | training day | board meeting
+    | team dinner | summer party | site visit | status call | hand-over | interview | workshop | exhibition"""
+_PLACES = """
+    the canteen | the small meeting room | the lobby | the workshop | the library | the back office
+    | the garden | the warehouse | the reception | the kitchen | the train | the car park | the archive"""
+_HINTS = """
+    word is that | people say that | somebody mentioned that | I learned that | we noted that
+    | I was told that | it was confirmed that | the minutes say that | it turned out that | for the record,"""
+_FILLERS = """
+    The coffee machine is broken once more | Lunch is at noon | The heating makes a strange noise
+    | Please close the windows in the evening | The lift is being repaired | Thanks for the cake
+    | Somebody left an umbrella at the door | The printer is out of paper | It has rained the whole week
+    | The traffic was terrible this morning"""
+OCCASIONS, PLACES, HINTS, FILLERS = (
+    tuple(part.strip() for part in words.split("|")) for words in (_OCCASIONS, _PLACES, _HINTS, _FILLERS)
+)
 STATES = {
     "holds": "current",
     "changed": "new",
@@ -31,39 +36,43 @@ STATES = {
 }
 
 
+# who; verb: present; have: has or have; base, past, participle; what: the object. "!": a date that is
+# counted from the reference time ("3 days ago") goes with another verb.
+_PATTERNS = {
+    "holds": "{who} {verb} {what}",
+    "changed": "{who} now {verb} {what}",
+    "since": "{who} {have} {participle} {what} since {since}",
+    "since!": "{who} started to {base} {what} {since}",
+    "always": "{who} {have} {participle} {what} from the very beginning",
+    "event": "{who} {have} just {participle} {what}",
+    "event on": "{who} {past} {what} {on}",
+    "future": "{who} will {base} {what} from {since}",
+    "ended": "{who} no longer {verb} {what}",
+    "ended on": "{who} {past} {what} until {until}",
+    "ended on!": "{who} ceased to {base} {what} {until}",
+    "span": "{who} {past} {what} from {since} until {until}",
+    "denied": "it is not true that {who} {verb} {what}",
+}
+
+
 def sentence(act: Act, source: str, target: str, *, first_person: bool = False) -> str:
     """Return what is said, without its full stop; source, target: the names as the text has them."""
     base, third, past, participle = act.relation.words
-    who, verb, have = ("I", base, "have") if first_person else (source, third, "has")
-    since, until = act.since, act.until
-    match act.form:
-        case "holds":
-            return f"{who} {verb} {target}"
-        case "changed":
-            return f"{who} now {verb} {target}"
-        case "since" if since and since.relative:
-            return f"{who} started to {base} {target} {since.words}"
-        case "since" if since:
-            return f"{who} {have} {participle} {target} since {since.words}"
-        case "always":
-            return f"{who} {have} {participle} {target} from the very beginning"
-        case "event" if since:
-            return f"{who} {past} {target} {_on(since)}"
-        case "event":
-            return f"{who} {have} just {participle} {target}"
-        case "future" if since:
-            return f"{who} will {base} {target} from {since.words}"
-        case "ended" if until and until.relative:
-            return f"{who} ceased to {base} {target} {until.words}"
-        case "ended" if until:
-            return f"{who} {past} {target} until {until.words}"
-        case "ended":
-            return f"{who} no longer {verb} {target}"
-        case "span" if since and until:
-            return f"{who} {past} {target} from {since.words} until {until.words}"
-        case "denied":
-            return f"it is not true that {who} {verb} {target}"
-    raise ValueError(f"an act of form {act.form!r} lacks a date")
+    date = act.until if act.form == "ended" else act.since
+    form = f"{act.form} on" if date is not None and f"{act.form} on" in _PATTERNS else act.form
+    counted = date is not None and date.relative and f"{form}!" in _PATTERNS
+    return _PATTERNS[f"{form}!" if counted else form].format(
+        who="I" if first_person else source,
+        verb=base if first_person else third,
+        have="have" if first_person else "has",
+        base=base,
+        past=past,
+        participle=participle,
+        what=target,
+        since=act.since.words if act.since else "",
+        until=act.until.words if act.until else "",
+        on=_on(act.since) if act.since else "",
+    )
 
 
 def opened(dice: Dice, words: str) -> str:

@@ -37,7 +37,9 @@ class World:
     World(seed=1, episodes=1000) or World(Plan(...)); `for episode in world`, `world.truth("world-0")`.
     """
 
-    def __init__(self, seed: int = 1, episodes: int = 1000, *, plan: Plan | None = None, **parameters: float) -> None:
+    def __init__(
+        self, seed: int = 1, episodes: int = 1000, *, plan: Plan | None = None, **parameters: float
+    ) -> None:
         """Take a plan, or the parameters of one."""
         self.plan = plan or Plan(seed=seed, episodes=episodes, **parameters)  # type: ignore[arg-type]
 

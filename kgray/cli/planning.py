@@ -1,0 +1,117 @@
+"""plan: what ingesting will cost, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.adding import regular
+from kgray.cli.frame import GROUP, TEXT, Call, common
+
+if TYPE_CHECKING:
+    from kgray.intake import Defaults, Refusal
+    from kgray.planning import Plan
+    from kgray.records import Draft
+    from kgray.settings import Settings
+
+_PRICE = click.FloatRange(min=0)
+_RATE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(short_help="What ingesting files will cost; nothing is sent.")
+@click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
+@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
+@click.option(
+    "--throughput", type=_RATE, default=100.0, metavar="N", help="Tokens a second of one stream. Default: 100."
+)
+@click.option("--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15.")
+@click.option(
+    "--streams", type=click.IntRange(min=1), metavar="N", help="Calls at once. Default: model.max_concurrency."
+)
+@click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
+@click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
+@common
+def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
+    r"""Estimate episodes, model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
+
+    Prompts are rendered and counted (4 characters a token); replies are estimated. Every row is taken
+    as new. Nothing is sent, nothing is stored.
+
+    \b
+    Example:
+      kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
+    """
+    from kgray.intake import Defaults
+    from kgray.planning import Shape
+    from kgray.planning import plan as planned
+    from kgray.wiring import build_ontology, build_prompts
+
+    settings = call.settings()
+    refused: list[Refusal] = []
+    with ExitStack() as stack:
+        paths = [(name, regular(name, stack)) for name in files]
+        drafts = _drafts(paths, Defaults(group=options["group"] or "plan"), refused)
+        chosen = settings.pipeline
+        shape = Shape(
+            extraction=chosen.extraction,
+            resolution=chosen.resolution,
+            judging=chosen.judging,
+            reflect_rounds=chosen.reflect_rounds,
+            previous_episodes=chosen.previous_episodes,
+        )
+        found = planned(drafts, build_prompts(settings, build_ontology(settings)), shape)
+    _show(call, settings, found, len(refused), options)
+    if refused:
+        first = refused[0]
+        where = f"{first.file}:{first.line}" if first.line else first.file
+        printing.note(f"{printing.counted(len(refused), 'row')} refused; the first: {where}: {first.reason}")
+    return 1 if refused else 0
+
+
+def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Refusal]) -> Iterator[Draft]:
+    from kgray.intake import Submitted, read_file
+
+    for name, path in paths:
+        for row in read_file(path, defaults, name=name):
+            if isinstance(row, Submitted):
+                yield row.draft
+            else:
+                refused.append(row)
+
+
+def _show(call: Call, settings: Settings, found: Plan, refused: int, options: dict[str, Any]) -> None:
+    streams = options["streams"] or settings.model.max_concurrency
+    seconds = found.seconds(
+        tokens_per_second=options["throughput"], first_token_s=options["first_token"], streams=streams
+    )
+    cost = None
+    if options["input_price"] is not None or options["output_price"] is not None:
+        cost = found.cost(input_price=options["input_price"] or 0, output_price=options["output_price"] or 0)
+    if call.as_json:
+        rounded = None if cost is None else round(cost, 6)
+        printing.emit_json(
+            {**found.as_dict(), "refused": refused, "seconds": round(seconds, 1), "cost": rounded, "streams": streams}
+        )
+        return
+    share = f" ({found.fixed_tokens / found.prompt_tokens:.0%} a fixed prefix)" if found.prompt_tokens else ""
+    rows = [
+        ("episodes", f"{found.episodes:,}"),
+        ("model calls", f"about {found.calls:,}"),
+        ("prompt tokens", f"about {found.prompt_tokens:,}{share}"),
+        ("completion tokens", f"about {found.completion_tokens:,}"),
+        ("time", f"about {_duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
+        ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
+    ]
+    for name, told in rows:
+        click.echo(f"{name:18} {told}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

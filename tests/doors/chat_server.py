@@ -1,0 +1,165 @@
+"""A real HTTP server on loopback that speaks OpenAI's interface and answers as a test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from kgray.prompting import sections
+
+
+@dataclass
+class Asked:
+    """One request as it arrived."""
+
+    path: str
+    key: str
+    body: dict[str, Any]
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def task(self) -> str:
+        schema = self.body.get("response_format", {}).get("json_schema")
+        if schema:
+            return str(schema["name"])
+        told = self.body["messages"][0]["content"].rpartition("Reply schema ")[2]
+        return str(told.partition(":")[0])
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return self.body["response_format"]["json_schema"]["schema"]
+
+    @property
+    def head(self) -> str:
+        return str(self.body["messages"][0]["content"])
+
+    @property
+    def data(self) -> str:
+        return str(self.body["messages"][1]["content"])
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        return sections(self.data)
+
+
+@dataclass
+class Say:
+    """What the server sends. text: the message; raw: a whole body instead; usage None: left out."""
+
+    text: str = ""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    finish: str = "stop"
+    usage: tuple[int, int] | None = (100, 20)
+    refusal: str | None = None
+    raw: bytes | None = None
+    delay: float = 0.0
+    cut_connection: bool = False
+
+    def body(self) -> bytes:
+        if self.raw is not None:
+            return self.raw
+        if self.status != 200:
+            return json.dumps({"error": {"message": self.text or "no", "type": "x", "code": None}}).encode()
+        message = {"role": "assistant", "content": self.text, "refusal": self.refusal}
+        told: dict[str, Any] = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [{"index": 0, "finish_reason": self.finish, "message": message}],
+        }
+        if self.usage:
+            prompt, completion = self.usage
+            told["usage"] = {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+            }
+        return json.dumps(told).encode()
+
+
+def as_json(reply: Any) -> Say:
+    return Say(json.dumps(reply, ensure_ascii=False))
+
+
+PROBED = {"probe": "kgray-7", "numbers": [1]}
+Answerer = Callable[[Asked], Say]
+
+
+class ChatServer:
+    """Serves until `close`; probes are obeyed unless `probe` says otherwise."""
+
+    def __init__(self, answer: Answerer, probe: Answerer | None = None) -> None:
+        self.answer = answer
+        self.probe = probe or (lambda asked: as_json(PROBED))
+        self.asked: list[Asked] = []
+        self.probes: list[Asked] = []
+        self.most_at_once = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def tasks(self) -> list[str]:
+        return [one.task for one in self.asked]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        door = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:  # noqa: N802 - http.server's name
+                raw = self.rfile.read(int(self.headers["content-length"]))
+                key = (self.headers["authorization"] or "").removeprefix("Bearer ")
+                say = door._say(Asked(self.path, key, json.loads(raw)))
+                if say.cut_connection:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                body = say.body()
+                self.send_response(say.status)
+                for name, value in {"content-type": "application/json", **say.headers}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                try:
+                    self.wfile.write(body)
+                except OSError:
+                    self.close_connection = True  # the client had waited long enough
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        return Handler
+
+    def _say(self, asked: Asked) -> Say:
+        is_probe = asked.path.endswith("/chat/completions") and asked.task == "probe"
+        with self._lock:
+            (self.probes if is_probe else self.asked).append(asked)
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            say = (self.probe if is_probe else self.answer)(asked)
+            time.sleep(say.delay)
+            return say
+        finally:
+            with self._lock:
+                self._now -= 1

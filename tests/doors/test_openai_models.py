@@ -1,0 +1,719 @@
+"""The openai backend against a real HTTP server on loopback: the wire form, waiting, failing, repair (R21, R24)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from kgray import times
+from kgray.backends.openai_api import client as clients
+from kgray.backends.openai_api.client import Client, Endpoint
+from kgray.backends.openai_api.embedder import OpenAIEmbedder
+from kgray.backends.openai_api.extractor import OpenAIExtractor
+from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
+from kgray.ontology import shipped
+from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from kgray.prompting import Prompts
+from kgray.records import Draft, Episode, Value
+from kgray.settings import Secret
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+
+T0 = times.parse("2026-03-05T09:00:00Z")[0]
+PROMPTS = Prompts(shipped())
+KEY = "sk-very-secret"
+
+
+def episode(text="I work at Acme since 2018.", *, speaker="Alice", sequence=1, at=T0) -> Episode:
+    draft = Draft(
+        group="g", source="s", kind="message" if speaker else "text", text=text, speaker=speaker, reference_time=at
+    )
+    return Episode(
+        group="g",
+        sequence=sequence,
+        id=draft.id,
+        source="s",
+        kind=draft.kind,
+        text=text,
+        reference_time=at,
+        content_sha256=draft.content_sha256,
+        speaker=speaker,
+    )
+
+
+ENTITIES = [{"name": "Alice", "type": "Person"}, {"name": "Acme", "type": "Organization"}]
+FACT = {
+    "source": 0,
+    "target": 1,
+    "relation": "WORKS_AT",
+    "fact": "Alice works at Acme",
+    "kind": "holds",
+    "valid_at": "2018",
+    "invalid_at": None,
+    "value": None,
+}
+GOOD = {"entities": ENTITIES, "facts": [FACT]}
+SAME = Question(
+    kind="entity", item="Al", candidates=("Alice", "Alan"), cards=("Al: Al left", "Alice: Alice left", "Alan: Alan")
+)
+VERDICT = Question(kind="verdict", item="Alice lives in Oslo", candidates=("Alice lives in Rome", "Alice likes Rome"))
+VARIANT = Question(kind="variant", item="Alice works part-time at Acme", candidates=("Alice works at Acme",))
+RELATION = Question(
+    kind="relation", item="EMPLOYED_BY", candidates=("WORKS_AT",), cards=("Tom is employed by X", "Mia works at Y")
+)
+CARDINALITY = Question(kind="cardinality", item="WEARS", cards=("Tom wears 7", "Tom wears 9"))
+ALL = (SAME, VERDICT, VARIANT, RELATION, CARDINALITY)
+ANSWERS = {
+    "entity": {"duplicate_of": 1},
+    "verdict": {"reason": "one home", "contradicts": [0]},
+    "variant": {"duplicate_of": None},
+    "relation": {"same_as": True, "inverse_of": False, "excludes": False},
+    "cardinality": {"cardinality": "single"},
+}
+JUDGED = (
+    {"duplicate_of": 1},
+    {"reason": "one home", "contradicts": [0]},
+    {"duplicate_of": None},
+    {"same_as": True},
+    {"cardinality": "single"},
+)
+
+
+def answering(asked: Asked) -> Say:
+    """Answer questions as the table above says, whatever the task."""
+    return as_json({"answers": [{"id": q["id"], **ANSWERS[q["kind"]]} for q in asked.sections["QUESTIONS"]]})
+
+
+def one_after_the_other(*says: Say):
+    """Answer with these in turn; the last one for ever."""
+    left = list(says)
+
+    def answer(_: Asked) -> Say:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Start servers; pauses are short, because a test waits for each."""
+    monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
+    monkeypatch.setattr(clients, "LONGEST_DELAY_S", 0.1)
+    servers: list[ChatServer] = []
+
+    def start(answer, probe=None) -> ChatServer:
+        servers.append(ChatServer(answer, probe))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def endpoint(server: ChatServer, **changes) -> Endpoint:
+    plain = Endpoint(base_url=server.url, name="m", key=Secret(KEY), timeout_s=5, max_concurrency=4, patience_s=0.6)
+    return replace(plain, **changes)
+
+
+def extractor(server: ChatServer, *, separate=False, reflect_rounds=0, **changes) -> OpenAIExtractor:
+    client = Client(endpoint(server, **changes))
+    return OpenAIExtractor(client, PROMPTS, separate=separate, reflect_rounds=reflect_rounds)
+
+
+def judge(server: ChatServer, *, apart=False, **changes) -> OpenAIJudge:
+    return OpenAIJudge(Client(endpoint(server, **changes)), PROMPTS, apart=apart)
+
+
+def questions(*asked: Question) -> QuestionRequest:
+    return QuestionRequest(episode=episode(), questions=asked)
+
+
+# -------------------------------------------------------------------------------- good answers
+
+
+async def test_one_call_reads_an_episode(serve):
+    """The reply's "2018" is a year, the present tense and the end are told apart, values are values."""
+    price = FACT | {
+        "relation": "COSTS",
+        "source": 1,
+        "target": None,
+        "valid_at": None,
+        "value": {"type": "number", "value": "90", "unit": "eur"},
+    }
+    server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [FACT, price]}))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    works, costs = found.facts
+    assert [e.name for e in found.entities] == ["Alice", "Acme"]
+    assert (works.valid_from, works.from_precision, works.inferred) == (times.parse("2018")[0], "year", False)
+    assert (costs.value, costs.target, costs.valid_from, costs.inferred) == (Value("number", "90", "EUR"), None, T0, True)
+    # The probe of the first request is paid for too.
+    assert (found.calls, found.prompt_tokens, found.completion_tokens) == (2, 200, 40)
+    assert (found.model, found.prompts) == ("openai:m temperature=0", (PROMPTS["combined"].sha256,))
+    assert server.asked[0].task == "combined"
+    assert server.asked[0].key == KEY
+    assert server.asked[0].head == PROMPTS["combined"].head
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "end", "expected"),
+    [
+        pytest.param("holds", None, None, ("holds", "2026-03-05T09:00:00Z", None, True), id="not-stated-is-now"),
+        pytest.param("holds", "unknown", None, ("holds", None, None, False), id="unknown-is-always"),
+        pytest.param("holds", "2018-03", "2020", ("holds", "2018-03", "2020", False), id="both-stated"),
+        pytest.param("ended", None, None, ("ended", None, "2026-03-05T09:00:00Z", True), id="ended-now"),
+        pytest.param("ended", None, "2020-01-02", ("ended", None, "2020-01-02", False), id="ended-then"),
+        pytest.param("ended", "2018", "2020", ("holds", "2018", "2020", False), id="a-span-told-as-ended"),
+        pytest.param("ended", "unknown", "2020", ("ended", None, "2020", False), id="an-end-and-no-start"),
+        pytest.param("holds", "", "null", ("holds", "2026-03-05T09:00:00Z", None, True), id="empty-is-null"),
+        pytest.param("denied", None, None, ("denied", None, None, False), id="denied"),
+    ],
+)
+async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, kind, start, end, expected):
+    """R3: null is the reference time, inferred; "unknown" is before everything."""
+    fact = FACT | {"kind": kind, "valid_at": start, "invalid_at": end}
+    server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [fact]}))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    (read,) = found.facts
+    since, until = (times.parse(t)[0] if t else None for t in expected[1:3])
+    assert (read.kind, read.valid_from, read.valid_to, read.inferred) == (expected[0], since, until, expected[3])
+
+
+async def test_separate_tasks_read_the_same(serve):
+    """The paper's prompts, one task each: entities, what was missed, facts, dates."""
+
+    def answer(asked: Asked) -> Say:
+        match asked.task:
+            case "extract_entities":
+                return as_json({"entities": ENTITIES[:1]})
+            case "reflect":
+                known = [e["name"] for e in asked.sections["ENTITIES"]]
+                return as_json({"entities": [] if "Acme" in known else ENTITIES[1:]})
+            case "extract_facts":
+                return as_json({"facts": [{k: v for k, v in FACT.items() if not k.endswith("_at")}]})
+            case "date_facts":
+                return as_json({"facts": [{"id": 0, "valid_at": "2018", "invalid_at": None}]})
+        raise AssertionError(asked.task)
+
+    server, packed = serve(answer), serve(lambda _: as_json(GOOD))
+    request = ExtractionRequest(episode=episode(), previous=(episode("Hello", sequence=0),))
+
+    apart = await extractor(server, separate=True, reflect_rounds=3).extract(request)
+    whole = await extractor(packed).extract(request)
+
+    assert server.tasks() == ["extract_entities", "reflect", "reflect", "extract_facts", "date_facts"]
+    assert (apart.entities, apart.facts, apart.dropped) == (whole.entities, whole.facts, ())
+    assert apart.prompts == tuple(PROMPTS[t].sha256 for t in ("extract_entities", "reflect", "extract_facts", "date_facts"))
+    assert server.asked[-1].sections["FACTS"] == [
+        {
+            "id": 0,
+            "source": "Alice",
+            "target": "Acme",
+            "relation": "WORKS_AT",
+            "fact": "Alice works at Acme",
+            "kind": "holds",
+        }
+    ]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["batched", "per-node"])
+async def test_questions_are_answered_in_their_order(serve, apart):
+    server = serve(answering)
+
+    judged = await judge(server, apart=apart).judge(questions(*ALL))
+
+    assert judged.answers == JUDGED
+    expected = ["relate", "resolve_entity", "contradiction", "resolve_facts"] if apart else ["batched"]
+    assert server.tasks() == expected
+    assert judged.calls == len(expected) + 1  # the probe
+    shown = [list(asked.sections) for asked in server.asked]
+    batched = [["EPISODE", "QUESTIONS"]]
+    assert shown == ([["QUESTIONS"], ["EPISODE", "QUESTIONS"], ["QUESTIONS"], ["QUESTIONS"]] if apart else batched)
+
+
+def test_the_key_of_a_request_is_its_bytes():
+    """R21: another model, question, card or episode is another key; the same is the same in every process."""
+    nowhere = Endpoint(base_url="http://127.0.0.1:1/v1", name="m")
+
+    def key(request=questions(SAME, VERDICT), prompts=PROMPTS, apart=False, **changes) -> str:  # noqa: B008
+        return OpenAIJudge(Client(replace(nowhere, **changes)), prompts, apart=apart).key(request)
+
+    other = QuestionRequest(episode=episode("Al left."), questions=(SAME, VERDICT))
+    keys = [
+        key(),
+        key(name="n"),
+        key(apart=True),
+        key(questions(SAME)),
+        key(questions(VERDICT, SAME)),
+        key(questions(replace(SAME, cards=("Al", "Alice", "Alan")), VERDICT)),
+        key(other),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key() == keys[0]
+    assert key(base_url="http://elsewhere/v1", key=Secret("k"), timeout_s=1) == keys[0]
+
+
+# ------------------------------------------------------------------------------- crooked answers
+
+WRAPPED = {
+    "fenced": "Here you are:\n```json\n{}\n```\nAnything else?",
+    "reasoned": '<think>{{"entities": 1}} hm, {{</think>{}',
+    "reasoned-without-start": "so {{I}} think ...</think>\n{}",
+    "drafted": '{{"entities":[],"facts":[]}} No: \n{}',
+    "chatty": "Sure! [1] {} {{that is all",
+}
+
+
+@pytest.mark.parametrize("form", WRAPPED, ids=str)
+async def test_a_reply_is_found_in_what_stands_around_it(serve, form):
+    server = serve(lambda _: Say(WRAPPED[form].replace("{{", "\0").replace("}}", "\1").replace("{}", json.dumps(GOOD)).replace("\0", "{").replace("\1", "}")))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.text for f in found.facts] == ["Alice works at Acme"]
+    assert server.tasks() == ["combined"]
+
+
+async def test_raw_control_characters_and_half_surrogates_are_dropped(serve):
+    text = json.dumps(GOOD).replace("Alice works", "Alice\x07 \\ud83dworks\\u0000")
+    server = serve(lambda _: Say(text))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.text for f in found.facts] == ["Alice works at Acme"]
+
+
+async def test_items_that_fail_are_dropped_one_by_one(serve):
+    """R24: the others are kept, and the extraction says what was dropped."""
+    wrong = [FACT | {"target": 9}, FACT | {"kind": "maybe"}, FACT | {"valid_at": "soon"}, FACT | {"relation": ""}, 7]
+    server = serve(lambda _: as_json({"entities": [*ENTITIES, {"name": "", "type": "x"}], "facts": [*wrong, FACT]}))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.text for f in found.facts] == ["Alice works at Acme"]
+    assert len(found.dropped) == 6
+    assert server.tasks() == ["combined"]
+
+
+async def test_a_cut_reply_keeps_its_complete_items(serve):
+    """What was complete is kept, nothing is guessed, and it is said."""
+    text = json.dumps({"entities": ENTITIES, "facts": [FACT, FACT | {"relation": "LIKES", "fact": "Alice likes"}]})
+    server = serve(lambda _: Say(text[: text.index("LIKES") + 3], finish="length"))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert found.dropped == ("combined: the reply was cut; what was complete is kept",)
+    assert len(server.asked) == 1
+
+
+async def test_a_reply_cut_before_its_first_item_is_asked_for_once_more_with_more_room(serve):
+    server = serve(one_after_the_other(Say('{"entities":[{"na', finish="length"), as_json(GOOD)))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert [a.body["max_tokens"] for a in server.asked] == [4096, 8192]
+    assert server.asked[0].data == server.asked[1].data
+
+
+async def test_one_repair_quotes_what_was_wrong_at_the_end(serve):
+    """All before it is the first prompt, byte for byte: the server's cached prefix."""
+    server = serve(one_after_the_other(Say("I cannot </EPISODE> do that."), as_json(GOOD)))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    first, second = server.asked
+    assert second.head == first.head
+    assert second.data.startswith(first.data)
+    assert second.sections["REJECTED"] == {
+        "errors": ["the reply holds no JSON object"],
+        "reply": "I cannot </EPISODE> do that.",
+    }
+    assert found.calls == 3  # with the probe
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "the reply is empty"),
+        ("no", "the reply holds no JSON object"),
+        ('{"entities": []}', "the reply has no 'facts'"),
+        ('{"entities": {}, "facts": []}', "'entities' of the reply is not a list"),
+        ("[" * 5000, "the reply holds no JSON object"),
+        ('{"a":' * 5000, "the reply holds no JSON object"),
+        ('{"entities": [], "facts": [NaN]}', "the reply holds no JSON object"),
+    ],
+)
+async def test_three_calls_without_an_answer_fail_the_episode(serve, text, why):
+    """R24, and the last output is kept with the failure; the last call is one form down."""
+    server = serve(lambda _: Say(text))
+
+    with pytest.raises(InvalidAnswer) as failed:
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert why in str(failed.value)
+    assert failed.value.raw == text[:4000] or text.startswith('{"ent')
+    forms = [a.body.get("response_format", {}).get("type") for a in server.asked]
+    assert forms == ["json_schema", "json_schema", "json_object"]
+
+
+async def test_a_repair_completes_the_answers_of_the_first_reply(serve):
+    first = as_json({"answers": [{"id": 0, "duplicate_of": 1}, {"id": 1, "contradicts": [7]}, {"id": 9}]})
+    second = as_json({"answers": [{"id": 0, "duplicate_of": 0}, {"id": 1, "contradicts": [1]}]})
+    server = serve(one_after_the_other(first, second))
+
+    judged = await judge(server).judge(questions(SAME, VERDICT))
+
+    assert judged.answers == ({"duplicate_of": 1}, {"contradicts": [1]})
+    (errors,) = server.asked[1].sections["REJECTED"]["errors"]
+    assert "id 9" in errors
+    assert "[1]" in errors
+
+
+async def test_a_question_that_stays_open_is_an_invalid_answer(serve):
+    server = serve(lambda _: as_json({"answers": [{"id": 0, "duplicate_of": 5}]}))
+
+    with pytest.raises(InvalidAnswer, match=r"no usable answer to the questions with id \[0\]"):
+        await judge(server).judge(questions(SAME))
+
+    assert len(server.asked) == 3
+
+
+# ------------------------------------------------------------------------- what the server obeys
+
+
+def by_form(**obeyed: Say):
+    """Probe answers by the form of the request."""
+    return lambda asked: obeyed[asked.body.get("response_format", {}).get("type", "text")]
+
+
+PROSE = Say("Blue, and 1, 2, 3.")
+
+
+@pytest.mark.parametrize(
+    ("probe", "form"),
+    [
+        pytest.param(by_form(json_schema=PROSE, json_object=as_json({}), text=PROSE), "json_object", id="ignored"),
+        pytest.param(
+            by_form(json_schema=Say(status=400), json_object=as_json({}), text=PROSE), "json_object", id="refused"
+        ),
+        pytest.param(
+            by_form(json_schema=as_json({"colour": "blue"}), json_object=PROSE, text=PROSE), None, id="neither"
+        ),
+        pytest.param(by_form(json_schema=Say(status=422), json_object=Say(status=400), text=PROSE), None, id="none"),
+    ],
+)
+async def test_the_form_is_what_the_server_obeys(serve, probe, form):
+    """An answer of 200 is not enough; found out once an address and model."""
+    server = serve(lambda _: as_json(GOOD), probe)
+    reader = extractor(server)
+
+    await asyncio.gather(*(reader.extract(ExtractionRequest(episode=episode(f"I work {i}"))) for i in range(5)))
+    probes = len(server.probes)
+    await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert {a.body.get("response_format", {}).get("type") for a in server.asked} == {form}
+    assert len(server.probes) == probes <= 3
+    assert all("Reply schema combined: {" in a.head for a in server.asked)
+    assert len({a.head for a in server.asked}) == 1
+
+
+async def test_parameters_that_a_server_does_not_take_are_left_out(serve):
+    def probe(asked: Asked) -> Say:
+        if "max_tokens" in asked.body:
+            return Say("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", status=400)
+        if "temperature" in asked.body:
+            return Say("Unsupported value: 'temperature' does not support 0", status=400)
+        return as_json({"probe": "kgray-7", "numbers": [2]})
+
+    server = serve(lambda _: as_json(GOOD), probe)
+
+    await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    (asked,) = server.asked
+    assert asked.body.keys() == {"model", "messages", "max_completion_tokens", "response_format"}
+    assert asked.body["response_format"]["type"] == "json_schema"
+
+
+async def test_a_server_that_refuses_even_the_probe_is_a_matter_of_settings(serve):
+    server = serve(lambda _: as_json(GOOD), lambda _: Say("no model loaded", status=400))
+
+    with pytest.raises(SettingsError, match="refuses even a request of a few words to 'm' .400: no model loaded"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+
+async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
+    def answer(asked: Asked) -> Say:
+        strict = asked.body["response_format"]["type"] == "json_schema"
+        return Say("invalid grammar for this schema", status=400) if strict else as_json(GOOD)
+
+    server = serve(answer)
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert len(server.asked) == 2
+
+
+def test_the_schemas_are_what_constrained_decoders_take():
+    """All required, nothing extra, inline, no bounds of strings and numbers, lists bounded; order as in the prompt."""
+    from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, answers_schema
+
+    def walk(schema):
+        assert not {"$ref", "minLength", "maxLength", "pattern", "minimum", "maximum"} & set(schema)
+        if schema.get("type") == "object":
+            assert schema["additionalProperties"] is False
+            assert schema["required"] == list(schema["properties"])
+            for inner in schema["properties"].values():
+                walk(inner)
+        if schema.get("type") == "array":
+            assert schema["maxItems"] >= 1
+            walk(schema["items"])
+        for option in schema.get("anyOf", ()):
+            walk(option)
+
+    for schema in (*EXTRACTION_TASKS.values(), answers_schema(q.kind for q in ALL)):
+        walk(schema)
+    fact = EXTRACTION_TASKS["combined"]["properties"]["facts"]["items"]
+    assert list(fact["properties"]) == list(FACT)
+
+
+# ------------------------------------------------------------------------------ waiting and failing
+
+AGAIN = {
+    "429": Say(status=429),
+    "408": Say(status=408),
+    "409": Say(status=409),
+    "500": Say(status=500),
+    "503": Say(status=503),
+    "a cut connection": Say(cut_connection=True),
+    "no JSON": Say(raw=b"<html>maintenance</html>"),
+    "no choices": Say(raw=b'{"choices": []}'),
+    "a list": Say(raw=b"[]"),
+}
+
+
+@pytest.mark.parametrize("fault", AGAIN, ids=str)
+async def test_what_only_waits_is_waited_out_once(serve, fault):
+    """R24: the server's trouble is not the episode's; the library's own retries are off."""
+    server = serve(one_after_the_other(AGAIN[fault], AGAIN[fault], as_json(GOOD)))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert len(server.asked) == 3
+    assert found.calls == 2  # what did not get through is no call
+
+
+async def test_beyond_the_patience_the_run_stops_and_nobody_waits_again(serve):
+    server = serve(lambda _: Say(status=503))
+
+    with pytest.raises(Unavailable, match=r"answers 503; waited 0\.6 s \(model\.patience_s\)") as gone:
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert gone.value.waited
+    assert gone.value.exit_code == 75
+
+
+async def test_a_server_that_is_not_there_is_out_of_reach():
+    nowhere = Endpoint(base_url="http://127.0.0.1:9/v1", name="m", patience_s=0.2)
+
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9/v1 cannot be reached"):
+        await OpenAIExtractor(Client(nowhere), PROMPTS).extract(ExtractionRequest(episode=episode()))
+
+
+async def test_a_slow_answer_counts_as_none(serve):
+    server = serve(one_after_the_other(replace(as_json(GOOD), delay=0.7), as_json(GOOD)))
+
+    found = await extractor(server, timeout_s=0.3, patience_s=5).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("header", [{"retry-after": "1"}, {"retry-after-ms": "900"}], ids=str)
+async def test_retry_after_is_honoured_by_all_requests(serve, header):
+    refused = Say(status=429, headers=header)
+    server = serve(one_after_the_other(refused, as_json(GOOD)))
+    reader = extractor(server, patience_s=5, max_concurrency=1)
+    requests = [ExtractionRequest(episode=episode(f"I work at Acme {i}")) for i in range(3)]
+
+    await asyncio.gather(*(reader.extract(r) for r in requests))
+
+    first, *others = [a.at for a in server.asked]
+    assert min(others) - first >= 0.85
+
+
+async def test_a_retry_after_beyond_the_patience_is_not_waited_for(serve):
+    server = serve(lambda _: Say(status=429, headers={"retry-after": "3600"}))
+    before = time.monotonic()
+
+    with pytest.raises(Unavailable, match="answers 429"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert time.monotonic() - before < 0.5
+
+
+async def test_no_more_requests_stand_at_the_server_than_allowed(serve):
+    """One limiter a server and key: extractor and judge share it."""
+    server = serve(lambda a: replace(answering(a) if a.task == "batched" else as_json(GOOD), delay=0.03))
+    reader, judging = extractor(server), judge(server)
+
+    calls = [reader.extract(ExtractionRequest(episode=episode(f"I work at {i}"))) for i in range(10)]
+    asks = [judging.judge(questions(SAME)) for _ in range(10)]
+    await asyncio.gather(*calls, *asks)
+
+    assert server.most_at_once == 4
+
+
+async def test_429_halves_what_stands_at_the_server_and_successes_grow_it_back(serve):
+    from kgray.backends.openai_api.limiter import Limiter
+
+    limiter = Limiter(16)
+    sent = time.monotonic()
+    limiter.throttled(sent)
+    limiter.throttled(sent)  # of the same round
+
+    assert limiter.limit == 8
+
+    for _ in range(200):
+        limiter.succeeded()
+
+    assert limiter.limit == 16
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_refused_text_fails_its_episode_at_once(serve, status):
+    """R24: too long or malformed; the server's words stand in the reason, the key never does."""
+    server = serve(lambda _: Say(f"context of 4096 tokens exceeded by {KEY}", status=status))
+
+    with pytest.raises(Refused, match=rf"\({status}: context of 4096 tokens exceeded by \*\*\*\)"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "say", [Say(finish="content_filter"), Say(refusal="I will not")], ids=["filter", "refusal"]
+)
+async def test_a_model_that_will_not_is_a_refusal(serve, say):
+    server = serve(lambda _: say)
+
+    with pytest.raises(Refused, match="the model refused the text"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert len(server.asked) == 1
+
+
+async def test_room_that_the_model_does_not_have_is_asked_for_again_smaller(serve):
+    too_large = Say("'max_tokens' is too large: 4096. This model's maximum context length is 4096", status=400)
+    server = serve(one_after_the_other(too_large, as_json(GOOD)))
+
+    await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [a.body["max_tokens"] for a in server.asked] == [4096, 1024]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "model.api_key"), (403, "model.api_key"), (404, "model.base_url")],
+)
+async def test_a_wrong_key_or_address_is_one_line_about_the_settings(serve, status, words):
+    server = serve(lambda _: Say(f"wrong key {KEY}", status=status))
+
+    with pytest.raises(SettingsError) as wrong:
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert words in str(wrong.value)
+    assert KEY not in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+    assert wrong.value.exit_code == 2
+    assert len(server.asked) == 1
+
+
+async def test_tokens_are_estimated_where_the_server_does_not_count(serve, caplog):
+    server = serve(lambda _: replace(as_json(GOOD), usage=None))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    asked = server.asked[0]
+    assert found.prompt_tokens == 100 + -(-len(asked.head) // 4) + -(-len(asked.data) // 4)
+    assert found.completion_tokens == 20 + -(-len(json.dumps(GOOD)) // 4)
+
+
+def test_each_event_loop_has_connections_of_its_own(serve):
+    """`asyncio.run` a verb: what one loop opened is closed with it, and the next opens anew."""
+    server = serve(lambda _: as_json(GOOD))
+    reader = extractor(server)
+
+    for _ in range(3):
+        asyncio.run(reader.extract(ExtractionRequest(episode=episode())))
+
+    assert server.tasks() == ["combined"] * 3
+    assert len(server.probes) == 1
+
+
+# ------------------------------------------------------------------------------------ embeddings
+
+
+def embedding(asked: Asked) -> Say:
+    """Vectors (length of the text, 1, 0), in reversed order with their indexes."""
+    rows = [
+        {"object": "embedding", "index": i, "embedding": [float(len(text)), 1.0, 0.0]}
+        for i, text in enumerate(asked.body["input"])
+    ]
+    return Say(raw=json.dumps({"object": "list", "data": rows[::-1], "model": "m"}).encode())
+
+
+def embedder(server: ChatServer, dimensions=3) -> OpenAIEmbedder:
+    return OpenAIEmbedder(Client(endpoint(server, setting="embedder")), dimensions=dimensions)
+
+
+async def test_texts_become_unit_vectors_in_their_order(serve):
+    server = serve(embedding)
+    texts = [("x" * (i % 90 + 1)) for i in range(200)] + [""]
+
+    rows = await embedder(server).embed(texts)
+
+    assert rows.shape == (201, 3)
+    assert [round(float(r[0] / r[1])) for r in rows] == [max(1, len(t)) for t in texts]
+    assert abs((rows**2).sum(axis=1) - 1).max() < 1e-5
+    assert [len(a.body["input"]) for a in server.asked] == [64, 27]  # each distinct text once
+    assert server.asked[0].body["encoding_format"] == "float"
+    assert (await embedder(server).embed([])).shape == (0, 3)
+
+
+async def test_another_width_is_an_error_that_names_both(serve):
+    with pytest.raises(SettingsError, match=r"gives 3 numbers a text, but embedder\.dimensions = 8"):
+        await embedder(serve(embedding), dimensions=8).embed(["a"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([[1, 2, 3]], Unavailable),  # one row for two texts
+        ([[1, 2, 3], [1, 2]], InvalidAnswer),
+        ([[1, 2, 3], None], InvalidAnswer),
+        ([[1, 2, 3], ["a", "b", "c"]], InvalidAnswer),
+    ],
+)
+async def test_vectors_that_are_none_are_not_stored(serve, rows, error):
+    data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
+    server = serve(lambda _: Say(raw=json.dumps({"data": data}).encode()))
+
+    with pytest.raises(error):
+        await embedder(server).embed(["a", "b"])
+
+
+async def test_a_text_of_zeros_is_still_of_unit_length(serve):
+    server = serve(lambda _: Say(raw=json.dumps({"data": [{"index": 0, "embedding": [0, 0, 0]}]}).encode()))
+
+    assert (await embedder(server).embed(["a"])).tolist() == [[1.0, 0.0, 0.0]]

@@ -1,0 +1,167 @@
+"""The generated world: the same for one seed, in texts that can be told apart, at the rates it states."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice, pairwise
+
+import pytest
+
+from kgray import times
+from kgray.bench.world import Plan, World
+from kgray.bench.world.files import input_row, write
+from kgray.bench.world.telling import end_of, start_of
+from kgray.intake.rows import draft_from
+from kgray.records import Draft, Episode
+from kgray.replies import parse_extraction
+
+WORLD = World(seed=3, episodes=600)
+EPISODES = list(WORLD)
+
+
+def as_episode(draft: Draft, sequence: int = 1) -> Episode:
+    return Episode(
+        group=draft.group,
+        sequence=sequence,
+        id=draft.id,
+        source=draft.source,
+        kind=draft.kind,
+        text=draft.text,
+        reference_time=draft.reference_time or 0,
+        content_sha256=draft.content_sha256,
+        speaker=draft.speaker,
+        client_id=draft.client_id,
+    )
+
+
+def test_one_seed_gives_one_world_and_another_seed_another():
+    again = [(e.draft, e.said, e.mentions) for e in World(seed=3, episodes=600)]
+
+    assert again == [(e.draft, e.said, e.mentions) for e in EPISODES]
+    assert next(iter(World(seed=4, episodes=1))).draft != EPISODES[0].draft
+
+
+def test_a_longer_world_begins_as_the_shorter_one():
+    longer = islice(World(seed=3, episodes=100_000), 600)
+
+    assert [e.draft for e in longer] == [e.draft for e in EPISODES]
+
+
+def test_no_text_is_told_twice():
+    texts = Counter(e.draft.text for e in EPISODES)
+
+    assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_the_rates_are_those_of_the_plan():
+    names = {t.id: t.name for t in WORLD.things("world-0")}
+    mentions = [(surface, entity) for e in EPISODES for surface, entity, _ in e.mentions]
+    why = Counter(fact.why for e in EPISODES for fact in e.said)
+    kinds = Counter(e.draft.kind for e in EPISODES)
+
+    assert sum(names[entity] != surface for surface, entity in mentions) / len(mentions) == pytest.approx(
+        0.30, abs=0.03
+    )
+    assert (why["change"] + why["return"]) / why.total() == pytest.approx(0.25, abs=0.04)
+    assert {"return", "ended", "late", "future", "denied", "interruption", "restated"} <= set(why)
+    assert kinds["message"] / 600 == pytest.approx(0.6, abs=0.05)
+    assert len(names) == 120
+
+
+def test_every_way_of_naming_is_used():
+    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.things("world-0")}
+    used = {forms[entity].get(surface, "full") for e in EPISODES for surface, entity, _ in e.mentions}
+
+    assert used == {"full", "initial", "first", "inverted", "case", "nickname", "legal", "acronym", "turned"}
+
+
+@pytest.mark.parametrize("place", range(0, 600, 7))
+def test_a_reply_reads_as_what_was_told(place):
+    """The parser of replies and the world's own reading of its dates agree, and nothing is dropped."""
+    told = EPISODES[place]
+    at = told.draft.reference_time or 0
+    found = parse_extraction(told.extraction_reply, as_episode(told.draft))
+
+    assert found.dropped == ()
+    assert [e.name for e in found.entities] == [surface for surface, _, _ in told.mentions]
+    assert [(f.kind, f.relation, f.text, f.value) for f in found.facts] == [
+        (s.kind, s.relation, s.text, s.value) for s in told.said
+    ]
+    assert [(f.valid_from, f.inferred) for f in found.facts if f.kind == "holds"] == [
+        start_of(s, at) for s in told.said if s.kind == "holds"
+    ]
+    assert [f.valid_to for f in found.facts] == [end_of(s, at) for s in told.said]
+
+
+def test_names_stand_in_the_text_or_speak():
+    for told in EPISODES:
+        for surface, _, _ in told.mentions:
+            assert surface == told.draft.speaker or surface in told.draft.text
+
+
+def test_a_first_name_alone_means_one_person_of_its_conversation():
+    people = {t.id: t.name.split()[0] for t in WORLD.things("world-0") if t.kind == "Person"}
+    for told in EPISODES:
+        firsts = [(surface, entity) for surface, entity, _ in told.mentions if surface == people.get(entity)]
+        for surface, entity in firsts:
+            others = [e for _, e, _ in told.mentions if people.get(e) == surface]
+            assert others == [entity]
+
+
+def test_no_two_persons_share_a_name_unless_asked_for():
+    def shared(**parameters: float) -> int:
+        names = [t.name for t in World(seed=5, **parameters).things("world-0") if t.kind == "Person"]
+        return len(names) - len(set(names))
+
+    assert shared() == 0
+    assert 1 <= shared(homonyms=0.3) <= 30
+
+
+def test_groups_know_nothing_of_each_other():
+    world = World(seed=1, episodes=200, groups=3)
+    ids = {group: {t.id for t in world.things(group)} for group in world.groups}
+    told = list(world)
+
+    assert Counter(e.draft.group for e in told) == {"world-0": 67, "world-1": 67, "world-2": 66}
+    assert not ids["world-0"] & ids["world-1"] | ids["world-1"] & ids["world-2"]
+    for episode in told:
+        assert {entity for _, entity, _ in episode.mentions} <= ids[episode.draft.group]
+
+
+def test_most_episodes_arrive_in_the_order_of_their_times_and_some_do_not():
+    moments = [e.draft.reference_time or 0 for e in EPISODES]
+    late = sum(later < earlier for earlier, later in pairwise(moments))
+
+    assert 5 <= late <= 40
+
+
+def test_a_world_of_files_is_the_world(tmp_path):
+    out, truth = tmp_path / "world.jsonl", tmp_path / "truth.jsonl"
+
+    counts = write(Plan(seed=3, episodes=50), out, truth)
+
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    gold = [json.loads(line) for line in truth.read_text(encoding="utf-8").splitlines()]
+    assert [draft_from(row) for row in rows] == [e.draft for e in EPISODES[:50]]
+    assert rows == [input_row(e.draft) for e in EPISODES[:50]]
+    assert Counter(row["type"] for row in gold) == {"entity": 120, "episode": 50, "fact": counts["facts"]}
+    assert counts["episodes"] == 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"entities": 5}, "too few"),
+        ({"alias_rate": 1.5}, "between 0 and 1"),
+        ({"groups": 0}, "groups >= 1"),
+        ({"step_s": 1}, "step_s >= 60"),
+    ],
+)
+def test_a_plan_that_no_world_can_be_made_of_is_refused(wrong, reason):
+    with pytest.raises(ValueError, match=reason):
+        Plan(**wrong)
+
+
+def test_times_of_a_world_are_whole_seconds():
+    assert all((e.draft.reference_time or 0) % times.SECOND == 0 for e in EPISODES)

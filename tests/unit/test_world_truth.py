@@ -1,0 +1,103 @@
+"""Stated truth: the timeline over what was told, with true identities (semantics section 3)."""
+
+from __future__ import annotations
+
+from kgray import times
+from kgray.bench.world import Said, Truth, World, WorldEpisode
+from kgray.records import Draft
+
+ZERO = times.parse("2026-01-01")[0]
+
+
+def day(number: int) -> int:
+    return ZERO + number * times.DAY
+
+
+def iso(number: int) -> str:
+    return str(times.show(day(number)))[:10]
+
+
+def told(at: int, target: str, kind: str = "holds", **dates: str) -> tuple[WorldEpisode, tuple[Said, ...]]:
+    said = Said(
+        subject="alice",
+        relation="WORKS_AT",
+        text=f"at {target}",
+        kind=kind,
+        source="A",
+        object=target,
+        **dates,
+    )
+    draft = Draft(
+        group="g",
+        source="s",
+        kind="text",
+        text=f"{at} {target}",
+        reference_time=day(at),
+        client_id=f"{at}-{target}",
+    )
+    return WorldEpisode(draft=draft, said=(said,), mentions=()), (said,)
+
+
+def spans(*readings: tuple[WorldEpisode, tuple[Said, ...]], known_at: int | None = None) -> set[tuple]:
+    facts = Truth.of([], readings).facts(known_at)
+    return {(f.key[2], _number(f.valid_at), _number(f.invalid_at)) for f in facts}
+
+
+def _number(instant: int | None) -> int | None:
+    return None if instant is None else (instant - ZERO) // times.DAY
+
+
+def test_a_change_ends_what_held():
+    """Case a."""
+    assert spans(told(0, "acme"), told(60, "beta")) == {("acme", 0, 60), ("beta", 60, None)}
+
+
+def test_a_return_opens_a_second_span():
+    """Case b."""
+    found = spans(told(0, "acme"), told(60, "beta"), told(120, "acme"))
+
+    assert found == {("acme", 0, 60), ("acme", 120, None), ("beta", 60, 120)}
+
+
+def test_a_span_in_between_leaves_the_rest():
+    """Case q."""
+    found = spans(told(25, "acme", since=iso(18)), told(26, "beta", since=iso(21), until=iso(22)))
+
+    assert found == {("acme", 18, 21), ("beta", 21, 22), ("acme", 22, None)}
+
+
+def test_a_denial_sets_aside_what_was_said_before():
+    """Case t."""
+    found = spans(told(0, "acme"), told(50, "acme"), told(80, "acme", "denied"), told(90, "acme"))
+
+    assert found == {("acme", 90, None)}
+
+
+def test_an_end_without_a_start_begins_nobody_knows_when():
+    """Case v; an unknown start of what holds is the same."""
+    assert spans(told(90, "acme", "ended")) == {("acme", None, 90)}
+    assert spans(told(90, "acme", since="unknown")) == {("acme", None, None)}
+
+
+def test_what_was_known_earlier_is_asked_by_the_number_of_episodes():
+    readings = (told(0, "acme"), told(60, "beta"))
+
+    assert spans(*readings, known_at=1) == {("acme", 0, None)}
+    assert spans(*readings, known_at=2) == spans(*readings)
+
+
+def test_one_slot_is_what_all_slots_say_of_it():
+    truth = World(seed=2, episodes=150).truth()
+    for known_at in (None, 75):
+        every = truth.facts(known_at)
+        for slot in sorted({fact.key[:2] for fact in every})[::9]:
+            assert set(truth.slot(*slot, known_at)) == {fact for fact in every if fact.key[:2] == slot}
+
+
+def test_a_single_valued_slot_holds_one_object_at_a_time():
+    world = World(seed=2, episodes=300)
+    facts = [f for f in world.truth().facts() if f.key[1] == "WORKS_AT"]
+    for subject in {f.key[0] for f in facts}:
+        for number in range(0, 120, 3):
+            at = world.plan.start + number * times.DAY
+            assert sum(f.key[0] == subject and f.holds_at(at) for f in facts) <= 1
