@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the folder `prompts` of the checkout is the package folder `kgray/prompts`."""
+"""What pyproject.toml cannot say: the folder `prompts` is the package folder `kgray/prompts`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The estimate. fixed_tokens: those prompt tokens that every episode shares, which a prefix cache serves."""
+    """The estimate. fixed_tokens: the prompt tokens that episodes share, which a prefix cache serves."""
 
     episodes: int = 0
     triples: int = 0  # of the episodes: never sent to a model for extraction
@@ -85,7 +85,7 @@ class _Sum:
 
 
 def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
-    """Return what a language model would have to do for these drafts, taken as all new. Memory: the context alone."""
+    """Return what a language model would have to do for these drafts, all taken as new."""
     previous: dict[tuple[str, str], deque[Episode]] = {}
     total, episodes, triples = _Sum(), 0, 0
     for draft in drafts:
@@ -116,7 +116,14 @@ def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: Extraction
         total.add(prompts["combined"].head, data, REPLY_TOKENS + facts * (FACT_TOKENS + ENTITY_TOKENS))
         return
     named = extraction_data(request, [ExtractedEntity(name="x" * 12, type="Person")] * (facts + 1))
-    row = {"id": 0, "source": "x" * 12, "target": "x" * 12, "relation": "WORKS_AT", "fact": "x" * 40, "kind": "holds"}
+    row = {
+        "id": 0,
+        "source": "x" * 12,
+        "target": "x" * 12,
+        "relation": "WORKS_AT",
+        "fact": "x" * 40,
+        "kind": "holds",
+    }
     total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + (facts + 1) * ENTITY_TOKENS)
     total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=shape.reflect_rounds)
     total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)

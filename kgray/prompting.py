@@ -89,16 +89,16 @@ class Prompts:
 
 @cache
 def load(task: str) -> str:
-    """Return the fixed text of `prompts/TASK.md`, without its front lines. Raises KgrayError if it is missing."""
+    """Return the fixed text of `prompts/TASK.md`, without its front lines. Raises KgrayError."""
     path = folder() / f"{task}.md"
     try:
         front, _, text = path.read_text(encoding="utf-8").partition(f"\n{_BREAK}\n")
     except OSError as error:
-        raise KgrayError(
-            f"The prompt {path.name} cannot be read ({error}): install kgray again."
-        ) from None
+        raise KgrayError(f"The prompt {path.name} cannot be read ({error}): install kgray again.") from None
     if front.split("\n", 1)[0] != task or not text.strip():
-        raise KgrayError(f"{path} is not the prompt {task!r}: its first line names the task, {_BREAK} ends the front.")
+        raise KgrayError(
+            f"{path} is not the prompt {task!r}: line one names the task, {_BREAK} ends the front."
+        )
     return text.strip()
 
 
@@ -137,9 +137,7 @@ def sections(text: str) -> dict[str, Any]:
     return found
 
 
-def extraction_data(
-    request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None
-) -> str:
+def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
     """Return the data of combined and extract_entities; with `entities` of reflect and extract_facts."""
     parts = []
     if request.previous:
@@ -151,7 +149,7 @@ def extraction_data(
 
 
 def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the data of date_facts; facts: {"id", "source", "target" | "value", "relation", "fact", "kind"}."""
+    """Return the data of date_facts; facts have id, source, target or value, relation, fact and kind."""
     return section("EPISODE", _episode(episode)) + section("FACTS", [dict(fact) for fact in facts])
 
 
@@ -249,4 +247,3 @@ def _relation_line(relation: RelationType) -> str:
     ends = relation.subject_type or relation.object_type
     pair = f" ({relation.subject_type or 'any'} to {relation.object_type or 'any'})" if ends else ""
     return f"- {relation.name}{pair}{about}{'; its object is a value' if relation.object == 'value' else ''}"
-

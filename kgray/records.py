@@ -290,7 +290,7 @@ class Evidence:
 class Ruling:
     """One aspect of a relation name in the group; the newest for an aspect holds (R17).
 
-    aspect  "cardinality": value is single | single_object | many | depends
+    aspect  "cardinality": value is single | single_object | many | depends, or unknown: declared no longer
             "symmetric":   value is yes | no
             "pair":        what `name` is to `other`: same_as | inverse_of | excludes | independent
     """

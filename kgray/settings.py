@@ -157,7 +157,7 @@ KEYS: tuple[str, ...] = tuple(_TYPES)
 _VARIABLES = {_PREFIX + key.upper().replace(".", "_"): key for key in KEYS}
 _SECRETS = frozenset(key for key, kind in _TYPES.items() if Secret in get_args(kind))
 # The least a number may be; others may be 1.
-_LEAST = {"pipeline.reflect_rounds": 0, "pipeline.previous_episodes": 0, "embedder.dimensions": 8}
+_LEAST = {"pipeline.reflect_rounds": 0, "pipeline.previous_episodes": 0, "embedder.dimensions": 16}
 _MOST = {"embedder.dimensions": 65_536, "pipeline.previous_episodes": 1000, "pipeline.reflect_rounds": 10}
 
 
@@ -201,11 +201,11 @@ def load(
         section: cls(**{f.name: values[key] for f in fields(cls) if (key := f"{section}.{f.name}") in values})
         for section, cls in _SECTIONS.items()
     }
-    frozen = {
-        kind: MappingProxyType({name: MappingProxyType(table) for name, table in named.items()})
-        for kind, named in tables.items()
-    }
-    return Settings(**parts, **frozen)
+    return Settings(**parts, relations=_frozen(tables["relations"]), entities=_frozen(tables["entities"]))
+
+
+def _frozen(named: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    return MappingProxyType({name: MappingProxyType(table) for name, table in named.items()})
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
@@ -228,7 +228,8 @@ def unbuilt(settings: Settings) -> Iterator[str]:
             f'{_quoted(settings.model.backend)}: use "combined".'
         )
     if chosen.reflect_rounds and chosen.extraction != "separate":
-        yield f'pipeline.reflect_rounds = {chosen.reflect_rounds} is for pipeline.extraction = "separate": use 0.'
+        rounds = f"pipeline.reflect_rounds = {chosen.reflect_rounds}"
+        yield f'{rounds} is for pipeline.extraction = "separate": use 0.'
 
 
 def require_built(settings: Settings) -> None:

@@ -80,7 +80,8 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     """Return the prompts as these settings fill them: the same for every episode of a run."""
     from kgray.prompting import Prompts
 
-    return Prompts(ontology, "\n\n".join(filter(None, (_instructions(settings.model), settings.model.instructions))))
+    own = (_instructions(settings.model), settings.model.instructions)
+    return Prompts(ontology, "\n\n".join(filter(None, own)))
 
 
 def _openai_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Judge]:
@@ -134,7 +135,7 @@ def build_embedder(settings: Settings) -> Embedder:
 
         if chosen.dimensions not in (None, DIMENSIONS):
             raise SettingsError(
-                f'embedder.dimensions = {chosen.dimensions}, but embedder.backend = "minilm" gives {DIMENSIONS}: '
+                f'embedder.dimensions = {chosen.dimensions}, but "minilm" gives {DIMENSIONS}: '
                 "leave embedder.dimensions out."
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)

@@ -80,7 +80,9 @@ def test_every_module_has_a_layer():
     assert PARTS - listed == set()
 
 
-@pytest.mark.parametrize(("contract", "door"), [("sqlite", "stores"), ("dateparser", "backends"), ("openai", "backends")])
+@pytest.mark.parametrize(
+    ("contract", "door"), [("sqlite", "stores"), ("dateparser", "backends"), ("openai", "backends")]
+)
 def test_an_outsider_has_one_door(contract, door):
     """A new module must not be able to slip past a contract by not being listed in it."""
     assert set(CONTRACTS[contract]["source_modules"]) == {f"kgray.{part}" for part in PARTS - {door}}

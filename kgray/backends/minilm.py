@@ -101,7 +101,7 @@ def checked(folder: Path) -> None:
 
 
 class _Model:
-    """The forward pass of a BERT encoder in numpy; the weights transposed once, so that each product is one GEMM."""
+    """The forward pass of a BERT encoder in numpy; weights transposed once, so that a product is one GEMM."""
 
     def __init__(self, folder: Path) -> None:
         checked(folder)
@@ -146,7 +146,9 @@ class _Layer:
 
     def forward(self, hidden: _Array) -> _Array:
         count, width = hidden.shape[0], DIMENSIONS // HEADS
-        query, key, value = (hidden @ self._qkv + self._qkv_bias).reshape(count, 3, HEADS, width).transpose(1, 2, 0, 3)
+        query, key, value = (
+            (hidden @ self._qkv + self._qkv_bias).reshape(count, 3, HEADS, width).transpose(1, 2, 0, 3)
+        )
         scores = query @ key.transpose(0, 2, 1) / np.float32(width**0.5)  # (heads, tokens, tokens)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
@@ -172,7 +174,7 @@ def _normed(rows: _Array, norm: tuple[_Array, _Array]) -> _Array:
 
 
 def _gelu(x: _Array) -> _Array:
-    """x * Phi(x); the error function by Abramowitz and Stegun 7.1.26, right to 1.5e-7."""
+    """Return x * Phi(x); the error function by Abramowitz and Stegun 7.1.26, right to 1.5e-7."""
     z = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t

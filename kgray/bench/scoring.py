@@ -7,16 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from kgray.bench.world.dice import Dice
+from kgray import times
+from kgray.bench.world.questions import Asked, Object, Objects, Slot, true_answers
 from kgray.bench.world.schema import RELATIONS
 from kgray.bench.world.truth import Key, TrueFact, Truth
 from kgray.derivation.view import View
 from kgray.graph import Fact
-from kgray.records import Value
 from kgray.times import DAY, Instant
 
-Slot = tuple[str, str]  # true subject, relation
-Object = str | Value
 _NEAR = DAY  # two boundaries are the same where they lie no further apart
 
 
@@ -195,23 +193,7 @@ def _by_key(facts: Iterable[TrueFact]) -> dict[Key, list[TrueFact]]:
 # ---------------------------------------------------------------------------------- questions
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One question: what objects has this slot at this instant."""
-
-    slot: Slot
-    at: Instant
-
-
-def true_answers(facts: Sequence[TrueFact], asked: Sequence[Asked]) -> list[frozenset[Object]]:
-    """Return what the truth answers."""
-    by_slot: dict[Slot, list[TrueFact]] = defaultdict(list)
-    for fact in facts:
-        by_slot[fact.key[:2]].append(fact)
-    return [frozenset(f.key[2] for f in by_slot.get(q.slot, ()) if f.holds_at(q.at)) for q in asked]
-
-
-def graph_answers(view: View, matched: Matched, asked: Sequence[Asked]) -> list[frozenset[Object]]:
+def graph_answers(view: View, matched: Matched, asked: Sequence[Asked]) -> list[Objects]:
     """Return what the graph answers, told in true identities."""
     by_slot: dict[Slot, list[Fact]] = defaultdict(list)
     for fact in view.all_facts():
@@ -224,31 +206,24 @@ def graph_answers(view: View, matched: Matched, asked: Sequence[Asked]) -> list[
     return found
 
 
-def slots_of(facts: Iterable[TrueFact]) -> list[Slot]:
-    """Return what can be asked about, sorted."""
-    return sorted({fact.key[:2] for fact in facts})
+def accuracy(right: Sequence[Objects], given: Sequence[Objects]) -> float:
+    """Return the share of questions with the whole right answer."""
+    return _share(sum(a == b for a, b in zip(right, given, strict=True)), len(right))
 
 
-def ask_about(
-    slots: Sequence[Slot], seed: int, name: str, start: Instant, end: Instant, limit: int
-) -> list[Asked]:
-    """Return questions about some of the slots, each at a random instant."""
-    dice = Dice(seed, "questions", name)
-    chosen = slots if len(slots) <= limit else [dice.pick(slots) for _ in range(limit)]
-    return [Asked(slot, start + dice.below(end - start)) for slot in chosen]
-
-
-def accuracy(
-    what: str, asked: Sequence[Asked], right: Sequence[object], given: Sequence[object], scores: Scores | None
-) -> float:
-    """Return the share of questions with the whole right answer; notes wrong ones where `scores` is given."""
+def note_differences(
+    what: str, asked: Sequence[Asked], right: Sequence[Objects], given: Sequence[Objects], scores: Scores
+) -> None:
+    """Note wrong answers, for people who look for a cause."""
     for question, expected, answer in zip(asked, right, given, strict=True):
-        if expected != answer and scores is not None:
-            _fault(scores, f"{what} {question.slot} at {question.at}: should be {expected}, is {answer}")
-    return _share(sum(a == b for a, b in zip(right, given, strict=True)), len(asked))
+        if expected != answer:
+            should, is_ = sorted(map(str, expected)), sorted(map(str, answer))
+            _fault(
+                scores, f"{what} {question.slot} at {times.show(question.at)}: should be {should}, is {is_}"
+            )
 
 
-def stale(facts: Sequence[TrueFact], asked: Sequence[Asked], given: Sequence[frozenset[Object]]) -> float:
+def stale(facts: Sequence[TrueFact], asked: Sequence[Asked], given: Sequence[Objects]) -> float:
     """Return the share of questions about single-valued slots whose answer holds an object that has ended."""
     past: dict[Slot, set[Object]] = defaultdict(set)
     for fact in facts:

@@ -29,7 +29,7 @@ def flags_of(oracle: Oracle) -> list[str]:
         *("--groups", str(plan.groups), "--alias-rate", str(plan.alias_rate)),
         *("--change-rate", str(plan.change_rate), "--homonyms", str(plan.homonyms)),
         *("--errors", str(errors.missed_fact), "--merge-errors", str(errors.missed_merge)),
-        *("--error-seed", str(errors.seed)),
+        *("--ruling-errors", str(errors.wrong_ruling), "--error-seed", str(errors.seed)),
     ]
 
 

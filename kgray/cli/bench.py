@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,8 +61,11 @@ world_options = _options(
     ),
 )
 error_options = _options(
-    click.option("--errors", type=RATE, default=0.0, help="Missed, spurious, misdated facts; wrong rulings."),
+    click.option(
+        "--errors", type=RATE, default=0.0, help="Missed, spurious, misdated facts; wrong verdicts."
+    ),
     click.option("--merge-errors", type=RATE, default=0.0, help="Entity questions answered wrongly."),
+    click.option("--ruling-errors", type=RATE, default=0.0, help="Wrong answers about whole relations."),
     click.option("--error-seed", type=int, default=0, metavar="N", help="Other errors at the same rates."),
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, metavar="N")
@@ -77,10 +81,14 @@ def _plan(seed: int, world: dict[str, Any]) -> Plan:
         raise InputError(str(error)) from None
 
 
-def _errors(errors: float, merge_errors: float, error_seed: int) -> Errors:
+def _errors(given: dict[str, Any]) -> Errors:
+    """Take the options of errors out of those given."""
     from kgray.bench.world import Errors
 
-    return Errors.of_meaning(errors, merges=merge_errors, seed=error_seed)
+    rate, merges = given.pop("errors"), given.pop("merge_errors")
+    return Errors.of_meaning(
+        rate, merges=merges, rulings=given.pop("ruling_errors"), seed=given.pop("error_seed")
+    )
 
 
 @bench.command(short_help="Write a world's episodes and its truth.")
@@ -107,12 +115,14 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
 
 
 @bench.command(name="model-server", short_help="Serve a model that knows a world.")
-@seed_option
+@click.option("--seed", "--world-seed", type=int, default=1, show_default=True, metavar="N")
 @world_options
 @error_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one.")
 @click.option("--latency", type=click.Choice(["zero", "default"]), default="zero", show_default=True)
 @click.option("--streams", type=click.IntRange(1), help="Answers written at one time.")
+@click.option("--first-token-s", type=click.FloatRange(0), help="Seconds to the first token.")
+@click.option("--tokens-per-s", type=click.FloatRange(0), help="Of one stream; 0: all at once.")
 @click.option("--wild", is_flag=True, help="Answer questions with a hash of the whole prompt.")
 @click.option("--faults", type=RATE, default=0.0, help="Of each: malformed, truncated, 429, 500.")
 @click.option("--hangs", type=RATE, default=0.0, help="Requests that get no answer.")
@@ -144,12 +154,12 @@ def _service(seed: int, rest: dict[str, Any]) -> Service:
     from kgray.bench.world.latency import PRESETS
 
     latency = PRESETS[rest.pop("latency")]
-    streams = rest.pop("streams")
+    own = {name: rest.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
     shape = {name: rest.pop(name) for name in ("wild", "affinity")}
     faults = _faults(rest.pop("faults"), rest.pop("hangs"))
-    errors = _errors(rest.pop("errors"), rest.pop("merge_errors"), rest.pop("error_seed"))
+    errors = _errors(rest)
     oracle = Oracle(World(plan=_plan(seed, rest)), errors)
-    chosen = replace(latency, streams=streams) if streams else latency
+    chosen = replace(latency, **{name: given for name, given in own.items() if given is not None})
     return Service(oracle, latency=chosen, faults=faults, **shape)
 
 
@@ -206,9 +216,6 @@ async def _until_stopped(wait: Coroutine[Any, Any, None]) -> None:
 def quality(
     call: Call,
     seeds: tuple[int, ...],
-    errors: float,
-    merge_errors: float,
-    error_seed: int,
     extraction: str,
     resolution: str,
     judging: str,
@@ -231,7 +238,7 @@ def quality(
 
         models = over_http
     pipeline = Pipeline(extraction=extraction, resolution=resolution, judging=judging)
-    wrong = _errors(errors, merge_errors, error_seed)
+    wrong = _errors(parameters)
     results = [
         bench_quality.run(
             _plan(seed, parameters),
@@ -266,8 +273,8 @@ def store(call: Call, sizes: str, slots: str) -> int:
     from kgray.bench import store as bench_store
 
     found = bench_store.run(
-        _numbers("--sizes", sizes),
-        slot=_numbers("--slots", slots),
+        _numbers("--sizes", sizes, apart=1),
+        slot=_numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
         progress=lambda line: click.echo(line, err=True),
     )
     if call.as_json:
@@ -277,13 +284,15 @@ def store(call: Call, sizes: str, slots: str) -> int:
     return 0
 
 
-def _numbers(option: str, text: str) -> list[int]:
+def _numbers(option: str, text: str, *, apart: int) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        found = sorted(int(part) for part in text.split(","))
     except ValueError:
         found = []
-    if not found or min(found) < 1:
+    if not found or found[0] < 1:
         raise click.BadParameter(f"{text!r} is no list such as 1000,10000", param_hint=option)
+    if any(later - earlier < apart for earlier, later in pairwise(found)):
+        raise click.BadParameter(f"two of {text!r} are less than {apart} apart", param_hint=option)
     return found
 
 

@@ -95,7 +95,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             {
                 "rules": "offline, demo quality: simple English sentences and JSON",
                 "scripted": f"answers from {settings.model.script}",
-                "openai": f"{settings.model.name} at {settings.model.base_url}; asked when there is something to read",
+                "openai": f"{settings.model.name} at {settings.model.base_url}",
             },
         ),
         "embedder": (
@@ -137,7 +137,7 @@ def _optional() -> Iterator[Check]:
     lacking = missing()
     yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
     others = "vLLM inside this process, BGE embedders, rerankers, Ray and Neo4j"
-    yield "optional parts", True, f"{others} are not built in this version; there is nothing to install for them"
+    yield "optional parts", True, f"{others} are not built in this version: nothing to install"
 
 
 def _data(call: Call) -> Iterator[Check]:

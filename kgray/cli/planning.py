@@ -27,17 +27,26 @@ _RATE = click.FloatRange(min=0, min_open=True)
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
 @click.option(
-    "--throughput", type=_RATE, default=100.0, metavar="N", help="Tokens a second of one stream. Default: 100."
+    "--throughput",
+    type=_RATE,
+    default=100.0,
+    metavar="N",
+    help="Tokens a second of one stream. Default: 100.",
 )
-@click.option("--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15.")
 @click.option(
-    "--streams", type=click.IntRange(min=1), metavar="N", help="Calls at once. Default: model.max_concurrency."
+    "--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15."
+)
+@click.option(
+    "--streams",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Calls at once. Default: model.max_concurrency.",
 )
 @click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
 @click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
 @common
 def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Estimate episodes, model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
+    r"""Estimate model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
 
     Prompts are rendered and counted (4 characters a token); replies are estimated. Every row is taken
     as new. Nothing is sent, nothing is stored.
@@ -95,7 +104,13 @@ def _show(call: Call, settings: Settings, found: Plan, refused: int, options: di
     if call.as_json:
         rounded = None if cost is None else round(cost, 6)
         printing.emit_json(
-            {**found.as_dict(), "refused": refused, "seconds": round(seconds, 1), "cost": rounded, "streams": streams}
+            {
+                **found.as_dict(),
+                "refused": refused,
+                "seconds": round(seconds, 1),
+                "cost": rounded,
+                "streams": streams,
+            }
         )
         return
     share = f" ({found.fixed_tokens / found.prompt_tokens:.0%} a fixed prefix)" if found.prompt_tokens else ""

@@ -127,9 +127,11 @@ class GroupGraph:
         self.by_relation.setdefault(relation, []).append(statement_id)
         self.by_ends.setdefault((subject, target), []).append(statement_id)
         self.slots.setdefault(("s", subject, relation), []).append(statement_id)
-        for clique in self.cliques(statement_id):
-            if clique[0] == "o" or clique[1] != subject:
-                self.slots.setdefault(clique, []).append(statement_id)
+        further = {clique for clique in self.cliques(statement_id) if clique[:2] != ("s", subject)}
+        if entity is not None and self.relations.traits(relation).symmetric:
+            further.add(("s", entity, relation))
+        for slot in sorted(further):
+            self.slots.setdefault(slot, []).append(statement_id)
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:

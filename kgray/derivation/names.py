@@ -6,28 +6,38 @@ import re
 import unicodedata
 from functools import lru_cache
 
-_PIECES = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*", re.UNICODE)
-_POSSESSIVE = re.compile(r"['\u2019]s$")
-# Words that tell nothing about who is meant; a name made only of them keeps them.
-_LEGAL_FORMS = frozenset(
-    """inc incorporated corp corporation co company ltd limited llc llp plc gmbh ag sa sarl bv nv oy ab as kg
-    pty""".split()
+# A word with what tells it from another: C++, C#, A+, A- at its end, a sign before a number.
+_PIECES = re.compile(
+    r"(?:(?<!\S)[-+](?=\d))?[^\W_]+(?:['\u2019][^\W_]+)*(?:[+#]+|-(?!\S))?", re.UNICODE
 )
-_STOP_WORDS = frozenset("the a an of and for at in on to from by with de la le el der die das".split())
+_POSSESSIVE = re.compile(r"['\u2019]s$")
+_OUTER = " \t\"'\u2018\u2019\u201c\u201d,;:.!?()[]{}"
+# What stands at the end of a company's name and is left out as often as not. Two-letter forms (AG, SA,
+# AB, AS) are not here: they are names of their own too often.
+_LEGAL_FORMS = frozenset(
+    "inc incorporated corp corporation company ltd limited llc llp plc gmbh sarl pty".split()
+)
+_STOP_WORDS = frozenset("the of and for at in on to from by with de la le el der die das".split())
 
 
 @lru_cache(maxsize=65_536)
 def key(surface: str) -> str:
-    """Return the form under which two surfaces are the same name: case, width, marks and dots aside."""
-    return " ".join(_pieces(surface)) or unicodedata.normalize("NFKC", surface).casefold().strip()
+    """Return the form under which two surfaces are the same name: case, width, spacing, outer marks aside.
+
+    "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
+    """
+    folded = _folded(surface)
+    return " ".join(word.rstrip(".,;:") or word for word in folded.strip(_OUTER).split()) or folded.strip()
 
 
 @lru_cache(maxsize=65_536)
 def tokens(surface: str) -> tuple[str, ...]:
-    """Return the telling tokens of a name, in order; legal forms and stop words dropped."""
-    pieces = _pieces(surface)
-    telling = tuple(p for p in pieces if p not in _LEGAL_FORMS and p not in _STOP_WORDS)
-    return telling or pieces or (key(surface),)
+    """Return the telling tokens of a name, in order: without legal forms at its end and stop words before it."""
+    pieces = list(_pieces(surface))
+    while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
+        pieces.pop()
+    telling = tuple(p for p in pieces[:-1] if p not in _STOP_WORDS) + tuple(pieces[-1:])
+    return telling or (key(surface),)
 
 
 def digits(surface: str) -> frozenset[str]:
@@ -61,9 +71,12 @@ def is_acronym(surface: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _pieces(surface: str) -> tuple[str, ...]:
+    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(_folded(surface)))
+
+
+def _folded(surface: str) -> str:
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", surface).casefold())
-    bare = "".join(c for c in folded if not unicodedata.combining(c))
-    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(bare))
+    return "".join(c for c in folded if not unicodedata.combining(c))
 
 
 def _letters(surface: str) -> int:

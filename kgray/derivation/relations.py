@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kgray.records import Place, Ruling
 from kgray.times import Instant
 
+UNKNOWN = "unknown"  # a cardinality that was declared and is no longer
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 
 
@@ -41,7 +42,7 @@ class Relations:
     def __init__(self) -> None:
         """Start with no name in use and no ruling."""
         self._uses: dict[str, Place] = {}
-        self._aspects: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
+        self._aspects: dict[tuple[str, str], list[tuple[Ruling, Instant]]] = {}  # all, by place
         self._pairs: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
         self._links: dict[str, dict[str, tuple[str, Instant]]] = {}  # name -> other -> (ruling, recorded)
         self._folded: dict[str, Folded] = {}
@@ -57,28 +58,27 @@ class Relations:
     def rule(self, ruling: Ruling, recorded: Instant) -> None:
         """Take a ruling; the newest for an aspect holds."""
         place = (ruling.sequence, ruling.ordinal)
-        if ruling.aspect == "pair":
-            table, aspect = self._pairs, self._pair(ruling.name, ruling.other)
-        else:
-            table, aspect = self._aspects, (ruling.name, ruling.aspect)
-        held = table.get(aspect)
+        if ruling.aspect != "pair":
+            history = self._aspects.setdefault((ruling.name, ruling.aspect), [])
+            history.append((ruling, recorded))
+            history.sort(key=lambda item: (item[0].sequence, item[0].ordinal))
+            self._forget(ruling.name)
+            return
+        held = self._pairs.get(self._pair(ruling.name, ruling.other))
         if held is not None and (held[0].sequence, held[0].ordinal) > place:
             return
-        table[aspect] = (ruling, recorded)
-        if ruling.aspect == "pair":
-            self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
-            self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
-            if held is not None or ruling.value != "independent":
-                self._folded.clear()
-                self._traits.clear()
-        else:
-            self._forget(ruling.name)
+        self._pairs[self._pair(ruling.name, ruling.other)] = (ruling, recorded)
+        self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
+        self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
+        if held is not None or ruling.value != "independent":
+            self._folded.clear()
+            self._traits.clear()
 
     def copy(self) -> Relations:
         """Return an independent copy: to see what rulings would change before they are taken."""
         twin = Relations()
         twin._uses = dict(self._uses)
-        twin._aspects = dict(self._aspects)
+        twin._aspects = {key: list(history) for key, history in self._aspects.items()}
         twin._pairs = dict(self._pairs)
         twin._links = {name: dict(ties) for name, ties in self._links.items()}
         return twin
@@ -102,8 +102,14 @@ class Relations:
 
     def aspect(self, name: str, aspect: str) -> Ruling | None:
         """Return the ruling on one name's cardinality or symmetry."""
-        held = self._aspects.get((name, aspect))
-        return held[0] if held else None
+        history = self._aspects.get((name, aspect))
+        return history[-1][0] if history else None
+
+    def declared(self) -> list[Ruling]:
+        """Return the rulings in force that the ontology made, on aspects and on pairs, oldest first."""
+        newest = [history[-1][0] for history in self._aspects.values()]
+        newest += [ruling for ruling, _ in self._pairs.values()]
+        return sorted((r for r in newest if r.judge == "ontology"), key=lambda r: (r.sequence, r.ordinal))
 
     def folded(self, name: str) -> Folded:
         """Return how a name shows."""
@@ -162,18 +168,16 @@ class Relations:
         if shown not in self._folded:
             self._fold_class(shown)
         members = {n: f.flipped for n, f in self._folded.items() if f.name == shown}
-        cardinality: tuple[Place, str, Instant, str] | None = None
+        said: list[tuple[Place, str, Instant, str]] = []
         symmetric: tuple[Place, bool] | None = None
         for member, flipped in sorted(members.items()):
-            if held := self._aspects.get((member, "cardinality")):
-                ruling, recorded = held
+            for ruling, recorded in self._aspects.get((member, "cardinality"), ()):
                 value = _FLIPPED.get(ruling.value, ruling.value) if flipped else ruling.value
-                found = ((ruling.sequence, ruling.ordinal), value, recorded, ruling.judge)
-                cardinality = max(cardinality, found) if cardinality else found
-            if held := self._aspects.get((member, "symmetric")):
-                ruling, _ = held
+                said.append(((ruling.sequence, ruling.ordinal), value, recorded, ruling.judge))
+            for ruling, _ in self._aspects.get((member, "symmetric"), ())[-1:]:
                 saying = ((ruling.sequence, ruling.ordinal), ruling.value == "yes")
                 symmetric = max(symmetric, saying) if symmetric else saying
+        cardinality = _in_force(sorted(said))
         excluded: dict[str, Instant] = {}
         for member in sorted(members):
             for other, (value, recorded) in self._links.get(member, {}).items():
@@ -185,5 +189,20 @@ class Relations:
         paired = bool(symmetric and symmetric[1])
         if cardinality is None:
             return Traits(None, 0, None, paired, frozenset(excluded), excluded)
-        _, value, since, judge = cardinality
+        value, since, judge = cardinality
         return Traits(value, since, judge, paired, frozenset(excluded), excluded)
+
+
+def _in_force(said: list[tuple[Place, str, Instant, str]]) -> tuple[str, Instant, str] | None:
+    """Return what the newest ruling says, since when it has been said without a break, and who says it.
+
+    A ruling that repeats what is in force changes nothing, so it is not the one that was needed (R2).
+    """
+    if not said or said[-1][1] == UNKNOWN:
+        return None
+    _, value, since, judge = said[-1]
+    for _, earlier, recorded, _ in reversed(said[:-1]):
+        if earlier != value:
+            break
+        since = min(since, recorded)
+    return value, since, judge

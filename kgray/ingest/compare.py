@@ -63,7 +63,7 @@ def _ask_cardinality(
     asked: Questions,
 ) -> str | None:
     """Rule on a relation once, when two objects first meet in a slot; None while it is open or not needed."""
-    others = [m for m in mates if m.key[2] != statement.key[2]]
+    others = [m for m in mates if m.key != statement.key]
     if not others:
         return None
     question = Question(
@@ -91,15 +91,18 @@ def _slot_mates(
 ) -> list[Statement]:
     """Return the other statements of the slot, by birth: those stored, and those of this episode."""
     graph = state.graph
-    found = [graph.statements[s] for s in graph.slots.get(("s", statement.subject, statement.relation), ())]
+    ends = [statement.subject]
+    if statement.object is not None and related.relations.traits(statement.relation).symmetric:
+        ends.append(statement.object)  # a slot of a symmetric relation counts both ends (R17)
+    found = [graph.statements[s] for e in ends for s in graph.slots.get(("s", e, statement.relation), ())]
     if related.relations is not graph.relations and statement.relation not in graph.by_relation:
         found = _folded_slot(statement, related, state)
     found += [
         s
         for s in connected.made.values()
-        if s.subject == statement.subject and s.relation == statement.relation
+        if s.relation == statement.relation and (s.subject in ends or (len(ends) > 1 and s.object in ends))
     ]
-    return [s for s in found if s.id != statement.id]
+    return [s for s in {s.id: s for s in found}.values() if s.id != statement.id]
 
 
 def _folded_slot(statement: Statement, related: Related, state: GroupState) -> list[Statement]:

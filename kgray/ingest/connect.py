@@ -102,6 +102,8 @@ def _same(
     known = variants(key, related, state, connected)
     if not known:
         return None
+    if len(known) > 1 and evidence.kind != "holds":
+        return _ended(read, evidence, known, answers, asked)
     if read.episode.kind == "triples" and not _worded(read, evidence):
         return known[0]
     meant = marks_of(evidence)
@@ -109,17 +111,49 @@ def _same(
         if statement.marks == meant:
             return statement
     if evidence.kind != "holds":
-        # An end or a denial is told in words of its own: it speaks of the variant it comes nearest to.
-        return max(
-            known, key=lambda s: (len(s.marks[0] & meant[0]) + len(s.marks[2] & meant[2]), s is known[0])
-        )
+        return known[0]  # an end or a denial is told in words of its own
+    index = _variant(evidence, known, answers, asked)
+    return None if index is None else known[index]
+
+
+def _ended(
+    read: Read, evidence: Evidence, known: list[Statement], answers: Answers, asked: Questions
+) -> Statement:
+    """Return which of several variants an end or a denial speaks of.
+
+    The one whose marks it bears ("left the part-time job"); else the model says; where it says none of
+    them, the one that was last said to hold: "I left Acme" ends what was so until then.
+    """
+    numbers, _, qualifiers = marks_of(evidence)
+    if numbers or qualifiers:
+        for statement in known:
+            if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
+                return statement
+    if read.episode.kind != "triples" or _worded(read, evidence):
+        index = _variant(evidence, known, answers, asked)
+        if index is not None:
+            return known[index]
+    own = (read.episode.reference_time, evidence.sequence, evidence.ordinal)
+
+    def last_said(statement: Statement) -> tuple[int, int, int]:
+        if not statement.claims:  # made by this very episode
+            return (read.episode.reference_time, *statement.born)
+        held = [c.said for c in statement.claims if c.kind == "holds" and c.said < own]
+        return max(held, default=(-(1 << 62), *statement.born))
+
+    return max(known, key=last_said)
+
+
+def _variant(
+    evidence: Evidence, known: list[Statement], answers: Answers, asked: Questions
+) -> int | None:
     question = Question(kind="variant", item=evidence.text, candidates=tuple(s.wording for s in known))
     answer = answers.said.get(question)
     if answer is None:
         asked.ask(question)
         return None
-    index = answer["duplicate_of"]
-    return None if index is None else known[index]
+    index: int | None = answer["duplicate_of"]
+    return index
 
 
 def _worded(read: Read, evidence: Evidence) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kgray.derivation.relations import Relations
+from kgray.derivation.relations import UNKNOWN, Relations
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Answers, Questions, Read, Rules
@@ -164,12 +164,40 @@ def _both_declared(a: str, b: str, ontology: Ontology) -> bool:
 def _declared(fresh: list[str], state: GroupState, ontology: Ontology, sequence: int) -> list[Ruling]:
     """Return the rulings that the ontology makes on names now first used, and on all where it changed."""
     names = list(fresh)
+    rulings: list[Ruling] = []
     if not state.ontology_settled:
         names = [*state.graph.relations.names(), *fresh]
-    rulings: list[Ruling] = []
+        rulings += _withdrawn(state.graph.relations, ontology, sequence)
     for kind in _with_targets(names, ontology):
         rulings += _differing(kind, state.graph.relations, ontology, sequence)
     return rulings
+
+
+def _withdrawn(relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
+    """Return rulings that take back what the ontology once declared and declares no longer."""
+    found = []
+    for held in relations.declared():
+        kind = ontology.get(held.name)
+        if held.aspect == "cardinality" and (kind is None or kind.cardinality is None):
+            value = UNKNOWN
+        elif held.aspect == "symmetric" and kind is None:
+            value = "no"
+        elif held.aspect == "pair" and not _tied(held.name, held.other, ontology):
+            value = "independent"
+        else:
+            continue
+        if value != held.value:
+            found.append(replace(held, sequence=sequence, ordinal=0, value=value))
+    return found
+
+
+def _tied(a: str, b: str, ontology: Ontology) -> bool:
+    """Whether the ontology declares anything of two names to each other."""
+    for name, other in ((a, b), (b, a)):
+        kind = ontology.get(name)
+        if kind is not None and other in (*kind.excludes, kind.same_as, kind.inverse_of):
+            return True
+    return False
 
 
 def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:

@@ -145,9 +145,28 @@ def _sure(
     if len(paired) != 1 or len(names.tokens(entity.name)) < 2:
         return None
     only = paired[0]
-    ordered = names.strictly_expands(entity.name, only.name) or names.strictly_expands(only.name, entity.name)
-    whole = set(names.tokens(entity.name)) & set(names.tokens(only.name))
-    return only if ordered and any(len(t) > 1 for t in whole) and _types_agree(entity, only) else None
+    return only if _initials_only(entity, only) and _types_agree(entity, only) else None
+
+
+def _initials_only(entity: ExtractedEntity, note: EntityNote) -> bool:
+    """Whether two personal names differ only in initials before the last name: "M. Webb", "Marcus Webb" (R15).
+
+    A last token is never an initial ("World War I"), a longer prefix is another name ("Ann", "Anna"),
+    and a bare letter counts only where a person is meant or a dot stands behind it.
+    """
+    a, b = names.tokens(entity.name), names.tokens(note.name)
+    if len(a) != len(b) or a[-1] != b[-1]:
+        return False
+    personal = "Person" in (entity.type, *note.labels)
+    for ours, theirs in zip(a[:-1], b[:-1], strict=True):
+        if ours == theirs:
+            continue
+        short, surface = (ours, entity.name) if len(ours) < len(theirs) else (theirs, note.name)
+        if len(short) != 1 or ours[0] != theirs[0]:
+            return False
+        if not personal and f"{short}." not in surface.casefold():
+            return False
+    return True
 
 
 def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, resolved: Resolved) -> bool:

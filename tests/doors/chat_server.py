@@ -97,7 +97,7 @@ class ChatServer:
 
     def __init__(self, answer: Answerer, probe: Answerer | None = None) -> None:
         self.answer = answer
-        self.probe = probe or (lambda asked: as_json(PROBED))
+        self.probe = probe or (lambda _: as_json(PROBED))
         self.asked: list[Asked] = []
         self.probes: list[Asked] = []
         self.most_at_once = 0
@@ -126,7 +126,7 @@ class ChatServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:  # noqa: N802 - http.server's name
+            def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers["content-length"]))
                 key = (self.headers["authorization"] or "").removeprefix("Bearer ")
                 say = door._say(Asked(self.path, key, json.loads(raw)))

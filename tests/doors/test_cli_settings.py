@@ -53,6 +53,7 @@ def test_data_and_config_come_from_options_then_variables_then_folders(kgray):
         ("KGRAY_RUNTIME_BACKEND", "ray"),
         ("KGRAY_PIPELINE_EXTRACTION", "separate"),
         ("KGRAY_PIPELINE_REFLECT_ROUNDS", "2"),
+        ("KGRAY_EMBEDDER_BACKEND", "openai"),
         ("KGRAY_PIPELINE_JUDGING", "sometimes"),
         ("KGRAY_MODEL_TIMEOUT", "3"),
         ("KGRAY_MODEL_SCRIPT", "missing.jsonl"),
@@ -114,7 +115,7 @@ def test_doctor_says_what_is_used_and_why(kgray):
     assert named["graph of team"] == "the stored graph is what its records derive"
     assert named["model"].startswith("scripted: ")
     assert "KGRAY_MODEL_BACKEND" in named["settings"]
-    kgray.env["KGRAY_MODEL_BACKEND"] = "openai"
+    kgray.env["KGRAY_MODEL_BACKEND"] = "vllm"
     broken = kgray("doctor", "--json")
     assert broken.code == 2
     assert any(not check["ok"] and "not built" in check["detail"] for check in broken.json["checks"])

@@ -81,7 +81,8 @@ def chat(task: str, user: str, **more: Any) -> bytes:
 
 
 def data_of(told: WorldEpisode) -> str:
-    return f"<EPISODE>\n{json.dumps({'kind': told.draft.kind, 'time': '', 'text': told.draft.text})}\n</EPISODE>\n"
+    data = json.dumps({"kind": told.draft.kind, "time": "", "text": told.draft.text})
+    return f"<EPISODE>\n{data}\n</EPISODE>\n"
 
 
 def bare(found: Any) -> Any:

@@ -76,8 +76,7 @@ def rendered(task: str, text: str, previous: tuple[str, ...] = ()) -> str:
         row = {"id": 0, "source": text, "value": text, "relation": "X", "fact": text, "kind": "holds"}
         return dating_data(episode(text), [row])
     asked = [
-        Question(kind=kind, item=text, candidates=(text, "B"), cards=(text, text, "B"))
-        for kind in ASKS[task]
+        Question(kind=kind, item=text, candidates=(text, "B"), cards=(text, text, "B")) for kind in ASKS[task]
     ]
     return questions_data(episode(text), asked)
 
@@ -113,7 +112,8 @@ def test_the_examples_of_a_prompt_parse_as_the_replies_they_show(task):
             told = json.loads(given_data.partition("EPISODE: ")[2])
             facts = [plain_fact(f) for f in reply["facts"]]
             found = parse_extraction(
-                {"entities": reply["entities"], "facts": facts}, episode(told["text"], speaker=told["speaker"])
+                {"entities": reply["entities"], "facts": facts},
+                episode(told["text"], speaker=told["speaker"]),
             )
             assert found.dropped == ()
             assert {f.kind for f in found.facts} == {"holds", "ended", "denied"}
@@ -130,7 +130,14 @@ def conforms(value: object, schema: dict) -> bool:
     if "anyOf" in schema:
         return any(conforms(value, option) for option in schema["anyOf"])
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    python = {"null": type(None), "string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+    python = {
+        "null": type(None),
+        "string": str,
+        "integer": int,
+        "boolean": bool,
+        "array": list,
+        "object": dict,
+    }
     if type(value) not in [python[k] for k in kinds]:
         return False
     if "enum" in schema and value not in schema["enum"]:
@@ -138,7 +145,9 @@ def conforms(value: object, schema: dict) -> bool:
     if isinstance(value, list):
         return all(conforms(item, schema["items"]) for item in value)
     if isinstance(value, dict):
-        return list(value) == schema["required"] and all(conforms(v, schema["properties"][k]) for k, v in value.items())
+        return list(value) == schema["required"] and all(
+            conforms(v, schema["properties"][k]) for k, v in value.items()
+        )
     return True
 
 
@@ -182,17 +191,35 @@ def test_questions_are_shown_by_small_ids():
 
     assert data == {
         "QUESTIONS": [
-            {"id": 0, "kind": "entity", "name": "Al", "card": "Al: here", "candidates": [{"id": 0, "card": "Alice: there"}]},
-            {"id": 1, "kind": "verdict", "fact": "A", "candidates": [{"id": 0, "fact": "B"}, {"id": 1, "fact": "C"}]},
+            {
+                "id": 0,
+                "kind": "entity",
+                "name": "Al",
+                "card": "Al: here",
+                "candidates": [{"id": 0, "card": "Alice: there"}],
+            },
+            {
+                "id": 1,
+                "kind": "verdict",
+                "fact": "A",
+                "candidates": [{"id": 0, "fact": "B"}, {"id": 1, "fact": "C"}],
+            },
             {"id": 2, "kind": "variant", "fact": "A", "candidates": [{"id": 0, "fact": "B"}]},
-            {"id": 3, "kind": "relation", "name": "X", "example": "a X b", "other": "Y", "other_example": "a Y b"},
+            {
+                "id": 3,
+                "kind": "relation",
+                "name": "X",
+                "example": "a X b",
+                "other": "Y",
+                "other_example": "a Y b",
+            },
             {"id": 4, "kind": "cardinality", "name": "X", "examples": ["a X b", "a X c"]},
         ]
     }
 
 
 def test_the_settings_words_stand_in_the_head_and_change_its_hash():
-    """Declared relations and types with what is said of them, shipped relations by name, own instructions last."""
+    """Declared relations and types with what is said of them, shipped ones by name, instructions last."""
     own = shipped().extended(
         {"REVIEWS": {"description": "reads and comments", "subject_type": "Person", "object": "value"}},
         {"Ship": {"description": "a sea-going vessel", "attributes": ["tonnage", "flag"]}},

@@ -42,6 +42,8 @@ def test_the_keys_are_those_of_the_interface():
         "model.timeout_s",
         "model.max_concurrency",
         "model.patience_s",
+        "model.instructions",
+        "model.instructions_file",
         "embedder.backend",
         "embedder.base_url",
         "embedder.name",
@@ -213,16 +215,11 @@ def test_relations_come_from_tables_and_variables(tmp_path):
     ("variable", "value", "use"),
     [
         ("KGRAY_STORE_BACKEND", "neo4j", '"sqlite"'),
-        ("KGRAY_MODEL_BACKEND", "openai", '"rules" or "scripted"'),
-        ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted"'),
-        ("KGRAY_EMBEDDER_BACKEND", "openai", '"hashing"'),
-        ("KGRAY_EMBEDDER_BACKEND", "minilm", '"hashing"'),
-        ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing"'),
+        ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted" or "openai"'),
+        ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing" or "openai" or "minilm"'),
         ("KGRAY_RERANKER_BACKEND", "bge", '"none"'),
         ("KGRAY_RERANKER_BACKEND", "http", '"none"'),
         ("KGRAY_RUNTIME_BACKEND", "ray", '"local"'),
-        ("KGRAY_PIPELINE_EXTRACTION", "separate", '"combined"'),
-        ("KGRAY_PIPELINE_REFLECT_ROUNDS", "1", "0"),
     ],
 )
 def test_what_is_known_and_not_built_says_so(variable, value, use):
@@ -235,6 +232,40 @@ def test_what_is_known_and_not_built_says_so(variable, value, use):
         require_built(settings)
     assert str(caught.value) == line
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"pipeline_extraction": "separate"},
+            (
+                'pipeline.extraction = "separate" is for a language model, '
+                'and model.backend is "rules": use "combined".'
+            ),
+        ),
+        (
+            {"pipeline_reflect_rounds": 2, "model_backend": "openai"},
+            'pipeline.reflect_rounds = 2 is for pipeline.extraction = "separate": use 0.',
+        ),
+        ({"pipeline_reflect_rounds": 2, "pipeline_extraction": "separate", "model_backend": "openai"}, None),
+    ],
+)
+def test_what_a_pipeline_setting_needs_is_said(settings, line):
+    assert list(unbuilt(load(None, environ={}, overrides=settings))) == ([line] if line else [])
+
+
+def test_entity_types_are_read_like_relations(tmp_path):
+    config = tmp_path / "kgray.toml"
+    config.write_text('[ontology.entities.Ship]\ndescription = "a vessel"\n[ontology.relations.OWNS]\n')
+
+    settings = load(config, environ={}, overrides={"ontology_entities": {"Port": {}}})
+
+    assert {name: dict(keys) for name, keys in settings.entities.items()} == {
+        "Ship": {"description": "a vessel"},
+        "Port": {},
+    }
+    assert list(settings.relations) == ["OWNS"]
 
 
 def test_the_defaults_are_built():

@@ -145,7 +145,9 @@ def test_a_world_of_files_is_the_world(tmp_path):
     gold = [json.loads(line) for line in truth.read_text(encoding="utf-8").splitlines()]
     assert [draft_from(row) for row in rows] == [e.draft for e in EPISODES[:50]]
     assert rows == [input_row(e.draft) for e in EPISODES[:50]]
-    assert Counter(row["type"] for row in gold) == {"entity": 120, "episode": 50, "fact": counts["facts"]}
+    kinds = Counter(row["type"] for row in gold)
+    assert (kinds["entity"], kinds["episode"], kinds["fact"]) == (120, 50, counts["facts"])
+    assert {row["kind"] for row in gold if row["type"] == "question"} == {"now", "as-of", "as-known"}
     assert counts["episodes"] == 50
 
 

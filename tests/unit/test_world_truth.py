@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kgray import times
 from kgray.bench.world import Said, Truth, World, WorldEpisode
+from kgray.bench.world.questions import rounds, slots_of, true_answers
 from kgray.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
@@ -101,3 +102,24 @@ def test_a_single_valued_slot_holds_one_object_at_a_time():
         for number in range(0, 120, 3):
             at = world.plan.start + number * times.DAY
             assert sum(f.key[0] == subject and f.holds_at(at) for f in facts) <= 1
+
+
+def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
+    world = World(seed=2, episodes=120)
+    truth = world.truth()
+    for questions in rounds(truth, 2, world.end()):
+        facts = truth.facts(questions.known_at)
+        for asked, answer in zip(questions.asked, true_answers(facts, questions.asked), strict=True):
+            held = {f.key[2] for f in truth.slot(*asked.slot, questions.known_at) if f.holds_at(asked.at)}
+            assert answer == held
+
+
+def test_every_slot_is_asked_about_now_and_then_and_the_same_each_time():
+    truth, end = World(seed=2, episodes=120).truth(), World(seed=2, episodes=120).end()
+    first, again = list(rounds(truth, 2, end)), list(rounds(truth, 2, end))
+
+    assert first == again
+    assert [r.kind for r in first] == ["now", "as-of", *["as-known"] * 8]
+    slots = slots_of(truth.facts())
+    assert [q.slot for q in first[0].asked] == [q.slot for q in first[1].asked] == slots
+    assert [r.known_at for r in first[2:]] == [13, 26, 40, 53, 66, 80, 93, 106]

@@ -35,11 +35,11 @@ _WAITED_OUT = frozenset({408, 409, 425, 429})
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
     403: "does not let this key use it: check {setting}.api_key (KGRAY_{SETTING}_API_KEY) and what it may do",
-    404: "knows no such address or model: check {setting}.base_url (it mostly ends in /v1) and {setting}.name",
+    404: "knows no such address or model: check {setting}.base_url (often ends in /v1) and {setting}.name",
 }
 
 
-class Rejected(Exception):  # noqa: N818 - what happened
+class Rejected(Exception):
     """The server answered 4xx to the request itself; never leaves this package."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -85,7 +85,8 @@ class Client:
         """Return the body of a chat completion. Raises Rejected, SettingsError, Unavailable."""
         sent = {"model": self.endpoint.name, **body}
         return await self._patiently(
-            lambda api: api.chat.completions.with_raw_response.create(**sent), lambda got: bool(got["choices"])
+            lambda api: api.chat.completions.with_raw_response.create(**sent),
+            lambda got: bool(got["choices"]),
         )
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
@@ -110,7 +111,7 @@ class Client:
             try:
                 async with session.limiter.slot() as sent_at:
                     body = await self._once(session, send, sent_at)
-                    if _is_sound(body, sound):
+                    if body is not None and _is_sound(body, sound):
                         session.limiter.succeeded()
                         return body
                     reason = "its answer is no JSON of the interface"
@@ -156,14 +157,16 @@ class Client:
         if status in _SETTINGS:
             where = self.endpoint.setting
             what = _SETTINGS[status].format(setting=where, SETTING=where.upper())
-            return SettingsError(f"The server at {self.endpoint.base_url} (model {self.endpoint.name!r}) {what}.")
+            return SettingsError(
+                f"The server at {self.endpoint.base_url} (model {self.endpoint.name!r}) {what}."
+            )
         return Rejected(status, self._shown(error))
 
     def _shown(self, error: APIStatusError) -> str:
         """Return the server's own words on one line, cut, without the key."""
         body = error.body
         said = body.get("message") if isinstance(body, dict) else body
-        text = " ".join(str(said if said else error.message).split())
+        text = " ".join(str(said or error.message).split())
         key = self.endpoint.key.reveal() if self.endpoint.key else ""
         return (text.replace(key, "***") if key else text)[:300]
 
@@ -174,7 +177,7 @@ class Client:
         )
 
 
-class _Later(Exception):  # noqa: N818 - what happened
+class _Later(Exception):
     """Not now; seconds: how long the server said, 0 where it did not."""
 
     def __init__(self, reason: str, seconds: float = 0.0) -> None:
@@ -215,9 +218,9 @@ def _open(endpoint: Endpoint, key: str) -> AsyncOpenAI:
     )
 
 
-def _is_sound(body: dict[str, Any] | None, sound: Callable[[dict[str, Any]], bool]) -> bool:
+def _is_sound(body: dict[str, Any], sound: Callable[[dict[str, Any]], bool]) -> bool:
     try:
-        return body is not None and sound(body)
+        return sound(body)
     except (KeyError, TypeError):
         return False
 
@@ -238,7 +241,7 @@ def _retry_after(error: APIStatusError) -> float:
 
 
 def _jittered(attempt: int) -> float:
-    """Return a pause between 0.05 s and 0.5, 1, 2, ... 30 s: full jitter, so that streams do not return together."""
+    """Return a pause between 0.05 s and 0.5, 1, 2, ... 30 s: jitter, so that streams come back apart."""
     longest = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10))
     return random.uniform(0.05, longest)  # noqa: S311 - spreads load, guards nothing
 

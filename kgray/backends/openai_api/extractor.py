@@ -109,7 +109,7 @@ class OpenAIExtractor:
         return await self._ask(reading, task, data, accept)
 
     async def _facts(self, reading: _Reading, named: tuple[ExtractedEntity, ...]) -> list[object]:
-        """Return the facts as on the wire, dated; `_parsed` makes them plain, once: the step is not idempotent."""
+        """Return the facts as on the wire, dated; `_parsed` makes them plain, and may do so only once."""
         data = extraction_data(reading.request, named)
 
         def accept(reply: Mapping[str, Any], cut: bool) -> list[object]:

@@ -1,4 +1,4 @@
-"""Answers what deciding cannot know: all of an episode's questions in one call, or the paper's tasks apart."""
+"""Answers what deciding cannot know: an episode's questions in one call, or the paper's tasks apart."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class OpenAIJudge:
 
 
 def _take(reply: Mapping[str, Any], questions: tuple[Question, ...], said: dict[int, Answer]) -> list[str]:
-    """Add the reply's good answers to `said`, the first for each question; return what is wrong with the rest."""
+    """Add the reply's good answers to `said`, the first for each question; return the faults of the rest."""
     faults: list[str] = []
     items = reply.get("answers")
     for item in items if isinstance(items, list) else []:

@@ -59,7 +59,7 @@ def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _bare(text: str) -> str:
-    """Return the text without reasoning blocks; one that never closes hides nothing that could be an answer."""
+    """Return the text without reasoning blocks; one that never closes may hold the answer."""
     return _REASONED.sub("", _REASONING.sub("", text))
 
 

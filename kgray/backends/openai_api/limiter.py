@@ -29,7 +29,7 @@ class Limiter:
         """Hold one place at the server; hands out the moment it was taken."""
         await self._acquire()
         try:
-            while (left := self._resume_at - time.monotonic()) > 0:
+            while (left := self._resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
                 await asyncio.sleep(left)
             yield time.monotonic()
         finally:

@@ -31,7 +31,7 @@ _ID: Schema = {"type": "integer"}
 
 
 def decodable(schema: Schema) -> Schema:
-    """Return a schema in the form that constrained decoders take: all required, nothing extra, no string bounds.
+    """Return a schema in the form that decoders take: all required, nothing extra, no string bounds.
 
     A key that the schema does not require may be null. Bounds of strings and numbers go (some decoders
     cannot write an escape in a bounded string, or refuse the keyword) and are checked after parsing;
@@ -111,7 +111,7 @@ EXTRACTION_TASKS: Mapping[str, Schema] = {
 
 
 def answers_schema(kinds: Iterable[str]) -> Schema:
-    """Return the schema of replies to questions of these kinds; one schema a set of kinds, so that it is cached."""
+    """Return the schema of replies to these kinds of question; one a set, so that servers cache it."""
     items = [_answer(kind) for kind in ANSWER_SCHEMAS if kind in set(kinds)]
     distinct = [item for place, item in enumerate(items) if item not in items[:place]]
     return _lists(answers=distinct[0] if len(distinct) == 1 else {"anyOf": distinct})
@@ -149,7 +149,7 @@ def plain_fact(item: object) -> object:
 
 
 def _settled_kind(fact: dict[str, Any]) -> dict[str, Any]:
-    """Say a span with both ends as "holds", an end with no known start as "ended": the same told in two ways."""
+    """Say a span with both ends as "holds", an end with no known start as "ended"."""
     if fact.get("kind") != "ended" or "valid_at" not in fact:
         return fact
     if fact["valid_at"] is None:

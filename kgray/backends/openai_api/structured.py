@@ -171,7 +171,7 @@ class Asker:
                 adapted = _adapted(dialect, str(rejection))
                 if adapted == dialect or tries > 6:
                     raise SettingsError(
-                        f"The server at {self.client.endpoint.base_url} refuses even a request of a few words to "
+                        f"The server at {self.client.endpoint.base_url} refuses a request of a few words to "
                         f"{self.client.endpoint.name!r} ({rejection}): check model.base_url and model.name."
                     ) from None
                 dialect = adapted
@@ -183,9 +183,9 @@ class Asker:
 
     async def _send(self, body: dict[str, Any], spent: Spent) -> _Reply:
         got = await self.client.chat(body)
-        choice = got["choices"][0] if isinstance(got["choices"], list) else {}
-        choice = choice if isinstance(choice, dict) else {}
-        message = choice.get("message") if isinstance(choice.get("message"), dict) else {}
+        choices: Any = got["choices"]
+        choice: dict[str, Any] = _object(choices[0] if isinstance(choices, list) else None)
+        message = _object(choice.get("message"))
         text = message.get("content") or ""
         text = text if isinstance(text, str) else json.dumps(text)
         _count(spent, got.get("usage"), body, text)
@@ -193,6 +193,10 @@ class Asker:
             words = str(message.get("refusal") or "its content filter")[:300]
             raise Refused(f"the model refused the text: {words}", raw=text)
         return _Reply(text, choice.get("finish_reason") == "length")
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 # What servers were found to take, by address and model: for the life of the process.
@@ -212,7 +216,9 @@ def _readable(reply: _Reply, wanted: tuple[str, ...]) -> tuple[Mapping[str, Any]
     if reply.cut:
         raise InvalidAnswer("the reply was cut before its first complete item", raw=raw)
     if found is None:
-        raise InvalidAnswer("the reply holds no JSON object" if reply.text.strip() else "the reply is empty", raw=raw)
+        raise InvalidAnswer(
+            "the reply holds no JSON object" if reply.text.strip() else "the reply is empty", raw=raw
+        )
     lacking = ", ".join(repr(key) for key in wanted if key not in found)
     raise InvalidAnswer(f"the reply has no {lacking}", raw=raw)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kgray import times
 from kgray.bench.world.plan import Plan
+from kgray.bench.world.questions import rounds, true_answers
 from kgray.bench.world.truth import Truth
 from kgray.bench.world.world import World
 from kgray.errors import InputError
-from kgray.records import Draft, canonical
+from kgray.records import Draft, Value, canonical
+from kgray.times import Instant
 
 
 def input_row(draft: Draft) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def write(plan: Plan, out: Path, truth: Path | None) -> dict[str, int]:
             with truth.open("w", encoding="utf-8") as lines:
                 for group, known in truths.items():
                     facts += _write_rows(lines.write, group, known.rows())
+                    _write_rows(lines.write, group, _question_rows(known, plan.seed, world.end()))
     except OSError as error:
         raise InputError(f"{error.filename} cannot be written: {error.strerror}") from None
     return {"episodes": count, "facts": facts}
@@ -59,3 +62,19 @@ def _write_rows(write_text: Any, group: str, rows: Iterable[dict[str, Any]]) -> 
         facts += row["type"] == "fact"
         write_text(canonical({"group": group, **row}) + "\n")
     return facts
+
+
+def _question_rows(truth: Truth, seed: int, end: Instant) -> Iterator[dict[str, Any]]:
+    for questions in rounds(truth, seed, end):
+        facts = truth.facts(questions.known_at)
+        for asked, answer in zip(questions.asked, true_answers(facts, questions.asked), strict=True):
+            shown = [one.as_dict() if isinstance(one, Value) else one for one in answer]
+            yield {
+                "type": "question",
+                "kind": questions.kind,
+                "subject": asked.slot[0],
+                "relation": asked.slot[1],
+                "as_of": times.show(asked.at),
+                "known_after": questions.known_at,
+                "answer": sorted(shown, key=canonical),
+            }

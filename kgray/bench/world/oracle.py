@@ -124,7 +124,7 @@ class Oracle:
     def relation(self, name: str, other: str) -> dict[str, bool]:
         """Return what a relation's name is to another: in this world no two names are tied."""
         self._count("relation")
-        if self.errors.wrong(self.errors.wrong_verdict, "relation", *sorted((name, other))):
+        if self.errors.wrong(self.errors.wrong_ruling, "relation", *sorted((name, other))):
             return {"excludes": True}
         return {}
 
@@ -133,7 +133,7 @@ class Oracle:
         self._count("cardinality")
         known = RELATIONS.get(name)
         said = known.cardinality if known else "many"
-        if self.errors.wrong(self.errors.wrong_verdict, "cardinality", name):
+        if self.errors.wrong(self.errors.wrong_ruling, "cardinality", name):
             return "single" if said == "many" else "many"
         return said
 

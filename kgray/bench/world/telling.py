@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -104,31 +105,39 @@ def said_of(act: Act, source: str, target: str) -> Said:
 class Register:
     """Which texts were told, and whom each name meant in them: so that a text can be told from all others."""
 
-    texts: set[str] = field(default_factory=set)
-    meant: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # surface -> entity -> sentences
+    texts: set[int] = field(default_factory=set)
+    meant: dict[str, dict[str, set[int]]] = field(default_factory=dict)  # surface -> entity -> sentences
 
     def clashes(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> bool:
         """Whether the text was told before, or a sentence of it, with a name that meant another one there."""
-        if text in self.texts:
+        if _mark(text) in self.texts:
             return True
+        marks = {_mark(told) for told in sentences}
         for surface, entity, _ in mentions:
             for other, before in self.meant.get(surface, {}).items():
-                if other != entity and not before.isdisjoint(sentences):
+                if other != entity and not before.isdisjoint(marks):
                     return True
         return False
 
     def note(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> None:
         """Remember an episode."""
-        self.texts.add(text)
+        self.texts.add(_mark(text))
+        marks = {_mark(told) for told in sentences}
         for surface, entity, _ in mentions:
-            self.meant.setdefault(surface, {}).setdefault(entity, set()).update(sentences)
+            self.meant.setdefault(surface, {}).setdefault(entity, set()).update(marks)
+
+
+def _mark(text: str) -> int:
+    """Return what stands for a text: a long stream must not be kept in memory."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 class Teller:
     """Tells the acts of one group, in several conversations."""
 
-    def __init__(self, plan: Plan, group: str, register: Register) -> None:
+    def __init__(self, plan: Plan, group: str, things: Iterable[Thing], register: Register) -> None:
         """Start with nothing told."""
+        self._first_names = {t.id: t.name.split()[0] for t in things if t.kind == "Person"}
         self._plan = plan
         self._group = group
         self._register = register
@@ -195,16 +204,8 @@ class Teller:
     def _only(self, first: str, thing: Thing, known: frozenset[str], here: Sequence[Thing]) -> bool:
         """Whether nobody else of this first name is spoken of in this conversation."""
         others = {t.id for t in here if t.kind == "Person" and t.name.split()[0] == first}
-        others |= {k for k in known if self._firsts.get(k) == first}
+        others |= {k for k in known if self._first_names.get(k) == first}
         return others <= {thing.id}
-
-    @property
-    def _firsts(self) -> dict[str, str]:
-        return self._first_names
-
-    def introduce(self, things: Iterable[Thing]) -> None:
-        """Take the first names of the group's persons."""
-        self._first_names = {t.id: t.name.split()[0] for t in things if t.kind == "Person"}
 
     def _sentences(
         self,

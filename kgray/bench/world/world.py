@@ -75,8 +75,7 @@ class World:
 
     def _group(self, number: int, name: str, register: Register) -> _Group:
         things = things_of(self.plan, number)
-        teller = Teller(self.plan, name, register)
-        teller.introduce(things)
+        teller = Teller(self.plan, name, things, register)
         return _Group(name, number, things, History(self.plan, number, things), teller)
 
     def _episode(self, group: _Group, number: int) -> WorldEpisode:

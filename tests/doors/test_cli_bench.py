@@ -1,0 +1,125 @@
+"""`kgray bench`: worlds as files, and their graphs held against the truth."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_a_world_can_be_written_and_added(kgray):
+    made = kgray(
+        "bench",
+        "world",
+        "--episodes",
+        "30",
+        "--groups",
+        "2",
+        "--out",
+        "w.jsonl",
+        "--truth",
+        "t.jsonl",
+        "--json",
+    )
+    added = kgray("add", "w.jsonl", "--accept-only", "--json")
+    again = kgray("add", "w.jsonl", "--accept-only", "--json")
+    truth = [json.loads(line) for line in (kgray.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    assert made.json["episodes"] == 30
+    assert (added.json["accepted"], added.json["refused"]) == (30, 0)
+    assert (again.json["accepted"], again.json["duplicate"]) == (0, 30)
+    assert {row["group"] for row in truth} == {"world-0", "world-1"}
+    assert sum(row["type"] == "fact" for row in truth) == made.json["facts"]
+
+
+def test_a_world_that_cannot_be_made_is_told_in_one_line(kgray):
+    answer = kgray("bench", "world", "--groups", "9", "--out", "w.jsonl")
+
+    assert answer.code == 2
+    assert answer.err == "kgray: 120 entities are too few: each group needs at least 20\n"
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(kgray):
+    answer = kgray("bench", "world", "--episodes", "3", "--out", "no/such/folder/w.jsonl")
+
+    assert answer.code == 2
+    assert answer.err == "kgray: no/such/folder/w.jsonl cannot be written: No such file or directory\n"
+
+
+def test_the_graph_of_a_true_reader_is_nearly_the_truth(kgray):
+    answer = kgray("bench", "quality", "--episodes", "150", "--json", "--out", "q.json")
+
+    (result,) = answer.json["results"]
+    scores = result["scores"]
+    assert (result["committed"], result["failed"], result["unrecognised"]) == (150, 0, 0)
+    assert scores["mention_recall"] == 1.0
+    assert (
+        min(scores[name] for name in ("er_f1", "fact_recall", "acc_now", "acc_asof", "acc_asknown")) >= 0.97
+    )
+    assert result["calls"] <= 1.3
+    assert json.loads((kgray.folder / "q.json").read_text(encoding="utf-8")) == answer.json
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_reader_that_errs_costs_no_more_than_its_errors(kgray, seed):
+    """Accuracy stays within 2 % of the timeline's over the same extractions with true identities.
+
+    Without aliases, so that nothing but the reader's errors counts.
+    """
+    answer = kgray(
+        "bench",
+        "quality",
+        "--seed",
+        seed,
+        "--episodes",
+        "200",
+        "--alias-rate",
+        "0",
+        "--errors",
+        "0.1",
+        "--json",
+    )
+
+    (result,) = answer.json["results"]
+    for name in ("now", "asof", "asknown"):
+        assert result["scores"][f"acc_{name}"] >= result[f"baseline_{name}"] - 0.02
+    assert result["baseline_now"] < 0.95
+
+
+def test_the_same_world_over_http_gives_the_same_scores(kgray):
+    inside = kgray("bench", "quality", "--episodes", "40", "--json").json["results"][0]
+    over = kgray("bench", "quality", "--episodes", "40", "--http", "--json").json["results"][0]
+
+    assert over["scores"] == inside["scores"]
+    assert over["prefix_share"] > 0.6
+    assert over["prompt_tokens"] <= 1300
+
+
+def test_the_table_has_a_row_for_each_seed(kgray):
+    answer = kgray("bench", "quality", "--seed", "1", "--seed", "2", "--episodes", "20")
+
+    rows = answer.out.splitlines()
+    assert rows[0].split()[:3] == ["seed", "ER", "F1"]
+    assert [row.split()[0] for row in rows[1:3]] == ["1", "2"]
+
+
+def test_the_store_is_measured_at_each_size(kgray):
+    answer = kgray("bench", "store", "--sizes", "60,120", "--slots", "3,60", "--json")
+
+    assert [size["facts"] for size in answer.json["sizes"]] == [60, 120]
+    assert list(answer.json["slot_cpu_ms"]) == ["3", "60"]
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "reason"),
+    [
+        ("--sizes", "many", "'many' is no list such as 1000,10000"),
+        ("--sizes", "0", "'0' is no list such as 1000,10000"),
+        ("--slots", "10,20", "two of '10,20' are less than 51 apart"),
+    ],
+)
+def test_sizes_that_cannot_be_measured_are_refused(kgray, option, given, reason):
+    answer = kgray("bench", "store", option, given)
+
+    assert answer.code == 2
+    assert reason in answer.err

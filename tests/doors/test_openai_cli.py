@@ -1,0 +1,285 @@
+"""`kgray add` with a model over HTTP: what fails an episode, what stops a run (R24); settings; plan."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kgray.backends.openai_api import client as clients
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+
+KEY = "sk-very-secret"
+ROWS = [
+    {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01"},
+    {"id": "b", "speaker": "Alice", "text": "I live in Oslo.", "at": "2026-01-02"},
+]
+
+
+def read(asked: Asked) -> Say:
+    if asked.task != "combined":
+        return as_json(
+            {"answers": [{"id": q["id"], "duplicate_of": None} for q in asked.sections["QUESTIONS"]]}
+        )
+    told = asked.sections["EPISODE"]
+    _, verb, _, other = told["text"].rstrip(".").split()
+    relation = {"work": "WORKS_AT", "live": "LIVES_IN"}[verb]
+    fact = {
+        "source": 0,
+        "target": 1,
+        "relation": relation,
+        "fact": f"Alice {relation} {other}",
+        "kind": "holds",
+    }
+    entities = [{"name": told["speaker"], "type": "Person"}, {"name": other, "type": ""}]
+    return as_json(
+        {"entities": entities, "facts": [fact | {"valid_at": None, "invalid_at": None, "value": None}]}
+    )
+
+
+@pytest.fixture
+def serve(kgray, monkeypatch):
+    monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
+    servers: list[ChatServer] = []
+
+    def start(answer) -> ChatServer:
+        servers.append(ChatServer(answer))
+        kgray.env = {
+            "KGRAY_MODEL_BACKEND": "openai",
+            "KGRAY_MODEL_NAME": "m",
+            "KGRAY_MODEL_BASE_URL": servers[-1].url,
+            "KGRAY_MODEL_API_KEY": KEY,
+            "KGRAY_MODEL_PATIENCE_S": "1",
+        }
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def facts(kgray) -> list[str]:
+    rows = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
+    return sorted(row["text"] for row in rows if row["type"] == "fact")
+
+
+def test_a_model_over_http_reads_what_is_added(kgray, serve):
+    server = serve(read)
+
+    report = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json").json
+
+    assert (report["committed"], report["failed"]) == (2, 0)
+    assert facts(kgray) == ["Alice LIVES_IN Oslo", "Alice WORKS_AT Acme"]
+    assert {a.key for a in server.asked} == {KEY}
+    model = kgray("status", "--json").json["model"]
+    assert model == {"calls": 3, "prompt_tokens": 300, "completion_tokens": 60}
+
+
+def test_a_refused_text_fails_its_episode_and_no_other(kgray, serve):
+    """R24: 400 on the text; the reason says what the server said."""
+    serve(
+        lambda a: (
+            Say("context length exceeded", status=400) if "Acme" in a.sections["EPISODE"]["text"] else read(a)
+        )
+    )
+
+    answer = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+
+    assert (answer.code, answer.json["committed"], answer.json["failed"]) == (1, 1, 1)
+    (failed,) = kgray("failures", "--json").json["failures"]
+    assert (failed["client_id"], failed["class"]) == ("a", "Refused")
+    assert failed["message"] == "the server refused the text (400: context length exceeded)"
+    serve(read)
+    assert kgray("retry", "--json").json["committed"] == 1
+    assert facts(kgray) == ["Alice LIVES_IN Oslo", "Alice WORKS_AT Acme"]
+
+
+def test_an_outage_stops_the_run_and_the_next_one_goes_on(kgray, serve):
+    """R24: exit 75 after one patience, not two; nothing failed, nothing is lost."""
+    serve(lambda _: Say(status=503))
+    before = time.monotonic()
+
+    answer = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+
+    assert answer.code == 75
+    assert "answers 503; waited 1 s (model.patience_s)" in answer.err
+    assert time.monotonic() - before < 5
+    assert kgray("status", "--json").json["groups"]["g"] == {
+        "accepted": 2,
+        "extracted": 0,
+        "committed": 0,
+        "failed": 0,
+    }
+    serve(read)
+    assert kgray("add", "rows.jsonl", "--group", "g", "--json").json["committed"] == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgray, serve, status):
+    serve(lambda _: Say(f"bad key {KEY}", status=status))
+
+    answer = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g")
+
+    assert answer.code == 2
+    assert "The server at http://127.0.0.1:" in answer.err
+    assert KEY not in answer.err + answer.out
+    assert kgray("failures", "--json").json["failures"] == []
+
+
+def test_a_signal_ends_a_run_that_waits_for_its_model(kgray, serve):
+    serve(lambda _: Say(status=503))
+    kgray.env["KGRAY_MODEL_PATIENCE_S"] = "600"
+    kgray.write("rows.jsonl", *ROWS)
+
+    running = kgray.start("add", "rows.jsonl", "--group", "g")
+    time.sleep(2.5)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=20)
+
+    assert running.returncode == 75
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"KGRAY_MODEL_BASE_URL": ""}, "needs model.base_url (KGRAY_MODEL_BASE_URL)"),
+        ({"KGRAY_MODEL_NAME": ""}, "needs model.name (KGRAY_MODEL_NAME)"),
+        ({"KGRAY_MODEL_BASE_URL": "localhost:8000"}, "model.base_url is not an address such as http://"),
+        (
+            {"KGRAY_MODEL_BASE_URL": f"http://me:{KEY}@host/v1"},
+            "no user or password: model.api_key is for that",
+        ),
+        ({"KGRAY_MODEL_API_KEY": "schlüssel"}, "model.api_key holds no key"),
+        (
+            {"KGRAY_MODEL_API_KEY": "", "KGRAY_MODEL_API_KEY_FILE": "nowhere"},
+            "model.api_key_file = 'nowhere' cannot be read",
+        ),
+        ({"KGRAY_MODEL_INSTRUCTIONS_FILE": "nowhere"}, "model.instructions_file = 'nowhere' cannot be read"),
+        ({"KGRAY_EMBEDDER_BACKEND": "openai"}, "needs embedder.dimensions"),
+        ({"KGRAY_EMBEDDER_BACKEND": "openai", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "needs embedder.base_url"),
+        ({"KGRAY_EMBEDDER_BACKEND": "minilm", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "gives 384"),
+        ({"KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}, 'is for pipeline.extraction = "separate"'),
+        (
+            {"KGRAY_MODEL_BACKEND": "rules", "KGRAY_PIPELINE_EXTRACTION": "separate"},
+            "is for a language model",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_said_at_once(kgray, serve, env, words):
+    serve(read)
+    kgray.env |= env
+
+    answer = kgray("init", "--data", "d")
+
+    assert answer.code == 2
+    assert words in answer.err
+    assert KEY not in answer.err
+
+
+def test_the_key_and_the_instructions_may_stand_in_files(kgray, serve):
+    server = serve(read)
+    del kgray.env["KGRAY_MODEL_API_KEY"]
+    kgray.write("key", f"{KEY}\n")
+    kgray.write("words.txt", "Leave out small talk.")
+    kgray.write(
+        "kgray.toml",
+        '[model]\napi_key_file = "key"\ninstructions_file = "words.txt"\ninstructions = "Be brief."\n'
+        '[ontology.entities.Ship]\ndescription = "a vessel"\n'
+        '[ontology.relations.BOARDS]\ndescription = "goes on board"\n',
+    )
+
+    kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g")
+
+    asked = server.asked[0]
+    assert asked.key == KEY
+    assert "- Ship: a vessel" in asked.head
+    assert "- BOARDS: goes on board" in asked.head
+    assert asked.head.endswith("Leave out small talk.\n\nBe brief.")
+
+
+def test_vectors_over_http_are_stored_and_searched(kgray, serve):
+    def vector(text: str) -> list[float]:
+        return [float("Acme" in text), float("Oslo" in text), 1.0, *[0.0] * 13]
+
+    def answer(asked: Asked) -> Say:
+        if asked.path.endswith("/embeddings"):
+            rows = [{"index": i, "embedding": vector(t)} for i, t in enumerate(asked.body["input"])]
+            return Say(raw=json.dumps({"data": rows}).encode())
+        return read(asked)
+
+    server = serve(answer)
+    kgray.env |= {
+        "KGRAY_EMBEDDER_BACKEND": "openai",
+        "KGRAY_EMBEDDER_BASE_URL": server.url,
+        "KGRAY_EMBEDDER_NAME": "e",
+        "KGRAY_EMBEDDER_DIMENSIONS": "16",
+    }
+    added = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+    assert added.json["committed"] == 2, added.err
+
+    hits = kgray("search", "Acme", "--group", "g", "--scope", "fact", "--json").json["hits"]
+
+    assert hits[0]["text"] == "Alice WORKS_AT Acme"
+    assert hits[0]["methods"]["cosine"] == 1
+
+
+# ------------------------------------------------------------------------------------------ plan
+
+
+def test_plan_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
+    """The prompts are those that `add` sends: their tokens are counted, those of questions estimated."""
+    server = serve(read)
+    kgray.env["KGRAY_EMBEDDER_BACKEND"] = "hashing"
+    triple = {
+        "kind": "triples",
+        "triples": [{"source": "A", "relation": "KNOWS", "target": "B"}],
+        "at": "2026-01-01",
+    }
+    file = kgray.write("rows.jsonl", *ROWS, triple, {"text": ""})
+
+    answer = kgray("plan", file, "--input-price", "2", "--output-price", "10", "--streams", "2", "--json")
+
+    assert answer.code == 1
+    assert "1 row refused; the first: rows.jsonl:4" in answer.err
+    assert server.asked == server.probes == []
+    found = answer.json
+    assert (found["episodes"], found["triples"], found["refused"]) == (3, 1, 1)
+    assert found["calls"] == 3  # two extractions, and half a call of questions, rounded
+    assert found["cost"] == pytest.approx(
+        (found["prompt_tokens"] * 2 + found["completion_tokens"] * 10) / 1e6
+    )
+    assert found["seconds"] > 0.2
+    kgray("add", file, "--group", "g")
+    sent = sum(-(-len(a.head) // 4) + -(-len(a.data) // 4) for a in server.asked if a.task == "combined")
+    assert sent < found["prompt_tokens"] < sent * 1.4
+    assert found["fixed_tokens"] > 0.6 * found["prompt_tokens"]
+
+
+def test_plan_follows_the_pipeline_settings(kgray, serve):
+    serve(read)
+    file = kgray.write("rows.jsonl", *ROWS * 20)
+    packed = kgray("plan", file, "--json").json
+    kgray.env |= {"KGRAY_PIPELINE_EXTRACTION": "separate", "KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}
+
+    apart = kgray("plan", file, "--json").json
+
+    assert (packed["calls"], apart["calls"]) == (51, 171)
+    assert apart["prompt_tokens"] > packed["prompt_tokens"]
+    shown = kgray("plan", file).out.splitlines()
+    assert [line.split("  ")[0] for line in shown] == [
+        "episodes",
+        "model calls",
+        "prompt tokens",
+        "completion tokens",
+        "time",
+        "cost",
+    ]
+
+
+def test_help_does_not_import_the_library_of_the_models():
+    code = "import sys, kgray.cli, kgray; assert 'openai' not in sys.modules and 'numpy' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,143 @@
+"""Which names are one, which variant an end means, what a changed ontology takes back (R15, R17, R18)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.ontology import shipped
+from tests.graph.engine import GROUP, Engine, reading, triples, works
+
+APART = [
+    ("C", "C++"),
+    ("C", "C#"),
+    ("Grade A+", "Grade A-"),
+    ("Room 1", "Room -1"),
+    ("Notepad", "Notepad++"),
+    ("World War I", "World War II"),
+    ("Phase I", "Phase III"),
+    ("Ann Smith", "Anna Smith"),
+    ("iPhone X Case", "iPhone XR Case"),
+    ("Blood type A", "Blood type AB"),
+    ("AS Monaco", "Monaco"),
+    ("Team AB", "Team AS"),
+    ("Q3 report", "Q4 report"),
+    ("Report 2024", "Report 2025"),
+]
+ONE = [
+    ("Acme", "ACME"),
+    ("Acme Inc.", "Acme"),
+    ("The Acme Anvils", "Acme Anvils"),
+    ("M. Webb", "Marcus Webb"),
+    ("Marcus Webb", "M. Webb"),
+    ("Zo\u00eb Moreau", "Zoe Moreau"),
+    ("Webb, Marcus", "Marcus Webb"),
+]
+
+
+def names_after(engine: Engine, *names: str) -> list[str]:
+    """Return the names shown after episodes that mention each name once."""
+    for number, name in enumerate(names):
+        fact = {"source": name, "target": f"thing {number}x", "relation": "LIKES", "fact": f"{name} likes it"}
+        engine.add(reading(number, [], [fact], client_id=f"n{number}"))
+    return sorted(e.name for e in engine.view().all_entities() if not e.name.startswith("thing"))
+
+
+@pytest.mark.parametrize(("first", "second"), APART + [(b, a) for a, b in APART])
+def test_names_that_differ_in_what_matters_are_never_one_by_themselves(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """R15: different digits, dates, versions, qualifiers; neither in texts nor in triples."""
+    assert names_after(Engine(tmp_path / "text"), first, second) == sorted((first, second))
+    engine = Engine(tmp_path / "triples")
+    engine.add(triples(0, {"source": first, "relation": "KNOWS", "target": second}))
+    assert [f.relation for f in engine.view().all_facts()] == ["KNOWS"]
+
+
+@pytest.mark.parametrize(("first", "second"), ONE)
+def test_names_that_differ_in_writing_alone_are_one(tmp_path: Path, first: str, second: str) -> None:
+    """R14: the second rung of the ladder."""
+    [name] = names_after(Engine(tmp_path), first, second)
+    assert name in {first, second}
+
+
+def said(at: float, text: str, kind: str = "holds") -> Any:
+    """Return an episode about Alice's work at Acme."""
+    fact = {"source": "Alice", "target": "Acme", "relation": "WORKS_AT", "fact": text, "kind": kind}
+    return reading(at, [], [fact], client_id=text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "open_now"),
+    [
+        pytest.param("ended", [], id="ended"),
+        # The variant that is denied was never so, and what it had cut goes on.
+        pytest.param("denied", ["Alice works at Acme"], id="denied"),
+    ],
+)
+def test_an_end_speaks_of_the_variant_that_was_last_said_to_hold(
+    tmp_path: Path, kind: str, open_now: list[str]
+) -> None:
+    """R18: without marks of its own, where no judge says otherwise."""
+    engine = Engine(tmp_path)
+    engine.add(said(0, "Alice works at Acme"), said(10, "Alice works at Acme part-time"))
+    engine.add(said(20, "Alice left Acme", kind))
+    assert [f.text for f in engine.view().all_facts() if f.invalid_at is None] == open_now
+    engine.check()
+
+
+def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: Path) -> None:
+    """R2: `expired_at` is that of the last record needed, kept and derived alike."""
+    one = shipped().extended({"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}})
+    engine = Engine(tmp_path, ontology=one)
+    for at, name in ((0, "x"), (1, "y")):
+        engine.add(triples(at, {"source": "s", "relation": "AA", "target": name}))
+    two = one.extended({"BB": {"cardinality": "single"}})
+    engine = Engine(tmp_path, ontology=two)
+    engine.add(triples(2, {"source": "s", "relation": "BB", "target": "z"}))
+    engine.check()
+
+
+def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> None:
+    """R17: a changed ontology is recorded as rulings at the group's next commit."""
+    tied = {"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}, "CC": {"excludes": ["DD"]}}
+    engine = Engine(tmp_path, ontology=shipped().extended(tied))
+    for relation, target in (("AA", "x"), ("BB", "y"), ("CC", "z"), ("DD", "z")):
+        engine.add(triples(0, {"source": "s", "relation": relation, "target": target}))
+    before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+    engine = Engine(tmp_path)
+    engine.add(triples(1, {"source": "s", "relation": "LIKES", "target": "tea"}))
+    engine.check()
+    rows = [json.loads(line) for line in engine.dump()]
+    relations = {r["name"]: r for r in rows if r["type"] == "relation"}
+    assert {n: (r["same_as"], r["excludes"], r["cardinality"]) for n, r in relations.items() if n != "LIKES"} == {
+        "AA": (None, [], None),
+        "BB": (None, [], None),
+        "CC": (None, [], None),
+        "DD": (None, [], None),
+    }
+    assert engine.dump(before) == dumped
+
+
+def test_a_symmetric_slot_counts_both_ends(tmp_path: Path) -> None:
+    """R17: Alice-Bob then Bob-Carl meet in Bob's slot."""
+    declared = shipped().extended({"PARTNER": {"symmetric": True}})
+    engine = Engine(tmp_path, ontology=declared)
+    for at, (a, b) in enumerate((("Alice", "Bob"), ("Bob", "Carl"))):
+        engine.add(triples(at, {"source": a, "relation": "PARTNER", "target": b}))
+    rulings = [(r.aspect, r.value, r.judge) for r in engine.store.records(GROUP).rulings]
+    assert ("cardinality", "many", "rules-1") in rulings
+    engine.check()
+
+
+def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> None:
+    """R17: MARRIED_TO is symmetric and single-valued, so Bob's second marriage ends Alice's."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, {"source": "Alice", "relation": "MARRIED_TO", "target": "Bob"}))
+    engine.add(triples(10, {"source": "Carl", "relation": "MARRIED_TO", "target": "Bob"}), triples(1, works("Acme")))
+    spans = {f.text: f.invalid_at is None for f in engine.view().all_facts()}
+    assert spans == {"Alice married to Bob": False, "Carl married to Bob": True, "Alice works at Acme": True}
+    engine.check()

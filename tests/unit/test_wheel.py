@@ -1,0 +1,48 @@
+"""What is installed: the prompts come with the package, from a wheel as from a checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kgray.prompting import TASKS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed: `make test`"
+)
+def test_a_wheel_holds_the_prompts_and_reads_them(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for name in ("kgray", "prompts"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = "from setuptools import build_meta as b; print(b.build_wheel('.'))"
+
+    built = subprocess.run(
+        [sys.executable, "-c", build], cwd=tree, capture_output=True, text=True, check=False
+    )
+
+    assert built.returncode == 0, built.stderr[-2000:]
+    (wheel,) = tree.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
+    assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
+    assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
+    assert not [name for name in names if name.startswith(("prompts/", "tests/"))]
+    ask = "import kgray.prompting as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
+    found = subprocess.run(
+        [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    assert found[0] == str(tmp_path / "installed" / "kgray" / "prompts")
+    assert int(found[1]) > 1000

@@ -1,0 +1,203 @@
+"""The measures themselves, on graphs small enough to count by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kgray import times
+from kgray.bench import scoring
+from kgray.bench.scoring import Matched, Scores
+from kgray.bench.world import Said, TrueFact, Truth, WorldEpisode
+from kgray.bench.world.questions import Asked, true_answers
+from kgray.derivation.view import View
+from kgray.graph import Fact
+from kgray.records import Draft, EpisodeHead, Evidence, GroupRecords, Mention, Value
+
+ZERO = times.parse("2026-01-01")[0]
+
+
+def day(number: float) -> int:
+    return ZERO + round(number * times.DAY)
+
+
+def fact(target: str, start: float | None, end: float | None = None, statement: str = "") -> Fact:
+    name = f"{target}{start}"
+    return Fact(
+        id=name,
+        statement=statement or target,
+        source="E1",
+        relation="WORKS_AT",
+        text=name,
+        created_at=0,
+        target=target,
+        valid_at=None if start is None else day(start),
+        invalid_at=None if end is None else day(end),
+    )
+
+
+def true(target: str, start: float | None, end: float | None = None) -> TrueFact:
+    return TrueFact(
+        key=("alice", "WORKS_AT", target),
+        valid_at=None if start is None else day(start),
+        invalid_at=None if end is None else day(end),
+        episodes=(),
+    )
+
+
+@dataclass
+class Known:
+    """The facts of a truth, given as they are."""
+
+    given: list[TrueFact] = field(default_factory=list)
+
+    def facts(self) -> list[TrueFact]:
+        return self.given
+
+
+@dataclass
+class Shown:
+    """The facts of a graph, given as they are."""
+
+    given: list[Fact] = field(default_factory=list)
+
+    def all_facts(self) -> list[Fact]:
+        return self.given
+
+
+SAME = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
+
+
+def scored(shown: list[Fact], told: list[TrueFact]) -> Scores:
+    scores = Scores()
+    graph: Any = Shown(shown)
+    truth: Any = Known(told)
+    scoring.score_facts(graph, SAME, truth, scores)
+    return scores
+
+
+def test_a_graph_that_is_the_truth_has_every_mark():
+    scores = scored([fact("A", 0, 60), fact("B", 60)], [true("acme", 0, 60), true("beta", 60)])
+
+    assert (scores.fact_recall, scores.fact_precision, scores.duplicate_rate) == (1, 1, 0)
+    assert (scores.ended, scores.inv_recall, scores.inv_precision, scores.boundary_error_days) == (1, 1, 1, 0)
+    assert scores.faults == []
+
+
+def test_an_end_that_was_missed_costs_recall_and_one_too_many_costs_precision():
+    missed = scored([fact("A", 0), fact("B", 60)], [true("acme", 0, 60), true("beta", 60)])
+    added = scored([fact("A", 0, 60), fact("B", 60, 90)], [true("acme", 0, 60), true("beta", 60)])
+
+    assert (missed.inv_recall, missed.inv_precision) == (0, 1)
+    assert (added.inv_recall, added.inv_precision) == (1, 0.5)
+    assert len(missed.faults) == len(added.faults) == 1
+
+
+def test_an_end_at_another_day_is_no_right_end_and_tells_how_far_it_is():
+    scores = scored([fact("A", 0, 50)], [true("acme", 0, 60)])
+
+    assert (scores.inv_recall, scores.inv_precision, scores.boundary_error_days) == (0, 0, 10)
+
+
+def test_the_spans_of_one_statement_are_paired_by_their_starts():
+    told = [true("acme", 0, 60), true("acme", 120)]
+
+    assert scored([fact("A", 120), fact("A", 0, 60)], told).fact_recall == 1
+    late = scored([fact("A", 120), fact("A", 10, 60)], told)
+    assert (late.fact_recall, late.facts) == (0.5, 2)
+
+
+def test_a_statement_that_stands_twice_is_a_duplicate():
+    scores = scored([fact("A", 0, statement="s1"), fact("A", 5, statement="s2")], [true("acme", 0)])
+
+    assert (scores.duplicate_rate, scores.fact_precision) == (0.5, 0.5)
+
+
+def test_a_fact_about_a_stranger_is_no_hit():
+    scores = scored([fact("X", 0)], [true("acme", 0)])
+
+    assert (scores.fact_recall, scores.fact_precision) == (0, 0)
+
+
+def test_an_answer_counts_as_a_whole():
+    asked = [Asked(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
+    facts = [true("acme", 0, 60), true("beta", 60)]
+    graph: Any = Shown([fact("A", 0), fact("B", 60)])
+
+    right, given = true_answers(facts, asked), scoring.graph_answers(graph, SAME, asked)
+
+    assert right == [{"acme"}, {"beta"}, {"beta"}]
+    assert given == [{"acme"}, {"acme", "beta"}, {"acme", "beta"}]
+    assert scoring.accuracy(right, given) == pytest.approx(1 / 3)
+    assert scoring.stale(facts, asked, given) == pytest.approx(2 / 3)
+
+
+def test_mentions_are_counted_in_pairs_and_by_mention():
+    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 of them found."""
+    surfaces = [
+        ("Alice", "E1", "alice"),
+        ("A.", "E1", "alice"),
+        ("Ally", "E2", "alice"),
+        ("Bob", "E3", "bob"),
+        ("B.", "E3", "bob"),
+    ]
+    view = View(_records(surfaces), lambda _: [])
+    scores = Scores()
+
+    matched = scoring.match_entities(view, {n: f"e{n}" for n in range(1, 6)}, _told(surfaces), scores)
+
+    assert (scores.mentions, scores.mention_recall) == (5, 1)
+    assert (scores.er_precision, scores.er_recall) == (1, 0.5)
+    assert scores.er_f1 == pytest.approx(2 / 3)
+    complete = (2 * 2 / 3 + 1 / 3 + 2) / 5
+    assert scores.er_bcubed_f1 == pytest.approx(2 * complete / (1 + complete))
+    assert (matched.true_of, matched.best) == (
+        {"E1": "alice", "E2": "alice", "E3": "bob"},
+        {"alice": "E1", "bob": "E3"},
+    )
+    assert len(scores.faults) == 1
+
+
+def _records(surfaces: list[tuple[str, str, str]]) -> GroupRecords:
+    return GroupRecords(
+        group="g",
+        heads=[
+            EpisodeHead(sequence=n, id=f"i{n}", reference_time=n, recorded_at=n)
+            for n, _ in enumerate(surfaces, start=1)
+        ],
+        mentions=[
+            Mention(sequence=n, ordinal=0, surface=surface, entity=entity)
+            for n, (surface, entity, _) in enumerate(surfaces, start=1)
+        ],
+        evidence=[
+            Evidence(
+                sequence=n,
+                ordinal=0,
+                statement=f"s{n}",
+                variant=0,
+                kind="holds",
+                relation="COSTS",
+                text="x",
+                subject=0,
+                value=Value("number", str(n)),
+                valid_from=n,
+            )
+            for n, _ in enumerate(surfaces, start=1)
+        ],
+        recorded={n: n for n, _ in enumerate(surfaces, start=1)},
+        births={
+            **{entity: (n, 0) for n, (_, entity, _) in reversed(list(enumerate(surfaces, start=1)))},
+            **{f"s{n}": (n, 0) for n, _ in enumerate(surfaces, start=1)},
+        },
+        last_recorded=len(surfaces),
+    )
+
+
+def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
+    readings: list[tuple[WorldEpisode, tuple[Said, ...]]] = []
+    for n, (surface, _, entity) in enumerate(surfaces, start=1):
+        draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
+        readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))
+    return Truth.of([], readings)
