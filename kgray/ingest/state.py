@@ -101,12 +101,16 @@ class GroupState:
                 rows.clear()
         if rows:
             self.nearest.extend(np.stack(rows))
+        self._owned = set(self._owners)
 
     def _take_vectors(self, vectors: Sequence[NamedVector]) -> None:
         for named in vectors:
             if named.kind == "name":
-                self._owners.append((named.owner, named.text))
-                self.nearest.add(named.vector)
+                # A surface that only retracted mentions bore has its row still, here as in the store.
+                if (named.owner, named.text) not in self._owned:
+                    self._owners.append((named.owner, named.text))
+                    self._owned.add((named.owner, named.text))
+                    self.nearest.add(named.vector)
             elif named.kind == "statement" and self._compares(self.graph.statements.get(named.owner)):
                 self.statement_vectors[named.owner] = named.vector
 

@@ -36,6 +36,13 @@ _OPEN_TO_CLOSE = {'"': '"', "“": "”", "«": "»"}
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
 _NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 _LOWER_ENDS = ("ing", "ed", "ly")
+_LEGAL_FORMS = frozenset({"inc", "incorporated", "corp", "corporation", "ltd", "limited", "llc", "llp", "plc", "gmbh"})
+# What is counted in Roman numbers: "World War I" is no speaker.
+_NUMBERED = frozenset(
+    {"war", "part", "phase", "type", "chapter", "volume", "act", "section", "article", "level", "tier", "class"}
+    | {"stage", "book", "title", "division", "appendix"}
+)
+_ENDS = frozenset(".,;:!?)\"”»")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,8 @@ class _Finder:
             token = self.tokens[end]
             if self._continues(index, end):
                 end += 1
+            elif legal := self._legal_form(end):
+                return legal
             elif token.low in _CONNECTORS and self._linkable(index, token) and (step := self._connected(end)):
                 end = step
             else:
@@ -195,6 +204,8 @@ class _Finder:
 
     def _continues(self, index: int, at: int) -> bool:
         token = self.tokens[at]
+        if token.text == "I" and self._first_of_its_kind(at):
+            return True
         if token.low in lex.NOT_NAMES or token.low in lex.ROLE_HEADS:
             return False
         if token.text[0].isupper() and not (self.shouting and token.text.isupper()):
@@ -215,6 +226,21 @@ class _Finder:
                 and token.text[-1] != "%"
             )
         return False
+
+    def _first_of_its_kind(self, at: int) -> bool:
+        """Whether the "I" at a token is a number: after what is counted so, or where no verb can follow."""
+        ends = at + 1 >= len(self.tokens) or self.tokens[at + 1].text in _ENDS
+        return self.tokens[at - 1].low in _NUMBERED or ends
+
+    def _legal_form(self, at: int) -> int:
+        """Return past ", Inc." that goes on with a name; 0 where none stands there."""
+        if at + 1 >= len(self.tokens) or self.tokens[at].text != ",":
+            return 0
+        form = self.tokens[at + 1]
+        if form.low not in _LEGAL_FORMS or not form.text[0].isupper():
+            return 0
+        dot = at + 2 < len(self.tokens) and self.tokens[at + 2].text == "."
+        return at + 2 + (dot and self.tokens[at + 2].start == form.end)
 
     def _linkable(self, index: int, connector: Token) -> bool:
         """Whether a connector may stand inside the name: "Bob & Carol" and "Bob of Acme" are two."""

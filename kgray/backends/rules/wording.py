@@ -66,6 +66,8 @@ def _word(
         return named[index]
     if low in {"my", "our", "his", "her", "its"} and index in named:
         return f"{named[index]}'s"
+    if scope.chunk_at[index]:
+        return token.text  # "World War I", "the US": no word of the speaker's
     if scope.speaker and low in {"my", "our"}:
         return "their" if own else f"{scope.speaker}'s"
     if scope.speaker and low in {"i", "we", "me", "us"}:
