@@ -259,6 +259,48 @@ def quality(
     return 0
 
 
+@bench.command(short_help="How full the runner keeps a model server.")
+@click.option(
+    "--seed", "seeds", type=int, multiple=True, default=(1,), metavar="N", help="Several: one row each."
+)
+@world_options
+@click.option("--window", type=click.IntRange(1), default=128, show_default=True, help="Episodes in flight.")
+@click.option("--streams", type=click.IntRange(1), default=32, show_default=True, help="Of the server.")
+@click.option("--first-token-s", type=click.FloatRange(0), default=0.15, show_default=True)
+@click.option("--tokens-per-s", type=click.FloatRange(0), default=100.0, show_default=True, help="0: at once.")
+@click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
+@common
+def ingest(
+    call: Call,
+    seeds: tuple[int, ...],
+    window: int,
+    streams: int,
+    first_token_s: float,
+    tokens_per_s: float,
+    out: Path | None,
+    **parameters: Any,  # noqa: ANN401
+) -> int:
+    r"""Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
+
+    \b
+    Example:
+      kgray bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
+    """
+    from kgray.bench import ingest as bench_ingest
+    from kgray.bench.world.latency import Latency
+
+    latency = Latency(streams=streams, first_token_s=first_token_s, tokens_per_s=tokens_per_s)
+    results = [bench_ingest.run(_plan(seed, parameters), window=window, latency=latency) for seed in seeds]
+    document = {"results": [result.as_dict() for result in results]}
+    if out is not None:
+        _write_json(out, document)
+    if call.as_json:
+        printing.emit_json(document)
+    else:
+        click.echo(bench_ingest.table(results))
+    return 0
+
+
 @bench.command(short_help="What a group costs as it grows.")
 @click.option("--sizes", default="1000,10000", show_default=True, metavar="N,...", help="Numbers of facts.")
 @click.option("--slots", default="10,1000", show_default=True, metavar="N,...", help="Values in one slot.")

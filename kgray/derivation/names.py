@@ -58,10 +58,11 @@ def strictly_expands(new: str, old: str) -> bool:
     return all(any(candidate.startswith(token) for candidate in later) for token in _pieces(old))
 
 
-def initials(surface: str) -> str:
-    """Return the first letters of a name of several tokens, else ""."""
-    parts = tokens(surface)
-    return "".join(p[0] for p in parts) if len(parts) > 1 else ""
+def initials(surface: str) -> tuple[str, ...]:
+    """Return the first letters of a name of several tokens, with its legal form and without; () for one token."""
+    pieces = [p for p in _pieces(surface) if p not in _STOP_WORDS]
+    spelled = {"".join(p[0] for p in parts) for parts in (tokens(surface), pieces) if len(parts) > 1}
+    return tuple(sorted(spelled))
 
 
 def is_acronym(surface: str) -> bool:
@@ -71,7 +72,10 @@ def is_acronym(surface: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _pieces(surface: str) -> tuple[str, ...]:
-    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(_folded(surface)))
+    before, comma, after = _folded(surface).partition(",")
+    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
+        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
+    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
 
 
 def _folded(surface: str) -> str:

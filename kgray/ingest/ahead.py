@@ -106,6 +106,8 @@ def _put_entities(attempt: Attempt, put: _Put) -> None:
     borne: list[tuple[str, str]] = []
     for note in attempt.entities:
         put("entity", note.id, note)
+        if note.id in attempt.guessed:
+            put("guess", note.id, True)
         borne += [(note.id, surface) for surface in note.surfaces]
     for entity, surface in (*borne, *attempt.aliases):
         put("name", names.key(surface), entity)
@@ -300,6 +302,10 @@ class AheadState(GroupState):
     def read_keys(self) -> set[Key]:
         """The keys that were looked up among uncommitted rows."""
         return self._reads.keys
+
+    def is_guess(self, entity: str) -> bool:
+        """Whether an uncommitted episode made the entity for want of an answer."""
+        return bool(self._reads.below("guess", entity))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return the near names, those of uncommitted episodes among them."""

@@ -83,11 +83,17 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
     note = graph.entities[entity]
     keys = {names.key(s) for s in note.surfaces}
     asked = {names.key(s) for s in operation.surfaces}
-    if unknown := [s for s in operation.surfaces if names.key(s) not in keys]:
-        known = ", ".join(repr(s) for s in note.surfaces)
-        raise InputError(f"{note.name!r} has no surface {unknown[0]!r}: its surfaces are {known}.")
+    # What is refused is kept: it names the entity by its id, and quotes no surface (R25).
+    for number, surface in enumerate(operation.surfaces, 1):
+        if names.key(surface) not in keys:
+            raise InputError(
+                f"entity {entity} has no such surface (number {number} of those asked): "
+                f"`kgray history {entity} --group {operation.group}` shows its names."
+            )
     if not asked or asked == keys:
-        raise InputError(f"a split needs some, not all, of the surfaces of {note.name!r}.")
+        raise InputError(f"a split needs some, not all, of the surfaces of entity {entity}.")
+    # Recorded as they are stored: a removal then finds each of them among the stored mentions.
+    surfaces = tuple(dict.fromkeys(_borne(s, list(note.surfaces)) or s for s in operation.surfaces))
     founding = names.key(next(iter(note.surfaces)))
     moved = keys - asked if founding in asked else asked
     first = next(
@@ -98,8 +104,22 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
     place = (first.sequence, first.ordinal)
     made = entity_id(operation.group, place)
     minted = first.entity != made
-    operation = replace(operation, entities=(entity,), moved=tuple(sorted(moved)), made=made, minted=minted)
+    operation = replace(
+        operation,
+        entities=(entity,),
+        surfaces=surfaces,
+        moved=tuple(sorted(moved)),
+        made=made,
+        minted=minted,
+    )
     return operation, place
+
+
+def _borne(surface: str, stored: Sequence[str]) -> str | None:
+    """Return the surface if it is stored, else the first that is the same name, else None."""
+    if surface in stored:
+        return surface
+    return next((s for s in stored if names.key(s) == names.key(surface)), None)
 
 
 # ------------------------------------------------------------------ retract and remove
@@ -135,9 +155,11 @@ async def _withdraw(
     gone = set(rows)
     judged = _raised_by(gone, records)
     after = _without(records, gone, judged)
+    forgotten = hard and operation.everything
+    rewritten = _rewritten(store, records, rows) if hard and not forgotten else {}
+    after.operations = [rewritten.get(o.sequence, o) for o in records.operations]
     new = GroupGraph.build(after)
     derived = compare(old, new)
-    forgotten = hard and operation.everything
     commit = Commit(
         group=operation.group,
         sequence=operation.sequence,
@@ -159,6 +181,7 @@ async def _withdraw(
         erased_rulings=rulings,
         erased_verdicts=verdicts,
         gone_births=_unmentioned(records, after, gone),
+        rewritten=tuple(rewritten.values()),
         vectors=() if forgotten else await _first_wordings(embedder, records, after),
     )
 
@@ -188,6 +211,11 @@ def _raised_by(gone: set[int], records: GroupRecords) -> _Judged:
     return judged
 
 
+def retracted(records: GroupRecords, gone: set[int]) -> GroupRecords:
+    """Return the records as they would stand without these sequences."""
+    return _without(records, gone, _raised_by(gone, records))
+
+
 def _without(records: GroupRecords, gone: set[int], judged: _Judged) -> GroupRecords:
     dropped_rulings, dropped_verdicts = set(judged.rulings), set(judged.verdicts)
     return GroupRecords(
@@ -202,6 +230,25 @@ def _without(records: GroupRecords, gone: set[int], judged: _Judged) -> GroupRec
         births=records.births,
         last_recorded=records.last_recorded,
     )
+
+
+def _rewritten(store: Store, records: GroupRecords, erased: Sequence[int]) -> dict[int, Operation]:
+    """Return the splits, undone ones too, that name what no stored mention bears once these are erased (R25).
+
+    Nothing that shows changes: what is dropped moves no mention that remains.
+    """
+    splits = [o for o in records.operations if o.surfaces or o.moved]
+    if not splits:
+        return {}
+    stored = store.surfaces(records.group, erased)
+    keys = {names.key(s) for s in stored}
+    found = {}
+    for split in splits:
+        surfaces = tuple(dict.fromkeys(s for name in split.surfaces if (s := _borne(name, stored))))
+        kept = replace(split, surfaces=surfaces, moved=tuple(k for k in split.moved if k in keys))
+        if kept != split:
+            found[split.sequence] = kept
+    return found
 
 
 def _unmentioned(before: GroupRecords, after: GroupRecords, gone: set[int]) -> tuple[str, ...]:

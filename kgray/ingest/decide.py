@@ -27,6 +27,7 @@ class Attempt:
     asked: Questions
     change: Change | None = None
     entities: tuple[EntityNote, ...] = ()  # made by this episode
+    guessed: frozenset[str] = frozenset()  # those of them that stand for an open question
     statements: tuple[Statement, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()  # (shown entity, surface) that a stored entity did not bear
 
@@ -79,6 +80,7 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
         asked=asked,
         change=change,
         entities=tuple(resolved.made.values()),
+        guessed=frozenset(resolved.guessed),
         statements=tuple(connected.made.values()),
         aliases=_aliases(resolved, state),
     )

@@ -11,7 +11,7 @@ from typing import Literal
 
 from kgray.derivation import names
 
-Likeness = Literal["equal", "initials", "subset", "acronym"]
+Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
 Postings = dict[str, list[str]]  # blocking key -> the entities that bear it, oldest first
 
 # Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
@@ -47,8 +47,9 @@ class NameIndex:
         _note(self._by_key, names.key(surface), entity)
         for token in names.tokens(surface):
             _note(self._by_token, token, entity)
-        if letters := names.initials(surface):
+        for letters in names.initials(surface):
             _note(self._by_initials, letters, entity)
+        if len(names.tokens(surface)) > 1:
             _note(self._by_short, _short(surface), entity)
 
     def bearers(self, surface: str) -> list[str]:
@@ -63,8 +64,9 @@ class NameIndex:
         """Return the entities that share a blocking key with the surface, each once."""
         tokens = names.tokens(surface)
         postings = sorted((p for t in tokens if (p := self._by_token.get(t))), key=len)[:_RAREST]
-        if letters := names.initials(surface):
-            postings += [self._by_key.get(letters, []), self._by_short.get(_short(surface), [])]
+        postings += [self._by_key.get(letters, []) for letters in names.initials(surface)]
+        if len(tokens) > 1:
+            postings.append(self._by_short.get(_short(surface), []))
             postings += [self._by_key.get(token, []) for token in tokens]
         if names.is_acronym(surface):
             postings.append(self._by_initials.get(surface.casefold(), []))
@@ -79,9 +81,9 @@ def likeness(surface: str, shown: str) -> Likeness | None:
     a, b = names.tokens(surface), names.tokens(shown)
     if a == b or sorted(a) == sorted(b):
         return "equal"
-    if names.is_acronym(surface) and names.initials(shown) == surface.casefold():
+    if names.is_acronym(surface) and surface.casefold() in names.initials(shown):
         return "acronym"
-    if names.is_acronym(shown) and names.initials(surface) == shown.casefold():
+    if names.is_acronym(shown) and shown.casefold() in names.initials(surface):
         return "acronym"
     few, many = (a, b) if len(a) <= len(b) else (b, a)
     left = list(many)
@@ -94,8 +96,15 @@ def likeness(surface: str, shown: str) -> Likeness | None:
                 left.remove(other)
                 break
         else:
-            return None
+            return "surname" if _one_surname(a, b) else None
     return "subset" if left else "initials"
+
+
+def _one_surname(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether two names of two words share the last: "Vicky Kelstaholm", "Victoria Kelstaholm"."""
+    if len(a) != 2 or len(b) != 2 or a[1] != b[1]:
+        return False
+    return min(len(a[0]), len(b[0])) > 1 and not any(c.isdigit() for c in "".join(a + b))
 
 
 def _pairs(a: str, b: str) -> bool:

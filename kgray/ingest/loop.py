@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kgray.errors import ContentError
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
@@ -24,17 +26,27 @@ class Loop:
         self._parts = parts
         self.committer = Committer(parts)
 
-    async def run(self, *, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None) -> Totals:
+    async def run(
+        self,
+        *,
+        groups: Collection[str] | None = None,
+        stop: Stop = lambda: False,
+        on_step: OnStep = lambda *_: None,
+    ) -> Totals:
         """Carry out everything pending until nothing is, or `stop()` is true; inside `store.writing()`.
 
+        groups: of these alone, so that an outage that another group meets does not end the run.
         Raises Unavailable where a model stays out of reach beyond its patience; what was accepted is
         safe, and the next run goes on (R24).
         """
         totals = Totals()
         self.committer.forget_stale()
-        while not stop() and (groups := self._parts.store.pending_groups()):
-            for group in groups:
-                while not stop() and (entries := self._parts.store.pending(group, _CLAIM)):
+        store = self._parts.store
+        while not stop() and (
+            waiting := [g for g in store.pending_groups() if groups is None or g in groups]
+        ):
+            for group in waiting:
+                while not stop() and (entries := store.pending(group, _CLAIM)):
                     for entry in entries:
                         if stop():
                             return totals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from kgray import times
 from kgray.derivation import dump
@@ -10,36 +10,112 @@ from kgray.derivation.absorb import compare
 from kgray.derivation.view import View
 from kgray.graph import Derived
 from kgray.ingest.committer import Committer
+from kgray.ingest.correct import retracted
 from kgray.ingest.extract import read_episode
 from kgray.ingest.loop import settle
 from kgray.ingest.parts import Parts
-from kgray.ingest.state import with_change
+from kgray.ingest.state import GroupState, with_change
 from kgray.ingest.values import Change, Read
-from kgray.records import Draft, Episode, GroupRecords
+from kgray.ports import conflict
+from kgray.records import Draft, Episode
 from kgray.times import Instant
 
 
-async def preview(parts: Parts, committer: Committer, drafts: Iterable[Draft]) -> AsyncIterator[dump.Row]:
-    """Yield what each draft would change in the store as it is, as dump rows with "op"; accepts nothing.
+class Preview:
+    """What drafts would change in the store as it is, draft by draft; nothing is accepted.
 
-    Each draft is decided against the graph as stored, not against the drafts before it. One that is
-    accepted already changes nothing. Raises ContentError for a text that the model refuses.
+    Each is decided against the graph as stored, not against the drafts before it; its sequence is the
+    one that it would be given.
     """
-    store, now = parts.store, times.now()
-    committer.forget_stale()
-    views: dict[str, View] = {}
-    for draft in drafts:
-        if any(kind == "episode" for kind, _ in store.find(draft.group, draft.id)):
-            continue
-        view = views.get(draft.group)
-        if view is None:
-            view = views[draft.group] = View(store.records(draft.group), lambda _: [])
-        episode = prospective(view.records, draft, now)
-        extraction = await read_episode(store, parts.extractor, episode, parts.pipeline.previous_episodes)
+
+    def __init__(self, parts: Parts, committer: Committer, *, replace: bool = False) -> None:
+        """`replace`: a taken id with other content is retracted and accepted anew."""
+        self._parts, self._committer, self._replace = parts, committer, replace
+        self._now = times.now()
+        self._views: dict[str, View] = {}
+        self._next: dict[str, int] = {}
+        self._seen: dict[str, str] = {}  # id -> content hash, of the drafts before
+        committer.forget_stale()
+
+    def conflict(self, draft: Draft) -> str | None:
+        """Return why accepting would refuse the draft; None where it would not."""
+        held = self._held(draft)
+        taken = held is not None and held != draft.content_sha256 and not self._replace
+        return conflict(draft, held) if taken and held is not None else None
+
+    async def rows(self, draft: Draft) -> list[dump.Row]:
+        """Return what the draft would change, as dump rows with "op"; of one accepted already nothing.
+
+        Raises ContentError for a text that the model refuses.
+        """
+        group, store = draft.group, self._parts.store
+        if self._held(draft) == draft.content_sha256:
+            return []
+        self._seen[draft.id] = draft.content_sha256
+        replaced = [int(found) for kind, found in store.find(group, draft.id) if kind == "episode"]
+        next_sequence = self._next.setdefault(group, store.next_sequence(group)) + len(replaced)
+        self._next[group] = next_sequence + 1
+        episode = prospective(draft, next_sequence, self._now)
+        extraction = await read_episode(
+            store, self._parts.extractor, episode, self._parts.pipeline.previous_episodes
+        )
         read = Read(episode=episode, extraction=extraction)
-        change = await settle(parts, read, committer.state(draft.group), keep=False)
-        for row in changes(view, change, committer.record_time(draft.group)):
-            yield row
+        recorded_at = self._committer.record_time(group)
+        if replaced:
+            return await self._replacing(read, set(replaced), recorded_at)
+        view = self._view(group)
+        change = await settle(self._parts, read, self._committer.state(group), keep=False)
+        return list(changes(view, change, recorded_at))
+
+    def _held(self, draft: Draft) -> str | None:
+        standing = self._parts.store.standing(draft.group, [draft.id])
+        return self._seen.get(draft.id) or standing.get(draft.id)
+
+    def _view(self, group: str) -> View:
+        if group not in self._views:
+            self._views[group] = View(self._parts.store.records(group), lambda _: [])
+        return self._views[group]
+
+    async def _replacing(self, read: Read, replaced: set[int], recorded_at: Instant) -> list[dump.Row]:
+        """Return the difference that the retraction of the old row and the new one make together."""
+        parts, group = self._parts, read.episode.group
+        before = self._view(group)
+        left = retracted(before.records, replaced)
+        state = GroupState(left, parts.store.name_vectors(group), parts.embedder.dimensions)
+        state.fetch_vectors(parts.store, parts.pipeline.judging)
+        change = await settle(parts, read, state, keep=False)
+        after = View(with_change(left, change, recorded_at), lambda _: [])
+        episodes = list(parts.store.episode_rows(group))
+        kept = [episode for episode in episodes if episode.sequence not in replaced]
+        return list(difference(dump.rows(before, episodes), dump.rows(after, [*kept, read.episode])))
+
+
+# What makes a row of the dump the same row after a change.
+_IDENTITY = {
+    "episode": ("id", "sequence"),
+    "mention": ("episode", "ordinal"),
+    "evidence": ("episode", "ordinal"),
+    "relation": ("name",),
+    "verdict": ("a", "b"),
+    "merge": ("sequence",),
+}
+
+
+def difference(before: Iterable[dump.Row], after: Iterable[dump.Row]) -> Iterator[dump.Row]:
+    """Yield the rows that go, come or change between two dumps, with "op"."""
+    was, now = ({_identity(row): row for row in rows} for rows in (before, after))
+    for key, row in was.items():
+        if key not in now:
+            yield {**row, "op": "remove"}
+    for key, row in now.items():
+        if key not in was:
+            yield {**row, "op": "add"}
+        elif row != was[key]:
+            yield {**row, "op": "change"}
+
+
+def _identity(row: dump.Row) -> tuple[object, ...]:
+    return (row["type"], *(row[name] for name in _IDENTITY.get(row["type"], ("id",))))
 
 
 def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.Row]:
@@ -86,12 +162,11 @@ def _fact_rows(before: View, derived: Derived) -> Iterator[dump.Row]:
         yield {**dump.fact_row(fact), "op": "remove"}
 
 
-def prospective(records: GroupRecords, draft: Draft, now: Instant) -> Episode:
-    """Return the episode that a draft would be if nothing else were accepted before it."""
-    last = max((head.sequence for head in records.heads), default=0)
+def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:
+    """Return the episode that a draft would be at a sequence."""
     return Episode(
         group=draft.group,
-        sequence=max(last, max(records.recorded, default=0)) + 1,
+        sequence=sequence,
         id=draft.id,
         source=draft.source,
         kind=draft.kind,

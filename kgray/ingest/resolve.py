@@ -33,6 +33,7 @@ class Resolved:
     shown: list[str] = field(default_factory=list)  # by ordinal: the entity as it shows
     births: dict[str, Place] = field(default_factory=dict)
     made: dict[str, EntityNote] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)  # of those made, for want of an answer
 
 
 def resolve_entities(
@@ -42,8 +43,8 @@ def resolve_entities(
     resolved = Resolved()
     for ordinal, entity in enumerate(entities):
         sentence = sentence_of(read.episode.text, entity.span)
-        note = _entity_for(read, entity, sentence, state, resolved, answers, asked)
         place = (read.episode.sequence, ordinal)
+        note = _entity_for(read, place, entity, sentence, state, resolved, answers, asked)
         if note is None:
             made = entity_id(read.episode.group, place)
             note = EntityNote(made, place)
@@ -72,6 +73,7 @@ def resolve_entities(
 
 def _entity_for(
     read: Read,
+    place: Place,
     entity: ExtractedEntity,
     sentence: str,
     state: GroupState,
@@ -113,6 +115,9 @@ def _entity_for(
     answer = answers.said.get(question)
     if answer is None:
         asked.ask(question)
+        # On a view a candidate may be a guess of its own: it goes when an earlier question is answered.
+        asked.early = asked.early or any(state.is_guess(n.id) for n in chosen)
+        resolved.guessed.add(entity_id(read.episode.group, place))
         return None
     index = answer["duplicate_of"]
     return None if index is None else chosen[index]
@@ -126,6 +131,9 @@ def _alike(
     found = []
     for note in notes:
         how = likeness(entity.name, note.name)
+        # Members of one family are not one; but a person may go by two first names, so the model is asked.
+        if how == "surname" and "Person" not in (entity.type, *note.labels):
+            continue
         if how is not None:
             found.append((note, how))
     return found
@@ -182,7 +190,7 @@ def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, re
 
 def _notes(state: GroupState, resolved: Resolved, ids: list[str]) -> list[EntityNote]:
     known = state.graph.entities
-    return [known[i] for i in ids if i in known and i not in resolved.made]
+    return [known[i] for i in dict.fromkeys(ids) if i in known and i not in resolved.made]
 
 
 def _bears(note: EntityNote, surface: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kgray.errors import Unavailable
@@ -29,13 +29,20 @@ class Runner:
         self._parts = parts
         self.committer = Committer(parts)
 
-    async def run(self, *, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None) -> Totals:
+    async def run(
+        self,
+        *,
+        groups: Collection[str] | None = None,
+        stop: Stop = lambda: False,
+        on_step: OnStep = lambda *_: None,
+    ) -> Totals:
         """Carry out everything pending until nothing is, or `stop()` is true; inside `store.writing()`.
 
+        groups: of these alone, so that an outage that another group meets does not end the run.
         Raises as the plain loop does; what was accepted is safe, and the next run goes on (R24).
         """
         self.committer.forget_stale()
-        flight = _Flight(self._parts, self.committer, stop, on_step)
+        flight = _Flight(self._parts, self.committer, groups, stop, on_step)
         try:
             return await flight.fly()
         except Unavailable:
@@ -49,8 +56,15 @@ class Runner:
 class _Flight:
     """One run: its lanes, its tasks, its totals."""
 
-    def __init__(self, parts: Parts, committer: Committer, stop: Stop, on_step: OnStep) -> None:
-        self._parts, self._committer = parts, committer
+    def __init__(
+        self,
+        parts: Parts,
+        committer: Committer,
+        groups: Collection[str] | None,
+        stop: Stop,
+        on_step: OnStep,
+    ) -> None:
+        self._parts, self._committer, self._groups = parts, committer, groups
         self._stop, self._on_step = stop, on_step
         self._gate = Gate(parts.streams)
         self.totals = Totals()
@@ -90,7 +104,7 @@ class _Flight:
         if room < max(1, self._parts.window // 8) and any(lane.tickets for lane in self._lanes.values()):
             return
         store = self._parts.store
-        groups = store.pending_groups()
+        groups = [g for g in store.pending_groups() if self._groups is None or g in self._groups]
         by_length = store.pending_count() <= 2 * self._parts.streams
         for turn, group in enumerate(groups):
             if room <= 0:

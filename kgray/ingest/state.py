@@ -56,6 +56,10 @@ class GroupState:
         """Return about how many bytes the state takes."""
         return len(self.graph.statements) * BYTES_A_STATEMENT + len(self._owners) * BYTES_A_NAME
 
+    def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
+        """Whether an entity stands for a question that is still open: never, on the true state."""
+        return False
+
     def near_names(self, vector: Vector, floor: float, limit: int) -> list[str]:
         """Return the shown entities one of whose names is near, nearest first, each once."""
         return list(dict.fromkeys(entity for _, entity in self.near_scored(vector, floor, limit)))

@@ -31,6 +31,7 @@ class Questions:
 
     texts: list[str] = field(default_factory=list)
     open: list[Question] = field(default_factory=list)
+    early: bool = False  # on a view: the questions hang on a guess, and will change with its answer
 
     def ask(self, question: Question) -> None:
         """Add a question once."""
