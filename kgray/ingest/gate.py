@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 
-# Smaller goes first: place in the line of its group; 0 = resolution, 1 = extraction; minus the length.
+# Smaller goes first: when its episode was taken; 0 = resolution, 1 = extraction; minus the length.
 Urgency = tuple[int, int, int]
 
 

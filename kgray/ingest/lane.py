@@ -39,6 +39,7 @@ class Ticket:
     """One entry in flight."""
 
     entry: Episode | Operation
+    number: int
     extracted: asyncio.Future[Extraction] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -81,14 +82,17 @@ class Lane:
         """Whether a correction waits: what stands after it is read once it is carried out (R22, R25)."""
         return bool(self.tickets) and isinstance(self.tickets[-1].entry, Operation)
 
-    def take(self, entry: Episode | Operation, *, by_length: bool) -> None:
-        """Take an entry into the window; by_length: the end of a backlog is extracted longest text first."""
-        ticket = Ticket(entry)
-        place = len(self.tickets)
+    def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
+        """Take an entry into the window.
+
+        number: how many were taken before it, over all groups: the order in which the model is asked.
+        tail: where the end of a backlog began, None before it; from there on the longest text goes first.
+        """
+        ticket = Ticket(entry, number)
         self.tickets.append(ticket)
         self._by_sequence[entry.sequence] = ticket
         if isinstance(entry, Episode):
-            urgency = (self._parts.streams, 1, -len(entry.text)) if by_length else (place, 1, 0)
+            urgency = (number, 1, 0) if tail is None else (tail, 1, -len(entry.text))
             self._tasks[ticket] = self._spawn(self._prepare(ticket, entry, urgency))
 
     # ------------------------------------------------------------------ ahead
@@ -155,8 +159,8 @@ class Lane:
         if call is None:
             self._totals.requests += 1
             self._totals.stalls += stalled
-            place = request.episode.sequence - self.tickets[0].entry.sequence
-            call = ticket.asked[key] = asyncio.create_task(self._answer(request, key, (place, 0, 0)))
+            urgency = (ticket.number, 0, 0)
+            call = ticket.asked[key] = asyncio.create_task(self._answer(request, key, urgency))
             # A refusal is met again at the commit, which fails the episode; until then nobody may await it.
             call.add_done_callback(lambda done: done.cancelled() or done.exception())
         if stalled:

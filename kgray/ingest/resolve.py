@@ -117,6 +117,8 @@ def _entity_for(
         asked.ask(question)
         # On a view a candidate may be a guess of its own: it goes when an earlier question is answered.
         asked.early = asked.early or any(state.is_guess(n.id) for n in chosen)
+        if len(chosen) == 1:
+            return chosen[0]  # a name with one candidate is mostly that one: what later episodes will see
         resolved.guessed.add(entity_id(read.episode.group, place))
         return None
     index = answer["duplicate_of"]

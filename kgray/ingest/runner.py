@@ -69,6 +69,8 @@ class _Flight:
         self._gate = Gate(parts.streams)
         self.totals = Totals()
         self._lanes: dict[str, Lane] = {}
+        self._taken = 0
+        self._tail: int | None = None  # how many were taken when the end of the backlog came in sight
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -105,7 +107,11 @@ class _Flight:
             return
         store = self._parts.store
         groups = [g for g in store.pending_groups() if self._groups is None or g in self._groups]
-        by_length = store.pending_count() <= 2 * self._parts.streams
+        untaken = store.pending_count() - (self._parts.window - room)
+        if untaken > 2 * self._parts.streams:
+            self._tail = None
+        elif self._tail is None:
+            self._tail = self._taken
         for turn, group in enumerate(groups):
             if room <= 0:
                 return
@@ -115,7 +121,8 @@ class _Flight:
             share = -(-room // (len(groups) - turn))
             for entry in store.pending(group, len(lane.tickets) + share):
                 if entry.sequence > lane.last and not lane.barred:
-                    lane.take(entry, by_length=by_length)
+                    lane.take(entry, self._taken, tail=self._tail)
+                    self._taken += 1
                     room -= 1
 
     def _lane(self, group: str) -> Lane:
