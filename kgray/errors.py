@@ -5,6 +5,7 @@
     ├── SettingsError               the configuration
     ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
     │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
+    │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
     │   └── Locked                  another process ingests this folder (its pid is in the message)
     ├── NotFound                    an id or a name that is not there
     ├── Ambiguous                   a name that several entities bear
@@ -44,6 +45,10 @@ class StoreError(KgrayError):
 
 class StaleWriter(StoreError):
     """A writer with an older fencing epoch; its transaction was rolled back (R23)."""
+
+
+class NoSpace(StoreError):
+    """The disk is full: the transaction that met it was rolled back, and the ones before it stand."""
 
 
 class Locked(StoreError):

@@ -152,6 +152,14 @@ class Acceptance:
     timed: bool = True  # False: no reference time was given, and acceptance gave one
 
 
+def conflict(draft: Draft, stored: str) -> str:
+    """Return why a draft whose id is taken by other content is refused; stored: the hash of that content."""
+    return (
+        f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
+        f"submitted sha256 {draft.content_sha256}; use --replace to retract the old one"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why an episode failed by its own content (R24)."""
@@ -159,7 +167,7 @@ class Failure:
     kind: str  # the class: Refused, InvalidAnswer
     message: str
     raw: str = ""
-    attempts: int = 1
+    attempts: int = 1  # handed in: of this sequence; read: those of the sequences it was retried from too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +219,7 @@ class Commit:
     retired_rulings, retired_verdicts: places that leave derivation from now on with a retracted episode;
                     reads with an earlier `known_at` still see them
     erased_rulings, erased_verdicts: places to delete; blanked: places whose reason is blanked
+    rewritten       earlier merges and splits without the names that went with what is erased
     forgotten       True: the whole group goes; only its nameless row stays
     """
 
@@ -234,6 +243,7 @@ class Commit:
     erased_verdicts: tuple[Place, ...] = ()
     blanked: tuple[Place, ...] = ()
     gone_births: tuple[str, ...] = ()  # recorded ids that nothing mentions any more
+    rewritten: tuple[Operation, ...] = ()
     forgotten: bool = False
 
 
@@ -315,7 +325,7 @@ class Store(Protocol):
         ...
 
     def refuse(self, group: str, sequence: int, reason: str, *, now: Instant) -> None:
-        """End an operation that cannot be done; the graph is unchanged."""
+        """End an operation that cannot be done; the graph is unchanged, and what it named is not kept."""
         ...
 
     def pending_groups(self) -> list[str]:
@@ -324,6 +334,10 @@ class Store(Protocol):
 
     def pending(self, group: str, limit: int) -> list[Episode | Operation]:
         """Return what is next in the group's order, at most `limit`."""
+        ...
+
+    def next_sequence(self, group: str) -> int:
+        """Return the sequence that the group would give next; it is not taken."""
         ...
 
     def pending_count(self, group: str | None = None) -> int:
@@ -351,7 +365,7 @@ class Store(Protocol):
         ...
 
     def fail(self, group: str, sequence: int, failure: Failure, *, now: Instant) -> None:
-        """Move an episode to failed (R24)."""
+        """Move an episode to failed (R24); the attempts before a retry are added to `failure.attempts`."""
         ...
 
     def failures(self, group: str | None = None) -> list[FailedEpisode]:
@@ -432,6 +446,10 @@ class Store(Protocol):
         self, group: str, *, ids: Sequence[str] = (), source: str | None = None, everything: bool = False
     ) -> list[int]:
         """Return the sequences of the rows an operation names, retired ones and those of any state included, sorted."""
+        ...
+
+    def surfaces(self, group: str, without: Sequence[int]) -> list[str]:
+        """Return the surfaces of all stored mentions, retracted ones too, but those of these sequences; oldest first."""
         ...
 
     def groups(self) -> list[str]:

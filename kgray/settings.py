@@ -28,6 +28,7 @@ _ONTOLOGY = ("relations", "entities")  # [ontology.relations.NAME], [ontology.en
 _Tables = dict[str, dict[str, dict[str, Any]]]  # relations | entities -> NAME -> keys
 _RELATION_KEYS = ("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of")
 _MAX_CONFIG = 1 << 20  # a settings file is a page; anything longer is another file by mistake
+_SHOWN_PATH = 200  # characters of a path in a message
 
 
 class Secret:
@@ -169,16 +170,24 @@ def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]
 def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
     """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or here, where it is.
 
-    Raises SettingsError where one is named and is not there.
+    Raises SettingsError where one is named and is not there, and where that cannot be seen.
     """
     named = asked or environ.get(CONFIG_VARIABLE)
     if named:
-        if not Path(named).is_file():
+        if not _is_file(Path(named)):
             source = "--config" if asked else CONFIG_VARIABLE
             raise SettingsError(f"{source} names {str(named)!r}, and there is no such file.")
         return Path(named)
-    found = (path for path in (data / CONFIG_NAME, Path(CONFIG_NAME)) if path.is_file())
+    found = (path for path in (data / CONFIG_NAME, Path(CONFIG_NAME)) if _is_file(path))
     return next(found, None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
+        shown = str(path) if len(str(path)) < _SHOWN_PATH else f"{str(path)[:_SHOWN_PATH]}..."
+        raise SettingsError(f"{shown} cannot be looked for: {error.strerror or error}.") from None
 
 
 def load(

@@ -15,9 +15,9 @@ from kgray.cli.progress import Progress
 from kgray.errors import ContentError, InputError, NotBuilt
 
 if TYPE_CHECKING:
+    from kgray.ingest.preview import Preview
     from kgray.intake import Defaults, Refusal, Submitted
     from kgray.memory import Memory, Report
-    from kgray.records import Draft
 
 _KINDS = ("message", "text", "json", "triples")
 
@@ -57,7 +57,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
         paths = [(name, regular(name, stack)) for name in files]
         memory = stack.enter_context(call.memory(create=not options["dry_run"]))
         if options["dry_run"]:
-            return _preview(call, memory, paths, defaults)
+            return _preview(call, memory, _read(paths, defaults), replace=options["replace"])
         if options["on_error"] == "stop":
             checked = memory.check(_read(paths, defaults)) if not options["replace"] else None
             refused = checked.refusals if checked else tuple(_refusals(paths, defaults))
@@ -167,19 +167,9 @@ def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callb
     return step
 
 
-def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults: Defaults) -> int:
-    from kgray.intake import Refusal
-
+def _preview(call: Call, memory: Memory, items: Iterator[Submitted | Refusal], *, replace: bool) -> int:
     faults: list[str] = []
-
-    def drafts() -> Iterator[Draft]:
-        for item in _read(paths, defaults):
-            if isinstance(item, Refusal):
-                faults.append(f"refused: {_refusal_line(item)}")
-            else:
-                yield item.draft
-
-    count = finished(_print_changes(call, memory, drafts(), faults))
+    count = finished(_print_changes(call, memory.preview(replace=replace), items, faults))
     if call.as_json:
         click.echo("]}" if count else '{"changes": []}')
     elif not count:
@@ -191,18 +181,30 @@ def _preview(call: Call, memory: Memory, paths: list[tuple[str, Path]], defaults
     return 1 if faults else 0
 
 
-async def _print_changes(call: Call, memory: Memory, drafts: Iterator[Draft], faults: list[str]) -> int:
-    """Print the changes as they come; return how many. A text that no model reads is a fault, not the end."""
+async def _print_changes(
+    call: Call, preview: Preview, items: Iterator[Submitted | Refusal], faults: list[str]
+) -> int:
+    """Print the changes as they come; return how many. What would be refused or fail goes to `faults`."""
+    from kgray.intake import Refusal
+
     count = 0
-    while True:
+    for item in items:
+        if isinstance(item, Refusal):
+            faults.append(f"refused: {_refusal_line(item)}")
+            continue
+        if reason := preview.conflict(item.draft):
+            refusal = Refusal(file=item.file, line=item.line, field="id", reason=reason)
+            faults.append(f"refused: {_refusal_line(refusal)}")
+            continue
         try:
-            async for row in memory.preview(drafts):
-                _print_change(call, row, first=count == 0)
-                count += 1
+            rows = await preview.rows(item.draft)
         except ContentError as error:
             faults.append(f"would fail: {error}")
-        else:
-            return count
+            continue
+        for row in rows:
+            _print_change(call, row, first=count == 0)
+            count += 1
+    return count
 
 
 def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:

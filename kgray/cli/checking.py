@@ -144,7 +144,12 @@ def _data(call: Call) -> Iterator[Check]:
     from kgray.stores.schema import FILE, VERSION
 
     path = call.folder / FILE
-    if not call.folder.exists():
+    try:
+        made, stored = call.folder.exists(), path.exists()
+    except OSError as error:
+        yield "data", False, f"{call.folder} cannot be read: {error.strerror or error}"
+        return
+    if not made:
         yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
         return
     writable = os.access(call.folder, os.W_OK)
@@ -153,7 +158,7 @@ def _data(call: Call) -> Iterator[Check]:
         writable,
         f"{call.folder}" + ("" if writable else " cannot be written: check its permissions"),
     )
-    if not path.exists():
+    if not stored:
         yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
         return
     try:

@@ -154,7 +154,7 @@ def _take_out(
 
 
 def _ask(verb: str, group: str, ids: tuple[str, ...], source: str | None) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise InputError(f"kgray {verb} needs --yes where standard input is no terminal; nothing was changed")
     what = printing.counted(len(ids), "episode") if ids else f"source {source!r}" if source else "everything"
     if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -81,6 +81,7 @@ class Call:
         from kgray.opening import open as open_memory
 
         memory = open_memory(self.data, config=self.config, create=create)
+        memory.on_wait = _told
         try:
             yield memory
         finally:
@@ -155,9 +156,16 @@ class KgrayGroup(click.Group):
         """Run and end the process: 0, 1, 2 or 75 as the interface promises; 70 is a fault of ours."""
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
+        if sys.stdout is None:
+            # Nothing has been done yet; and a file opened from now on could be taken for standard output.
+            sys.exit(_said(None, "standard output is closed: send it to /dev/null where it is not wanted", 2))
         with Signals.caught():
             code = self._guarded(given, extra)
-            _flush()
+            fault = _flush()
+        if fault is not None:
+            code = _unwritable(fault, code, debug="--debug" in given)
+        if sys.stderr is not None:
+            _flush(sys.stderr)
         sys.exit(code)
 
     def _guarded(self, given: list[str], extra: dict[str, Any]) -> int:
@@ -172,11 +180,29 @@ class KgrayGroup(click.Group):
             return _said(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
             return _said(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
+        except OSError as error:
+            if _while_printing(error):
+                _hush()
+                return _unwritable(error, 0, debug=debug)
+            return _said(error, _fault(error), BUG, debug=debug)
         except MemoryError as error:
             return _said(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
-            what = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
-            return _said(error, what, BUG, debug=debug)
+            return _said(error, _fault(error), BUG, debug=debug)
+
+
+def _fault(error: Exception) -> str:
+    return f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
+
+
+def _while_printing(error: OSError) -> bool:
+    """Whether it was raised where output is written: a file that we could not write has said so itself."""
+    return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
+    line = f"standard output cannot be written: {error.strerror or error}"
+    return _said(error, line, STOPPED if code == STOPPED else 2, debug=debug)
 
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
@@ -186,25 +212,34 @@ def finished(work: Coroutine[Any, Any, _T]) -> _T:
     return asyncio.run(work)
 
 
-def _said(error: BaseException, line: str, code: int, *, debug: bool) -> int:
-    if debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    one_line = " ".join(line.split())
-    click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
+def _said(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
+    with suppress(OSError):  # where nobody can be told, the exit code tells
+        if debug and error is not None:
+            click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        _told(line)
     return code
 
 
-def _flush() -> None:
+def _told(line: str) -> None:
+    """Say one line on standard error."""
+    one_line = " ".join(line.split())
+    click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
+
+
+def _flush(stream: TextIO | None = None) -> OSError | None:
+    """Write what standard output (or a stream) holds; return why it cannot. A closed pipe is no fault."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _hush()
+        (stream or sys.stdout).flush()
+    except OSError as error:
+        _hush(stream)
+        return None if isinstance(error, BrokenPipeError) else error
+    return None
 
 
-def _hush() -> None:
+def _hush(stream: TextIO | None = None) -> None:
     """Send what is still buffered nowhere, so that the interpreter does not complain at exit."""
     with suppress(OSError, ValueError):  # standard output may be no file, but a caller's buffer
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def common(command: Callable[..., int | None]) -> Callable[..., int | None]:

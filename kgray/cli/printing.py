@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -22,7 +23,8 @@ def emit_json(document: object) -> None:
 
 def note(line: str) -> None:
     """Say something beside the result, on standard error."""
-    click.echo(f"kgray: {line}", err=True)
+    with suppress(OSError):  # what is beside the result may get lost, the result may not
+        click.echo(f"kgray: {line}", err=True)
 
 
 def plain(text: str) -> str:

@@ -20,7 +20,7 @@ class Progress:
         self.total = total
         self._done = self._failed = 0
         self._shown = False
-        self._terminal = sys.stderr.isatty()
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
 
     def step(self, outcome: str) -> None:

@@ -24,6 +24,8 @@ def _query(text: str) -> str:
     """Return the query; "-" reads it from standard input."""
     if text != "-":
         return text
+    if sys.stdin is None:
+        raise InputError("the query is to be read from standard input, which is closed")
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig").strip()
     except UnicodeDecodeError:

@@ -65,9 +65,16 @@ def read_file(path: Path, defaults: Defaults, *, name: str | None = None) -> Ite
 @contextmanager
 def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Path]:
     """Copy standard input (or a stream) to a temporary file, gone at the end, and hand its path."""
+    if stream is None:
+        if sys.stdin is None:
+            raise InputError("- is standard input, and that is closed")
+        stream = sys.stdin.buffer
     with tempfile.NamedTemporaryFile(prefix="kgray-", suffix=suffix) as file:
-        shutil.copyfileobj(stream or sys.stdin.buffer, file)
-        file.flush()
+        try:
+            shutil.copyfileobj(stream, file)
+            file.flush()
+        except OSError as error:
+            raise InputError(f"the input cannot be kept in {file.name}: {error.strerror or error}") from None
         yield Path(file.name)
 
 

@@ -3,6 +3,7 @@
 face       Memory: the verbs
 arguments  what callers hand to them, checked
 queueing   taking input into the log, and having what is pending carried out, here or by another process
+correcting whether a correction can be carried out
 showing    what hangs on an id
 reports    what the verbs answer
 """

@@ -7,7 +7,7 @@ order, and wait until they are carried out; where another process ingests the fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from types import TracebackType
 from typing import Any, Self
@@ -15,30 +15,35 @@ from typing import Any, Self
 from kgray import times
 from kgray.derivation import dump as dumping
 from kgray.derivation.view import View
-from kgray.errors import Ambiguous, InputError, NotFound, Stopped
+from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
 from kgray.ingest.parts import Parts
-from kgray.ingest.preview import preview
+from kgray.ingest.preview import Preview
 from kgray.ingest.runner import Runner
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
+from kgray.memory.correcting import check
 from kgray.memory.queueing import (
     Done,
     Intake,
     Item,
     OnStep,
+    OnWait,
+    Queued,
     Stop,
     carry_out,
     ignore,
+    last_sequences,
     never,
     queued_at,
     refusals_of,
+    silent,
     why,
 )
 from kgray.memory.reports import History, Report
 from kgray.memory.showing import matches
 from kgray.ports import FailedEpisode, GraphView, GroupCounts, SearchScope
-from kgray.records import Draft, Episode, Operation, OperationKind
+from kgray.records import Episode, Operation, OperationKind
 from kgray.search import Context, Filters
 from kgray.search import context as build_context
 from kgray.search import search as find_hits
@@ -56,6 +61,7 @@ class Memory:
         self.parts = parts
         self.store = parts.store
         self._runner = Runner(parts)  # keeps the groups' states from one verb to the next
+        self.on_wait: OnWait = silent  # told whom a verb waits for, where another process ingests
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     # ------------------------------------------------------------------------------- adding
@@ -101,31 +107,35 @@ class Memory:
 
         group: for rows that name none. A row that cannot be used is in the report's refusals.
         """
+        before = last_sequences(self.store)
         taken = Intake(self.store, replace=replace)
-        for item in self._items(items, group):
-            taken.take(item)
-            if stop():
-                break
-        stopped = stop()
-        taken.finish(complete=not stopped)
+        try:
+            for item in self._items(items, group):
+                taken.take(item)
+                if stop():
+                    break
+            stopped = stop()
+            taken.finish(complete=not stopped)
+        except NoSpace as error:
+            if not taken.accepted:
+                raise
+            return taken.report(Done(stopped=True, reason=str(error)))
         if accept_only or stopped:
             return taken.report(Done(stopped=stopped))
-        done = await carry_out(self.store, self._runner, taken.queued, stop=stop, on_step=on_step)
-        return taken.report(done)
+        return taken.report(await self._carry_out(taken.queued, before=before, stop=stop, on_step=on_step))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
-        done = await carry_out(self.store, self._runner, None, stop=stop, on_step=on_step)
+        done = await self._carry_out(None, stop=stop, on_step=on_step)
         return Report(committed=done.committed, failed=done.failed, stopped=done.stopped, reason=done.reason)
 
     def check(self, items: Iterable[Item]) -> Report:
         """Return what accepting would refuse, conflicting ids included; accepts nothing."""
         return Report(refusals=tuple(refusals_of(self.store, items)))
 
-    async def preview(self, drafts: Iterable[Draft]) -> AsyncIterator[dict[str, Any]]:
-        """Yield what each draft would change in the store as it is (dump rows with "op"); accepts nothing."""
-        async for row in preview(self.parts, self._runner.committer, drafts):
-            yield row
+    def preview(self, *, replace: bool = False) -> Preview:
+        """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
+        return Preview(self.parts, self._runner.committer, replace=replace)
 
     async def retry(
         self,
@@ -227,6 +237,8 @@ class Memory:
                 raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
             view = self._derived(group, None)
             episodes = list(self.store.episode_rows(group))
+            waiting = self.store.pending(group, self.store.pending_count(group))
+            episodes += [item for item in waiting if isinstance(item, Episode)]
             return matches(found, view, episodes)
 
     async def dump(self, *, group: str, known_at: Time | None = None) -> list[str]:
@@ -345,22 +357,27 @@ class Memory:
         result = await self._correct(group, kind, stop, **chosen)
         done = zeros | {key: value for key, value in result.items() if key in zeros or key == "sequence"}
         if kind == "remove":
-            done["compacted"] = self.store.compact()
+            done["compacted"] = self._compacted()
         return done
+
+    def _compacted(self) -> bool:
+        try:
+            return self.store.compact()
+        except NoSpace as error:
+            told = "what was named is removed, but its bytes are still in the file"
+            raise Stopped(f"{told}: {error}") from None
 
     async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
         checked_group(group)
-        done = await carry_out(self.store, self._runner, {}, stop=stop)
+        # Only this group's: what another one waits for is no reason to keep a correction waiting.
+        done = await self._carry_out({}, groups={group}, stop=stop)
         if done.stopped or stop():
             raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
         operation = Operation(group=group, kind=kind, **what)
-        for entity in operation.entities:
-            if not any(found == "entity" for found, _ in self.store.find(group, entity)):
-                raise NotFound(f"group {group} has no entity {entity!r}")
-        if kind in ("retract", "remove") and not self._touches(operation):
+        if not check(self.store, operation):
             return {}
         sequence = self.store.request(operation, now=times.now())
-        done = await carry_out(self.store, self._runner, queued_at(group, [sequence]), stop=stop)
+        done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
         result = self.store.result(group, sequence)
         if result is None:
             raise Stopped(
@@ -370,16 +387,10 @@ class Memory:
             raise InputError(str(result["error"]))
         return {"sequence": sequence, **result}
 
-    def _touches(self, operation: Operation) -> bool:
-        found = self.store.sequences(
-            operation.group,
-            ids=operation.episodes,
-            source=operation.source,
-            everything=operation.everything,
-        )
-        return bool(found)
-
     # ------------------------------------------------------------------------------- inside
+
+    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> Done:  # noqa: ANN401
+        return await carry_out(self.store, self._runner, queued, on_wait=self.on_wait, **how)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
         defaults = Defaults(group=group)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kgray import times
-from kgray.errors import Locked, Unavailable
+from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.ingest.runner import Runner
 from kgray.intake import Refusal, Submitted
 from kgray.memory.reports import Report
-from kgray.ports import Acceptance, Store
+from kgray.ports import Acceptance, Store, conflict
 from kgray.records import Draft, Operation
 
 Item = Draft | Submitted | Refusal
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]
+OnWait = Callable[[str], None]
 MAX_ROWS = 500  # drafts of one accepting transaction ...
 MAX_CHARACTERS = 4 << 20  # ... and their text: what is held of the input at once
 _PAUSE_S = 0.1  # between two looks at what another process has done
@@ -29,6 +30,10 @@ def never() -> bool:
 
 def ignore(group: str, sequence: int, outcome: str) -> None:
     """Take no notice of a step."""
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(slots=True)
@@ -80,6 +85,11 @@ class Intake:
         self._characters += len(item.draft.text)
         if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
             self.flush()
+
+    @property
+    def accepted(self) -> int:
+        """How many drafts are in the log by now."""
+        return self._counts["accepted"]
 
     def flush(self) -> None:
         """Accept what is held, in one transaction."""
@@ -172,8 +182,12 @@ def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
         held = seen.get(draft.id) or store.standing(draft.group, [draft.id]).get(draft.id)
         seen[draft.id] = content = draft.content_sha256
         if held is not None and held != content:
-            reason = f"id {draft.client_id!r} has other content: {held[:16]} is held, this is {content[:16]}"
-            yield Refusal(file=file, line=line, field="id", reason=reason)
+            yield Refusal(file=file, line=line, field="id", reason=conflict(draft, held))
+
+
+def last_sequences(store: Store) -> dict[str, int]:
+    """Return the last sequence of each group with anything pending: what was there before a run."""
+    return {group: store.next_sequence(group) - 1 for group in store.pending_groups()}
 
 
 async def carry_out(
@@ -181,46 +195,71 @@ async def carry_out(
     runner: Runner,
     queued: Mapping[str, Queued] | None,
     *,
+    groups: Collection[str] | None = None,
+    before: Mapping[str, int] | None = None,
     stop: Stop = never,
     on_step: OnStep = ignore,
+    on_wait: OnWait = silent,
 ) -> Done:
     """Carry out all that is pending; where another process ingests, wait until `queued` is.
 
-    queued None: all that is pending now. Should the other process end first, this one goes on.
+    queued   None: all that is pending now. Should the other process end first, this one goes on
+    groups   carry out what is pending in these alone
+    before   `last_sequences` when the run began. What others append later is carried out too, but it
+             is theirs to count: counted are what was there before, and what is queued
+    on_wait  told once, in one line, whom this process waits for
     """
+    before = last_sequences(store) if before is None else before
     waited: Mapping[str, Queued] | None = None
     while True:
         try:
             with store.writing():
-                before = _done_elsewhere(store, waited or {})
-                return await _run(store, runner, before, stop, on_step)
-        except Locked:
+                ended = _done_elsewhere(store, (queued if waited is None else waited) or {})
+                count = _Count(before, waited or queued or {}, ended, on_step)
+                return await _run(store, runner, count, groups, stop)
+        except Locked as error:
+            first = waited is None
             if waited is None:
                 waited = _all_pending(store) if queued is None else queued
             left = _waiting(store, waited)
             if stop() or not left:
                 done = _done_elsewhere(store, waited)
                 return Done(committed=done.committed, failed=done.failed, stopped=left)
+            if first:
+                on_wait(f"waiting: {error}")
             await asyncio.sleep(_PAUSE_S)
+        except NoSpace as error:
+            return Done(stopped=True, reason=str(error))
 
 
-async def _run(store: Store, runner: Runner, before: Done, stop: Stop, on_step: OnStep) -> Done:
-    """Run the loop and count; what another process has done stands in `before`."""
-    committed, failed = before.committed, before.failed
+class _Count:
+    """Counts the steps that are this run's to report, and hands every step on."""
 
-    def counted(group: str, sequence: int, outcome: str) -> None:
-        nonlocal committed, failed
-        committed += outcome == "committed"
-        failed += outcome == "failed"
-        on_step(group, sequence, outcome)
+    def __init__(
+        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: Done, on_step: OnStep
+    ) -> None:
+        self.committed, self.failed = ended.committed, ended.failed
+        self._before, self._on_step = before, on_step
+        self._own = {group: set(queue.sequences) for group, queue in queued.items()}
 
+    def __call__(self, group: str, sequence: int, outcome: str) -> None:
+        if sequence <= self._before.get(group, 0) or sequence in self._own.get(group, ()):
+            self.committed += outcome == "committed"
+            self.failed += outcome == "failed"
+        self._on_step(group, sequence, outcome)
+
+
+async def _run(
+    store: Store, runner: Runner, count: _Count, groups: Collection[str] | None, stop: Stop
+) -> Done:
+    """Run the loop; an outage or a full disk ends it, and what was accepted is safe."""
     reason = ""
     try:
-        await runner.run(stop=stop, on_step=counted)
-        stopped = stop() and store.pending_count() > 0
-    except Unavailable as error:
+        await runner.run(groups=groups, stop=stop, on_step=count)
+        stopped = stop() and any(groups is None or group in groups for group in store.pending_groups())
+    except (Unavailable, NoSpace) as error:
         stopped, reason = True, str(error)
-    return Done(committed=committed, failed=failed, stopped=stopped, reason=reason)
+    return Done(committed=count.committed, failed=count.failed, stopped=stopped, reason=reason)
 
 
 def _first_pending(store: Store, group: str) -> int | None:

@@ -40,6 +40,9 @@ def apply(db: Database, commit: Commit, dimensions: int) -> None:
             erasing.erase(connection, no, commit)
             _record(connection, no, commit)
             _put_vectors(connection, no, commit.vectors, dimensions)
+            for operation in commit.rewritten:
+                values = (rows.operation_payload(operation), key_of(no, operation.sequence))
+                connection.execute(sql.REWRITE_OPERATION, values)
             _derive(connection, no, commit.derived, {(e.sequence, e.ordinal) for e in commit.evidence})
             for sequence in sorted(set(commit.retired)):
                 connection.execute(sql.RETIRE_EPISODE, (commit.recorded_at, key_of(no, sequence)))

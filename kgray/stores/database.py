@@ -143,8 +143,10 @@ class Database:
                     self._writer.execute(statement)
                 # In a file, not in memory: the copy is as large as the store, and holds live rows only.
                 self._writer.pragma("temp_store", "FILE")
-                self._writer.execute("VACUUM")
-                self._writer.pragma("temp_store", "MEMORY")
+                try:
+                    self._writer.execute("VACUUM")
+                finally:
+                    self._writer.pragma("temp_store", "MEMORY")
                 self._writer.execute(sql.MARK_REWRITTEN)
             if not self._cut_log():
                 return False

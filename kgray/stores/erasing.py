@@ -42,7 +42,7 @@ def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:
     for recorded in commit.gone_births:
         connection.execute(sql.DROP_BIRTH, (no, recorded))
         connection.execute(sql.DROP_SHOWN, (no, recorded))
-    if sequences or commit.blanked or commit.erased_rulings or commit.erased_verdicts:
+    if sequences or commit.rewritten or commit.blanked or commit.erased_rulings or commit.erased_verdicts:
         connection.execute(sql.MARK_ERASED)
 
 

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
-from kgray.errors import StoreError, Unavailable
+from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DAMAGED = "{path} is damaged ({error}): restore it from a copy"
+# In order: the first line whose kinds fit says it.
+_LINES: tuple[tuple[tuple[type[Exception], ...], type[KgrayError], str], ...] = (
+    (
+        (apsw.BusyError, apsw.LockedError),
+        Unavailable,
+        "{path} is locked by another process beyond patience; nothing was changed, run it again",
+    ),
+    ((apsw.CorruptError, apsw.NotADBError), StoreError, _DAMAGED),
+    (
+        (apsw.ReadOnlyError, apsw.PermissionsError),
+        StoreError,
+        "{path} cannot be written: check the permissions of the folder and the file",
+    ),
+    (
+        (apsw.CantOpenError,),
+        StoreError,
+        "{path} cannot be opened: check the folder, its permissions and its file system",
+    ),
+    ((apsw.IOError,), StoreError, "{path}: the disk failed to read or write ({error})"),
+    # Our statements are constants: one that fails to compile means that a table is not as made.
+    ((apsw.SQLError,), StoreError, _DAMAGED),
+)
 
 
 @contextmanager
@@ -16,28 +42,20 @@ def explained(path: Path) -> Iterator[None]:
     """Turn the errors of SQLite and of the file system inside into StoreError or Unavailable."""
     try:
         yield
-    except (apsw.BusyError, apsw.LockedError):
-        raise Unavailable(
-            f"{path} is locked by another process beyond patience; nothing was changed, run it again"
-        ) from None
-    except apsw.FullError:
-        raise StoreError(
-            f"no space left for {path}; nothing was changed: free some space, run it again"
-        ) from None
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise StoreError(f"{path} is damaged ({error}): restore it from a copy") from None
-    except (apsw.ReadOnlyError, apsw.PermissionsError):
-        raise StoreError(
-            f"{path} cannot be written: check the permissions of the folder and the file"
-        ) from None
-    except apsw.CantOpenError:
-        raise StoreError(
-            f"{path} cannot be opened: check the folder, its permissions and its file system"
-        ) from None
-    except apsw.IOError as error:
-        raise StoreError(f"{path}: the disk failed to read or write ({error})") from None
-    except apsw.SQLError as error:
-        # Our statements are constants: one that fails to compile means that a table is not as made.
-        raise StoreError(f"{path} is damaged ({error}): restore it from a copy") from None
-    except OSError as error:
-        raise StoreError(f"{error.filename or path}: {error.strerror}") from None
+    except (apsw.Error, OSError) as error:
+        if _is_full(error):
+            raise NoSpace(f"no space left for {path}: free some space, then run it again") from None
+        if isinstance(error, OSError):
+            raise StoreError(f"{error.filename or path}: {error.strerror}") from None
+        for kinds, made, line in _LINES:
+            if isinstance(error, kinds):
+                raise made(line.format(path=path, error=error)) from None
+        raise
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    # The second: the small file that readers and writers share could not grow.
+    shared = getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
+    return isinstance(error, apsw.FullError) or shared

@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kgray.errors import Locked, StoreError
@@ -36,7 +36,8 @@ def held(folder: Path) -> Iterator[None]:
                 f"and what is added is ingested by it"
             ) from None
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk: the lock holds, only its holder stays without a name
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
         os.ftruncate(handle, 0)
     finally:

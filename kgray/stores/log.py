@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from kgray.errors import InputError
-from kgray.ports import Acceptance, Answer, FailedEpisode, Failure, GroupCounts, Judged
+from kgray.ports import Acceptance, Answer, FailedEpisode, Failure, GroupCounts, Judged, conflict
 from kgray.records import GROUP_NAME, Draft, Episode, Extraction, Operation
 from kgray.stores import rows
 from kgray.stores import statements as sql
@@ -83,10 +83,7 @@ class LogFace:
             if live and stored == digest:
                 return Acceptance(status="duplicate", id=id_, sequence=key & MASK), None
             if live and not replace:
-                reason = (
-                    f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
-                    f"submitted sha256 {digest}; use --replace to retract the old one"
-                )
+                reason = conflict(draft, stored)
                 return Acceptance(status="conflict", id=id_, sequence=key & MASK, reason=reason), None
             if live:
                 asked = Operation(group=draft.group, kind="retract", episodes=(id_,))
@@ -154,8 +151,10 @@ class LogFace:
                 return
             recorded_at = self._db.next_record_time(connection, no, now)
             body = rows.pack({"error": reason})
-            ended = (rows.REFUSED, recorded_at, body, None, key_of(no, sequence))
+            # Its names may be of what is removed later, and no removal would look for them here.
+            ended = (rows.REFUSED, recorded_at, body, rows.NOTHING_NAMED, key_of(no, sequence))
             connection.execute(sql.END_OPERATION, ended)
+            connection.execute(sql.MARK_ERASED)
 
     # ------------------------------------------------------------------------------- pending
 
@@ -175,6 +174,12 @@ class LogFace:
             asked = self._db.rows(sql.OPERATIONS_PENDING, (no, limit))
             found += [rows.operation(group, row) for row in asked]
         return sorted(found, key=lambda item: item.sequence)[:limit]
+
+    def next_sequence(self, group: str) -> int:
+        """Return the sequence that the group would give next; it is not taken."""
+        no = self._db.number(group)
+        row = None if no is None else self._db.row(sql.GROUP_LAST, (no,))
+        return int(row[0]) + 1 if row else 1
 
     def pending_count(self, group: str | None = None) -> int:
         """Return how many episodes and operations have not ended."""
@@ -326,6 +331,7 @@ class LogFace:
             connection.execute(sql.RETIRE_EPISODE, (retired_at, row[0]))
             sequence = self._db.next_sequence(connection, no)
             connection.execute(sql.NEW_EPISODE, (key_of(no, sequence), no, *row[1:10]))
+            connection.execute(sql.CARRY_ATTEMPTS, (row[14], key_of(no, sequence)))
 
     # -------------------------------------------------------------------------------- counts
 

@@ -207,6 +207,14 @@ class ReadingFace:
                 keys.update(key for (key,) in self._db.rows(sql.SEQUENCES_ALL, keys_of(no)))
         return sorted(key & MASK for key in keys)
 
+    def surfaces(self, group: str, without: Sequence[int]) -> list[str]:
+        """Return the surfaces of all stored mentions but those of these sequences, oldest first."""
+        no = self._db.number(group)
+        if no is None:
+            return []
+        found = self._db.rows(sql.SURFACES, (*keys_of(no), rows.array(sorted(set(without)))))
+        return [surface for surface, _ in found]
+
     def last_recorded(self, group: str) -> Instant:
         """Return the group's newest record time; 0 for an empty group."""
         no = self._db.number(group)

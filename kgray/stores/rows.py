@@ -31,6 +31,7 @@ Built = TypeVar("Built", Mention, Evidence)
 STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed")
 ACCEPTED, EXTRACTED, COMMITTED, FAILED = range(4)
 PENDING, DONE, REFUSED = range(3)  # operations
+NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 # Stored by their index: append, never reorder.
 KINDS: tuple[EvidenceKind, ...] = ("holds", "ended", "denied")
 PRECISIONS: tuple[Precision, ...] = ("instant", "day", "month", "year")

@@ -82,8 +82,10 @@ EXTRACT_EPISODE = "UPDATE episodes SET state = 1 WHERE key = ? AND state = 0"
 COMMIT_EPISODE = "UPDATE episodes SET state = 2, ended_at = ? WHERE key = ?"
 FAIL_EPISODE = (
     "UPDATE episodes SET state = 3, ended_at = ?, failure_kind = ?, failure_message = ?, failure_raw = ?, "
-    "attempts = ? WHERE key = ?"
+    "attempts = coalesce(attempts, 0) + ? WHERE key = ?"
 )
+# A retried row starts with the attempts of the row that it takes the place of.
+CARRY_ATTEMPTS = "UPDATE episodes SET attempts = ? WHERE key = ?"
 # An earlier retirement stands.
 RETIRE_EPISODE = "UPDATE episodes SET retired_at = ? WHERE key = ? AND retired_at IS NULL"
 SEQUENCES_OF_ID = (
@@ -110,6 +112,8 @@ END_OPERATION = (
     "UPDATE operations SET state = ?, recorded_at = ?, result = ?, "
     "payload = CASE WHEN kind IN ('retract', 'remove') THEN '{}' ELSE coalesce(?, payload) END WHERE key = ?"
 )
+# (payload, key): of an operation that was carried out.
+REWRITE_OPERATION = "UPDATE operations SET payload = ? WHERE key = ? AND state = 1"
 
 PENDING_GROUPS = (
     "SELECT name FROM groups WHERE name IS NOT NULL AND ("
@@ -316,6 +320,11 @@ VERDICTS = (
 OPERATIONS = (
     "SELECT key, kind, payload, recorded_at FROM operations WHERE key BETWEEN ?1 AND ?2 AND state = 1 "
     "AND kind IN ('merge', 'split', 'undo') AND (?3 IS NULL OR recorded_at <= ?3) ORDER BY key"
+)
+# (first key, last key, sequences as JSON): in order of first mention.
+SURFACES = (
+    "SELECT surface, min(key) AS first FROM mentions WHERE key BETWEEN ?1 AND ?2 "
+    "AND sequence NOT IN (SELECT value FROM json_each(?3)) GROUP BY surface ORDER BY first"
 )
 BIRTHS = "SELECT id, sequence, ordinal FROM births WHERE no = ?1"
 

@@ -134,6 +134,64 @@ def test_a_dry_run_prints_the_changes_and_accepts_nothing(kgray):
     assert faulty.err.splitlines()[-1] == "kgray: 2 would be refused or fail"
 
 
+def test_a_dry_run_refuses_a_taken_id_as_adding_would(kgray):
+    kgray("add", kgray.write("a.jsonl", *JOBS))
+    moved = told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
+    within = told("n1", "2026-01-01", triple("Ann", "KNOWS", "Bob"))
+    other = told("n1", "2026-01-01", triple("Ann", "KNOWS", "Cid"))
+    file = kgray.write("b.jsonl", moved, within, other, within | {"id": "n2"}, within)
+    dry = kgray("add", file, "--dry-run", "--json")
+    refused = [line for line in dry.err.splitlines() if line.startswith("kgray: refused: ")]
+    assert (dry.code, len(refused), dry.err.splitlines()[-1]) == (1, 2, "kgray: 2 would be refused or fail")
+    added = [row for row in dry.json["changes"] if row["type"] == "episode"]
+    assert [(row["client_id"], row["sequence"], row["op"]) for row in added] == [
+        ("n1", 4, "add"),
+        ("n2", 5, "add"),
+    ]
+    real = kgray("add", file, "--json")
+    assert [
+        f"kgray: refused: b.jsonl:{r['line']}: id: {r['reason']}" for r in real.json["refusals"]
+    ] == refused
+    assert (real.code, counts(real.json)) == (1, (2, 1, 2, 2, 0))
+    rows = map(json.loads, kgray("dump", "--group", "team").out.splitlines())
+    kept = {row["client_id"]: row["sequence"] for row in rows if row["type"] == "episode"}
+    assert (kept["n1"], kept["n2"]) == (4, 5), "the sequences that were foretold"
+
+
+def test_a_dry_run_with_replace_shows_what_goes_and_what_comes(kgray):
+    kgray("add", kgray.write("a.jsonl", *JOBS))
+    before = kgray("dump", "--group", "team").out.splitlines()
+    moved = told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Delta"), source="crm")
+    file = kgray.write("b.jsonl", moved)
+    dry = kgray("add", file, "--replace", "--dry-run", "--json")
+    assert (dry.code, dry.err) == (0, "")
+    assert kgray("dump", "--group", "team").out.splitlines() == before
+    real = kgray("add", file, "--replace", "--json")
+    assert counts(real.json) == (1, 0, 0, 1, 0)
+    after = kgray("dump", "--group", "team").out.splitlines()
+    come = {line for line in after if line not in before}
+    ops: dict[str, set[str]] = {"add": set(), "change": set(), "remove": set()}
+    for row in dry.json["changes"]:
+        op = row.pop("op")
+        ops[op].add(json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    assert ops["add"] | ops["change"] == come
+    assert ops["remove"] <= {line for line in before if line not in after}
+    assert any("Beta" in line for line in ops["remove"])
+
+
+def test_attempts_count_the_retries_of_an_episode(kgray):
+    """R24: the ledger tells how often it was tried, whatever sequence it has now."""
+    kgray.write("a.jsonl", {"id": "m1", "group": "g", "at": 0, "text": "x"})
+    kgray("add", "a.jsonl")
+    for attempt in (1, 2, 3):
+        (failure,) = kgray("failures", "--json").json["failures"]
+        assert failure["attempts"] == attempt
+        assert kgray("retry", "--json").json["failed"] == 1
+    kgray("retract", "--group", "g", "--episode", "m1", "--yes")
+    kgray("add", "a.jsonl")
+    assert kgray("failures", "--json").json["failures"][0]["attempts"] == 1, "accepted anew"
+
+
 def test_options_are_the_defaults_of_rows(kgray):
     row = {"triples": [triple("A", "KNOWS", "B")], "id": "x"}
     file = kgray.write("a.jsonl", row)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import closing
 
 import pytest
 
+from kgray import open as kgray_open
+from kgray.records import Operation
 from tests.doors.shell import JOBS, Shell, told, triple
 
 TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
@@ -165,3 +169,180 @@ def test_corrections_first_ingest_what_is_pending(kgray):
     answer = kgray("remove", "--group", "team", "--episode", "t3", "--yes", "--json")
     assert answer.json["episodes"] == 1
     assert kgray("status", "--json").json["groups"]["team"]["committed"] == 2
+
+
+# ------------------------------------------------------------------- what a removal leaves (R25)
+
+
+def held(kgray) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((kgray.folder / "kgray-data").iterdir()))
+
+
+SMITHS = (
+    told("a", "2026-01-01", triple("Bob Smith", "KNOWS", "Ann")),
+    told("b", "2026-01-02", triple("Zebulon Quark", "LIKES", "Tea")),
+    told("c", "2026-01-03", triple("Ann", "LIKES", "Tea")),
+)
+
+
+@pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("surface", ["Zebulon Quark", "zebulon  QUARK"])
+def test_a_split_keeps_no_name_that_only_a_removed_episode_bore(kgray, undone, surface):
+    """R25: every trace; the split of what remains stands."""
+    kgray("add", kgray.write("a.jsonl", *SMITHS))
+    known = ids(kgray)
+    kgray("merge", known["Zebulon Quark"], known["Bob Smith"], "--group", "team")
+    split = kgray("split", known["Bob Smith"], "--surface", surface, "--group", "team", "--json")
+    assert (split.code, split.json["sequence"]) == (0, 5)
+    (row,) = [row for row in rows(kgray, "merge") if row["kind"] == "split"]
+    assert row["surfaces"] == ["Zebulon Quark"], "recorded as it is stored"
+    if undone:
+        assert kgray("undo", "5", "--group", "team").code == 0
+    assert b"ebulon" in held(kgray)
+    taken = kgray("remove", "--group", "team", "--episode", "b", "--yes", "--json")
+    assert (taken.code, taken.json["compacted"]) == (0, True)
+    assert [row["surfaces"] for row in rows(kgray, "merge") if row["kind"] == "split"] == [[]] * (not undone)
+    for word in (b"ebulon", b"ebulon".upper(), b"quark", b"Quark", b"QUARK"):
+        assert word not in held(kgray)
+    assert {row["name"] for row in rows(kgray, "entity")} == {"Bob Smith", "Ann", "Tea"}
+    assert kgray("doctor").code == 0
+
+
+def test_a_split_keeps_the_names_that_remaining_episodes_bear_retracted_ones_too(kgray):
+    more = told("d", "2026-01-04", triple("Zebulon Quark", "KNOWS", "Ann"))
+    kgray("add", kgray.write("a.jsonl", *SMITHS, more))
+    known = ids(kgray)
+    kgray("merge", known["Zebulon Quark"], known["Bob Smith"], "--group", "team")
+    kgray("split", known["Bob Smith"], "--surface", "Zebulon Quark", "--group", "team")
+    kgray("retract", "--group", "team", "--episode", "d", "--yes")
+    kgray("remove", "--group", "team", "--episode", "b", "--yes")
+    split = [row["surfaces"] for row in rows(kgray, "merge") if row["kind"] == "split"]
+    assert split == [["Zebulon Quark"]], "a read with an earlier --known-at still needs it"
+    kgray("remove", "--group", "team", "--episode", "d", "--yes")
+    assert b"ebulon" not in held(kgray)
+
+
+def test_a_refused_operation_keeps_no_name(kgray):
+    """What its check could not see, because another correction came first, is refused in its turn."""
+    kgray("add", kgray.write("a.jsonl", *SMITHS))
+    known = ids(kgray)
+    with closing(kgray_open("kgray-data", create=False)) as memory:
+        for surfaces in (("Nobodaddy",), ("Bob Smith",), ("bob smith", "Bob Smith")):
+            asked = Operation(group="team", kind="split", entities=(known["Bob Smith"],), surfaces=surfaces)
+            sequence = memory.store.request(asked, now=1)
+            asyncio.run(memory.ingest())
+            (told_of,) = memory.store.result("team", sequence).values()
+            assert known["Bob Smith"] in told_of
+            assert not any(name in told_of for name in ("Smith", "smith", "Nobodaddy"))
+    kgray("remove", "--group", "team", "--episode", "a", "--yes")
+    for word in (b"Smith", b"smith", b"Nobodaddy"):
+        assert word not in held(kgray)
+
+
+# --------------------------------------------------------- what cannot be done takes no sequence
+
+
+def next_sequence(kgray, group: str = "team") -> int:
+    with closing(kgray_open("kgray-data", create=False)) as memory:
+        return int(memory.store.next_sequence(group))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["merge", "{Ann}", "{Ann}"],
+        ["merge", "{Ann}", "nobody"],
+        ["split", "{Ann}", "--surface", "Bob"],
+        ["split", "{Ann}", "--surface", "Ann"],
+        ["split", "nobody", "--surface", "Ann"],
+        ["undo", "1"],
+        ["undo", "99"],
+    ],
+)
+def test_what_is_refused_takes_no_sequence(kgray, command):
+    kgray("add", kgray.write("a.jsonl", *SMITHS))
+    known = ids(kgray)
+    answer = kgray(*(part.format(**known) for part in command), "--group", "team")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert next_sequence(kgray) == 4
+
+
+def test_a_merge_of_what_is_one_already_takes_no_sequence(kgray):
+    kgray("add", kgray.write("a.jsonl", *SMITHS))
+    known = ids(kgray)
+    two = (known["Bob Smith"], known["Zebulon Quark"])
+    assert kgray("merge", *two, "--group", "team").code == 0
+    assert kgray("merge", *two, "--group", "team").code == 2
+    assert kgray("undo", "4", "--group", "team").code == 0
+    assert kgray("undo", "4", "--group", "team").code == 2
+    assert next_sequence(kgray) == 6
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["undo", "1"],
+        ["merge", "a", "b"],
+        ["split", "a", "--surface", "x"],
+        ["retract", "--all", "--yes"],
+        ["remove", "--all", "--yes"],
+        ["remove", "--episode", "x", "--yes"],
+    ],
+)
+def test_a_group_that_is_not_there_is_not_made(team, command):
+    answer = team(*command, "--group", "ghost", "--json")
+    assert answer.code == (0 if "--yes" in command else 2)
+    assert [row["group"] for row in team("groups", "--json").json["groups"]] == ["team"]
+    assert next_sequence(team, "ghost") == 1
+
+
+@pytest.mark.parametrize("choice", [["--episode", "t3"], ["--source", "shop"], ["--all"]])
+def test_what_was_retracted_is_not_retracted_again_and_can_be_removed(team, choice):
+    assert team("retract", "--group", "team", *choice, "--yes", "--json").json["episodes"] > 0
+    before, after = hashed(team), next_sequence(team)
+    again = team("retract", "--group", "team", *choice, "--yes", "--json")
+    assert (again.code, {again.json[name] for name in TAKEN}, "sequence" in again.json) == (0, {0}, False)
+    assert (hashed(team), next_sequence(team)) == (before, after)
+    assert team("remove", "--group", "team", *choice, "--yes", "--json").json["episodes"] > 0
+    again = team("remove", "--group", "team", *choice, "--yes", "--json")
+    assert ({again.json[name] for name in TAKEN}, "sequence" in again.json) == ({0}, False)
+    assert next_sequence(team) == after + 1
+
+
+# ------------------------------------------------------------------------------ an outage elsewhere
+
+
+def test_an_outage_in_another_group_is_no_reason_to_keep_a_correction_waiting(team):
+    team.script({"episode": "slow", "error": "unavailable"})
+    team(
+        "add",
+        team.write("slow.jsonl", {"id": "slow", "at": 0, "group": "other", "text": "Hi"}),
+        "--accept-only",
+    )
+    more = told("t4", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gamma"))
+    team("add", team.write("more.jsonl", more), "--accept-only")
+    known = ids(team)
+    assert team("merge", known["Acme"], known["Beta"], "--group", "team").code == 0
+    assert team("undo", "5", "--group", "team").code == 0
+    assert team("retract", "--group", "team", "--episode", "t2", "--yes", "--json").json["episodes"] == 1
+    removed = team("remove", "--group", "team", "--episode", "t1", "--yes", "--json")
+    assert (removed.code, removed.json["episodes"]) == (0, 1)
+    groups = team("status", "--json").json["groups"]
+    assert (groups["team"]["committed"], groups["team"]["accepted"], groups["other"]["accepted"]) == (2, 0, 1)
+
+
+def test_an_outage_in_its_own_group_ends_a_correction_with_75_before_it_is_asked_for(team, monkeypatch):
+    monkeypatch.setitem(team.env, "KGRAY_MODEL_PATIENCE_S", "1")
+    team.script({"episode": "slow", "error": "unavailable"})
+    team(
+        "add",
+        team.write("slow.jsonl", {"id": "slow", "at": 0, "group": "team", "text": "Hi"}),
+        "--accept-only",
+    )
+    before = next_sequence(team)
+    answer = team("remove", "--group", "team", "--episode", "t1", "--yes")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (75, "", 1)
+    assert "stopped before the remove was asked for" in answer.err
+    assert next_sequence(team) == before
+    team.script({"episode": "slow", "extraction": {"entities": [], "facts": []}})
+    assert team("remove", "--group", "team", "--episode", "t1", "--yes", "--json").json["episodes"] == 1

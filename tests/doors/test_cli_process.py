@@ -130,11 +130,23 @@ def test_a_second_process_appends_and_waits_for_the_one_that_ingests(kgray):
     time.sleep(0.2)
     second = kgray.process("add", "next.jsonl", "--json")
     out, err = first.communicate(timeout=30)
-    assert (first.returncode, err.count(b"Traceback")) == (1, 0)
-    assert json.loads(out)["committed"] + json.loads(out)["failed"] == 5
+    assert (first.returncode, err.count(b"Traceback")) == (0, 0)
+    counts = [
+        [json.loads(said)[name] for name in ("accepted", "committed", "failed")] for said in (out, second.out)
+    ]
+    assert counts == [[1, 1, 0], [4, 3, 1]], "each tells of what it accepted itself"
     assert second.code == 1
-    report = json.loads(second.out)
-    assert (report["accepted"], report["committed"], report["failed"]) == (4, 3, 1)
+    assert second.err.startswith(f"kgray: waiting: process {first.pid} on ")
+    assert second.err.count("waiting: ") == 1
+
+
+def test_two_adds_at_once_each_tell_of_what_they_accepted(kgray):
+    kgray("init")
+    files = [kgray.write(f"{n}.jsonl", *many(60, 60 * n)) for n in range(2)]
+    running = [kgray.start("add", file, "--json") for file in files]
+    reports = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+    assert [(r["accepted"], r["committed"], r["failed"]) for r in reports] == [(60, 60, 0)] * 2
+    assert committed(kgray) == 120
 
 
 def test_when_the_ingesting_process_dies_the_waiting_one_goes_on(kgray):

@@ -209,6 +209,19 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
     }
 
 
+@pytest.mark.parametrize("state", ["accepted", "failed"])
+def test_show_of_a_pending_or_failed_episode_shows_its_row(kgray, state):
+    row = {"id": "m1", "group": "g", "at": 0, "text": "Hello", "source": "chat"}
+    kgray("add", kgray.write("a.jsonl", row), *(["--accept-only"] if state == "accepted" else []))
+    (shown,) = kgray("show", "m1", "--group", "g", "--json").json["records"]
+    assert (shown["type"], shown["client_id"], shown["source"], shown["state"]) == (
+        "episode", "m1", "chat", state,
+    )  # fmt: skip
+    assert kgray("show", shown["id"], "--group", "g", "--json").json["records"] == [shown]
+    people = kgray("show", "m1", "--group", "g")
+    assert (people.code, "state" in people.out) == (0, True)
+
+
 def test_show_prints_one_episode_entity_or_fact_with_what_hangs_on_it(team):
     by_client = team("show", "t2", "--group", "team", "--json").json["records"]
     types = {row["type"] for row in by_client}

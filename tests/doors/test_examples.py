@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import kgray
+from kgray.cli import cli
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = ("support.jsonl", "catalogue.jsonl", "team.jsonl")
@@ -97,3 +100,18 @@ def test_the_demo_prints_what_changed_within_ten_seconds(tmp_path):
     assert all(
         name in parts[7] for name in ("Lumen Systems", "Harbor Analytics", "Brightwater", "Berlin", "Lyon")
     )
+
+
+def test_the_first_commands_of_the_readme_answer_as_it_says(tmp_path):
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    block = readme.split("```console")[1].split("```")[0]
+    (lines,) = re.findall(r"<<'LINES'\n(.*?)LINES\n", block, re.DOTALL)
+    searches = re.findall(r"^\$ (kgray search .*?) *# (.*)$", block, re.MULTILINE)
+    runner, where = CliRunner(), ["--data", str(tmp_path)]
+    assert runner.invoke(cli, ["add", "-", "--group", "demo", *where], input=lines).exit_code == 0
+    assert len(searches) == 2
+    for command, said in searches:
+        answer = runner.invoke(cli, [*shlex.split(command)[1:], *where])
+        assert said in answer.stdout.splitlines()[0]
+    history = runner.invoke(cli, ["history", "Alice Nguyen", "--group", "demo", *where]).stdout
+    assert [name in history for name in ("Acme", "Beta Labs", "ended by")] == [True, True, True]

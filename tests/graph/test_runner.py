@@ -16,7 +16,7 @@ from kgray.ingest.parts import Totals
 from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
 from kgray.records import Draft, Extraction, Operation
-from tests.graph.engine import GROUP, Engine, WildJudge, in_group, reading
+from tests.graph.engine import GROUP, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
 
 
@@ -198,3 +198,17 @@ def test_a_late_head_is_sent_once_more(tmp_path: Path, monkeypatch: pytest.Monke
             asyncio.wait_for(Runner(replace(engine.parts, extractor=Straggling())).run(), 20)
         )
     assert (totals.committed, calls.count(5), len(calls)) == (20, 2, 21)
+
+
+@pytest.mark.parametrize("kind", ["loop", "runner"])
+def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
+    """An outage in one group must not keep a correction in another waiting: its run never meets it."""
+    engine = Engine(tmp_path)
+    engine.accept(triples(1, works("Acme")), triples(1, works("Beta"), group="h"))
+    run = (engine.loop if kind == "loop" else Runner(engine.parts)).run
+    with engine.store.writing():
+        assert asyncio.run(run(groups={"g", "unknown"})).committed == 1
+        assert engine.store.pending_groups() == ["h"]
+        assert asyncio.run(run(groups=())).committed == 0
+        assert asyncio.run(run()).committed == 1
+    engine.store.close()

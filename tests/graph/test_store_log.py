@@ -280,3 +280,19 @@ def test_reads_of_an_unknown_group_are_empty(store):
     assert store.sequences("none", everything=True) == []
     assert store.records("none").heads == []
     assert store.find("none", "x") == []
+
+
+def test_the_next_sequence_is_told_and_not_taken(store):
+    assert (store.next_sequence("g"), store.groups()) == (1, [])
+    store.accept([draft("one"), draft("two")], now=1)
+    assert [store.next_sequence("g"), store.next_sequence("g")] == [3, 3]
+
+
+def test_a_refused_operation_keeps_nothing_that_it_named(store, tmp_path):
+    asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
+    sequence = store.request(asked, now=1)
+    store.refuse("g", sequence, "no such entity", now=2)
+    assert store.result("g", sequence) == {"error": "no such entity"}
+    with store.writing():
+        assert store.compact()
+    assert b"Zebulon" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())

@@ -33,6 +33,14 @@ ALICE = "Alice Nguyen"
         ),
         ("Bob was promoted to head of design.", [("Bob", "HAS_ROLE", "<head of design>")]),
         ("Bob joined the platform team.", [("Bob", "MEMBER_OF", "platform team")]),
+        ("I work at Acme, Inc. in Berlin.", [(ALICE, "WORKS_AT", "Acme, Inc.")]),
+        ("Bob joined Acme, Inc.", [("Bob", "WORKS_AT", "Acme, Inc.")]),
+        ("Acme, Inc. is based in Berlin.", [("Acme, Inc.", "HEADQUARTERED_IN", "Berlin")]),
+        (
+            "Bob works at Globex, Ltd and lives in Paris.",
+            [("Bob", "WORKS_AT", "Globex, Ltd"), ("Bob", "LIVES_IN", "Paris")],
+        ),
+        ("Bob likes World War I.", [("Bob", "LIKES", "World War I")]),
         ("I moved to Berlin.", [(ALICE, "LIVES_IN", "Berlin")]),
         ("I'm based in Oslo.", [(ALICE, "LIVES_IN", "Oslo")]),
         ("Acme is based in Berlin.", [("Acme", "HEADQUARTERED_IN", "Berlin")]),
@@ -245,3 +253,21 @@ def test_the_identity_follows_the_ontology():
     assert READER.identity.startswith("rules-1/")
     assert other.identity.startswith("rules-1/")
     assert other.identity != READER.identity
+
+
+def test_a_numeral_is_no_speaker_and_a_legal_form_no_name():
+    read_of = read("Carol Jones works at Acme, Inc. now. Bob likes World War I. I live in Oslo.")
+    assert [entity.name for entity in read_of.entities] == [
+        ALICE, "Carol Jones", "Acme, Inc.", "Bob", "World War I", "Oslo",
+    ]  # fmt: skip
+    assert {e.name: e.type for e in read_of.entities}["Acme, Inc."] == "Organization"
+    assert [fact.text for fact in read_of.facts] == [
+        "Carol Jones works at Acme, Inc. now", "Bob likes World War I", f"{ALICE} lives in Oslo",
+    ]  # fmt: skip
+
+
+def test_a_speaker_after_a_name_is_no_numeral():
+    assert told("At Acme I met Carol.") == [(ALICE, "KNOWS", "Carol", "holds")]
+    assert told("Bob and I work at Acme.") == [
+        ("Bob", "WORKS_AT", "Acme", "holds"), (ALICE, "WORKS_AT", "Acme", "holds"),
+    ]  # fmt: skip

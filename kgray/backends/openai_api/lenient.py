@@ -58,6 +58,13 @@ def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
     return {key: [] for key in wanted} | value
 
 
+def breaks_off(text: str) -> bool:
+    """Whether the first object never ends."""
+    bare = _bare(text)
+    start = bare.find("{")
+    return start >= 0 and _end_of(bare, start) is None
+
+
 def _bare(text: str) -> str:
     """Return the text without reasoning blocks; one that never closes may hold the answer."""
     return _REASONED.sub("", _REASONING.sub("", text))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from kgray.backends.openai_api.client import Client, Rejected
-from kgray.backends.openai_api.lenient import read_object, salvage
+from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
 from kgray.backends.openai_api.schemas import Schema
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.prompting import Prompt, repair_data, tokens
@@ -133,7 +133,7 @@ class Asker:
                     continue
                 raise Refused(f"the server refused the text ({rejection})") from None
             try:
-                return accept(*_readable(reply, wanted))
+                return accept(*_readable(reply, wanted, last=call == MAX_CALLS))
             except InvalidAnswer as error:
                 fault = error
             asked, temperature = data, self.temperature
@@ -203,12 +203,15 @@ def _object(value: object) -> dict[str, Any]:
 _KNOWN: dict[tuple[str, str], Dialect] = {}
 
 
-def _readable(reply: _Reply, wanted: tuple[str, ...]) -> tuple[Mapping[str, Any], bool]:
-    """Return the reply's object and whether it was cut. Raises InvalidAnswer."""
+def _readable(reply: _Reply, wanted: tuple[str, ...], *, last: bool) -> tuple[Mapping[str, Any], bool]:
+    """Return the reply's object and whether it was cut. Raises InvalidAnswer.
+
+    A reply that broke off though the server does not say so is asked for again; only the last is salvaged.
+    """
     found = read_object(reply.text, wanted)
     if found is not None and all(key in found for key in wanted):
         return found, False
-    if reply.cut or found is None:
+    if reply.cut or (last and breaks_off(reply.text)):
         kept = salvage(reply.text, wanted)
         if kept is not None:
             return kept, True

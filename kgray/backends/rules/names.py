@@ -36,13 +36,13 @@ _OPEN_TO_CLOSE = {'"': '"', "“": "”", "«": "»"}
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
 _NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 _LOWER_ENDS = ("ing", "ed", "ly")
-_LEGAL_FORMS = frozenset({"inc", "incorporated", "corp", "corporation", "ltd", "limited", "llc", "llp", "plc", "gmbh"})
+_LEGAL_FORMS = frozenset("inc incorporated corp corporation ltd limited llc llp plc gmbh".split())
 # What is counted in Roman numbers: "World War I" is no speaker.
 _NUMBERED = frozenset(
-    {"war", "part", "phase", "type", "chapter", "volume", "act", "section", "article", "level", "tier", "class"}
-    | {"stage", "book", "title", "division", "appendix"}
+    """war part phase type chapter volume act section article level tier class stage book title division
+    appendix""".split()
 )
-_ENDS = frozenset(".,;:!?)\"”»")
+_ENDS = frozenset('.,;:!?)"”»')
 
 
 @dataclass(frozen=True, slots=True)

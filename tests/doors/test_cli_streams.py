@@ -1,0 +1,222 @@
+"""Streams that are closed or full, folders that may not be entered, disks without space: one line, a code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doors.shell import JOBS, Shell, told, triple
+
+KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
+
+
+def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
+    """Run a line of a shell in which `$K` is the command."""
+    environ = {**os.environ, **kgray.env, "K": KGRAY}
+    done = subprocess.run(
+        ["/bin/bash", "-c", line.replace("$K", KGRAY)],
+        cwd=kgray.folder,
+        env=environ,
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture
+def team(kgray) -> Shell:
+    assert kgray("add", kgray.write("a.jsonl", *JOBS)).code == 0
+    return kgray
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", ["status", "status --json", "dump --group team", "add a.jsonl", "--help", "doctor"]
+)
+def test_output_that_cannot_be_written_is_one_line_and_exit_2(team, monkeypatch, command, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    assert shell(team, f"$K {command} > /dev/full") == (
+        2, "", "kgray: standard output cannot be written: No space left on device\n",
+    )  # fmt: skip
+
+
+def test_where_nobody_can_be_told_the_exit_code_tells(team):
+    assert shell(team, "$K status > /dev/full 2>&1") == (2, "", "")
+    assert shell(team, "$K add nowhere.jsonl 2> /dev/full") == (2, "", "")
+    assert shell(team, "$K show nobody --group team 2>&-")[0] == 2
+    assert shell(team, "$K add a.jsonl --json 2>&-")[0] == 0
+
+
+def test_a_closed_output_is_refused_before_anything_is_done(team):
+    closed = (2, "", "kgray: standard output is closed: send it to /dev/null where it is not wanted\n")
+    team.write("b.jsonl", told("t9", "2026-01-01", triple("Ann", "KNOWS", "Bob")))
+    assert shell(team, "$K status >&-") == closed
+    assert shell(team, "$K add b.jsonl >&-") == closed
+    assert team("status", "--json").json["groups"]["team"]["committed"] == 3
+
+
+def test_a_closed_input_is_said(team):
+    assert shell(team, "$K add - --group g <&-") == (
+        2, "", "kgray: - is standard input, and that is closed\n",
+    )  # fmt: skip
+    assert shell(team, "$K search - --group team <&-") == (
+        2, "", "kgray: the query is to be read from standard input, which is closed\n",
+    )  # fmt: skip
+    code, _, err = shell(team, "$K remove --group team --all <&-")
+    assert (code, err.count("\n"), "needs --yes" in err) == (2, 1, True)
+
+
+def test_a_path_that_cannot_be_looked_for_is_said(kgray):
+    long = "x" * 5000
+    for argument in (["--data", long], ["--config", long]):
+        for command in ("init", "status"):
+            answer = kgray(command, *argument)
+            assert (answer.code, answer.out) == (2, "")
+            assert answer.err.endswith("cannot be looked for: File name too long.\n")
+            assert answer.err.count("\n") == 1
+            assert len(answer.err) < 300
+
+
+@pytest.fixture
+def weak(team) -> str:
+    """Return what a command starts with so that the folder `shut` is shut for it."""
+    folder = team.folder / "shut"
+    folder.mkdir()
+    (folder / "kgray.toml").touch()
+    if os.geteuid():
+        folder.chmod(0)
+        return "$K"
+    if shutil.which("setpriv") is None:
+        pytest.skip("root enters every folder, and there is no setpriv to give that up")
+    os.chown(folder, 65534, 65534)
+    folder.chmod(0o700)
+    return "setpriv --bounding-set -dac_override,-dac_read_search $K"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status --data shut",
+        "status --data shut/in",
+        "init --data shut/in",
+        "add a.jsonl --data shut/in",
+        "status --config shut/kgray.toml",
+        "status --data shut/in --config open.toml",
+        "init --data shut/in --config open.toml",
+        "add shut/a.jsonl --group g",
+    ],
+)
+def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2(team, weak, command):
+    team.write("open.toml", "")
+    code, out, err = shell(team, f"{weak} {command}")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("kgray: ")
+    assert "shut" in err
+    assert "Permission denied" in err
+
+
+@pytest.mark.parametrize("command", ["doctor --data shut", "doctor --data shut --config open.toml"])
+def test_the_doctor_tells_of_a_folder_that_may_not_be_entered(team, weak, command):
+    team.write("open.toml", "")
+    code, out, _ = shell(team, f"{weak} {command} --json")
+    wrong = [check["detail"] for check in json.loads(out)["checks"] if not check["ok"]]
+    assert (code, len(wrong)) == (2, 1)
+    assert "Permission denied" in wrong[0]
+
+
+# ------------------------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Return a small disk of its own, unmounted at the end."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.geteuid() or not mounted("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)):
+        pytest.skip("a small disk cannot be mounted here")
+    yield place
+    assert mounted("umount", "-l", str(place))
+
+
+def mounted(program: str, *arguments: str) -> bool:
+    found = shutil.which(program)
+    return (
+        found is not None
+        and not subprocess.run([found, *arguments], check=False, capture_output=True).returncode
+    )
+
+
+def grow(disk: Path) -> None:
+    assert mounted("mount", "-o", "remount,size=64m", str(disk))
+
+
+def notes(count: int) -> list[dict]:
+    return [
+        told(
+            f"n{i}",
+            str(1_700_000_000 + i),
+            triple(f"Person {i} {'x' * 60}", "KNOWS", f"Friend {i} {'y' * 60}"),
+        )
+        for i in range(count)
+    ]
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Leave so many bytes free."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    ballast.write_bytes(b"0" * max(0, free - leave))
+    return ballast
+
+
+def test_a_disk_that_fills_while_ingesting_ends_with_75_and_the_same_command_completes_it(kgray, disk):
+    file = kgray.write("a.jsonl", *notes(200))
+    data = ("--data", str(disk / "data"))
+    kgray("init", *data)
+    assert kgray("add", file, "--accept-only", *data).code == 0
+    ballast = fill(disk, 300_000)
+    full = kgray.process("add", file, "--json", *data)
+    report = json.loads(full.out)
+    assert (full.code, report["duplicate"]) == (75, 200)
+    assert report["committed"] < 200
+    assert full.err.endswith("what was accepted is safe, run it again to go on\n")
+    assert "no space left" in full.err
+    assert "nothing was changed" not in full.err
+    ballast.unlink()
+    grow(disk)
+    again = kgray("add", file, "--json", *data)
+    assert (again.code, again.json["committed"]) == (0, 200 - report["committed"])
+    assert kgray("dump", "--group", "team", *data).out == undisturbed(kgray, file)
+
+
+def undisturbed(kgray: Shell, file: str) -> str:
+    assert kgray("add", file, "--data", "reference").code == 0
+    return kgray("dump", "--group", "team", "--data", "reference").out
+
+
+def test_a_disk_that_is_full_before_anything_is_accepted_ends_with_2(kgray, disk):
+    data = ("--data", str(disk / "data"))
+    kgray("init", *data)
+    fill(disk, 40_000)
+    full = kgray.process("add", kgray.write("a.jsonl", *notes(300)), *data)
+    assert (full.code, full.out) == (2, "")
+    assert full.err.count("\n") == 1
+    assert "no space left" in full.err
+
+
+def test_a_disk_that_fills_while_accepting_keeps_what_was_accepted(kgray, disk):
+    data = ("--data", str(disk / "data"))
+    kgray("init", *data)
+    full = kgray.process("add", kgray.write("a.jsonl", *notes(6000)), "--accept-only", "--json", *data)
+    assert full.code == 75
+    accepted = json.loads(full.out)["accepted"]
+    assert 500 <= accepted < 6000
+    grow(disk)
+    assert kgray("status", "--json", *data).json["groups"]["team"]["accepted"] == accepted
