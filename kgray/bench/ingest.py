@@ -88,7 +88,10 @@ def run(plan: Plan, *, window: int, latency: Latency, pipeline: Pipeline | None 
         *("--tokens-per-s", str(latency.tokens_per_s)),
     )
     embedder = HashingEmbedder()
-    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, over_http(oracle, chosen, flags) as models:
+    with (
+        tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
+        over_http(oracle, chosen, flags) as models,
+    ):
         counted = _Counted(models.extractor, latency)
         store: Store = open_sqlite(Path(folder), embedder=embedder.identity, dimensions=embedder.dimensions)
         parts = Parts(
@@ -140,10 +143,12 @@ def _count(store: Store, result: Throughput) -> None:
 
 def table(results: Sequence[Throughput]) -> str:
     """Return the figures for people."""
-    lines = [
+    head = (
         f"{'seed':>4} {'groups':>6} {'window':>6} {'ep/s':>7} {'ceiling':>7} {'share':>6} {'calls':>6} "
-        f"{'prompt':>6} {'fixed':>6} {'stalls':>6} {'wasted':>6} {'CPU s/ep':>9} {'early':>7} {'late':>7} {'MB':>5}"
-    ]
+        f"{'prompt':>6} {'fixed':>6} {'stalls':>6} {'wasted':>6} {'CPU s/ep':>9} {'early':>7} {'late':>7} "
+        f"{'MB':>5}"
+    )
+    lines = [head]
     lines += [
         f"{r.seed:>4} {r.groups:>6} {r.window:>6} {r.episodes_per_s:>7.2f} {r.ceiling_per_s:>7.2f} "
         f"{r.share:>6.1%} {r.calls:>6.3f} {r.prompt_tokens:>6.0f} {r.prefix_share:>6.0%} {r.stalls:>6} "

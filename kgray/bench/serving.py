@@ -53,7 +53,7 @@ def serving(flags: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def over_http(oracle: Oracle, pipeline: Pipeline, more: Sequence[str] = ()) -> Iterator[Models]:
-    """Yield the `openai` backend before a model server that knows the oracle's world; more: its further flags."""
+    """Yield the `openai` backend before a model server that knows the world; more: its further flags."""
     with serving([*flags_of(oracle), *more]) as base_url:
         settings = Settings(
             model=ModelSettings(backend="openai", base_url=base_url, name="world"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -29,6 +28,9 @@ _ABOUT = """Measure kgray on generated data whose truth is known.
 \b
 Example:
   kgray bench quality --seed 1 --seed 2 --seed 3
+
+\b
+Each measurement takes --data, --config, --json and --debug, as every command does.
 """
 
 
@@ -141,6 +143,8 @@ def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -
     Example:
       kgray bench model-server --seed 1 --port 8000
     """
+    import asyncio
+
     service = _service(seed, rest)
     asyncio.run(_serve(service, port, idle_s, call.as_json))
     return 0
@@ -191,6 +195,8 @@ async def _serve(service: Service, port: int, idle_s: float, as_json: bool) -> N
 
 async def _until_stopped(wait: Coroutine[Any, Any, None]) -> None:
     """Await; SIGTERM and SIGINT end it, as the way in which a server is meant to end."""
+    import asyncio
+
     task = asyncio.ensure_future(wait)
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError, RuntimeError, ValueError):  # no main thread, or no such signals
@@ -267,7 +273,9 @@ def quality(
 @click.option("--window", type=click.IntRange(1), default=128, show_default=True, help="Episodes in flight.")
 @click.option("--streams", type=click.IntRange(1), default=32, show_default=True, help="Of the server.")
 @click.option("--first-token-s", type=click.FloatRange(0), default=0.15, show_default=True)
-@click.option("--tokens-per-s", type=click.FloatRange(0), default=100.0, show_default=True, help="0: at once.")
+@click.option(
+    "--tokens-per-s", type=click.FloatRange(0), default=100.0, show_default=True, help="0: at once."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
 @common
 def ingest(

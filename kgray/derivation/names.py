@@ -7,9 +7,7 @@ import unicodedata
 from functools import lru_cache
 
 # A word with what tells it from another: C++, C#, A+, A- at its end, a sign before a number.
-_PIECES = re.compile(
-    r"(?:(?<!\S)[-+](?=\d))?[^\W_]+(?:['\u2019][^\W_]+)*(?:[+#]+|-(?!\S))?", re.UNICODE
-)
+_PIECES = re.compile(r"(?:(?<!\S)[-+](?=\d))?[^\W_]+(?:['\u2019][^\W_]+)*(?:[+#]+|-(?!\S))?", re.UNICODE)
 _POSSESSIVE = re.compile(r"['\u2019]s$")
 _OUTER = " \t\"'\u2018\u2019\u201c\u201d,;:.!?()[]{}"
 # What stands at the end of a company's name and is left out as often as not. Two-letter forms (AG, SA,
@@ -32,7 +30,7 @@ def key(surface: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def tokens(surface: str) -> tuple[str, ...]:
-    """Return the telling tokens of a name, in order: without legal forms at its end and stop words before it."""
+    """Return the telling tokens of a name, in order: no legal form at its end, no stop word before it."""
     pieces = list(_pieces(surface))
     while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
         pieces.pop()
@@ -59,7 +57,7 @@ def strictly_expands(new: str, old: str) -> bool:
 
 
 def initials(surface: str) -> tuple[str, ...]:
-    """Return the first letters of a name of several tokens, with its legal form and without; () for one token."""
+    """Return the first letters of a name of several tokens, with its legal form and without; else ()."""
     pieces = [p for p in _pieces(surface) if p not in _STOP_WORDS]
     spelled = {"".join(p[0] for p in parts) for parts in (tokens(surface), pieces) if len(parts) > 1}
     return tuple(sorted(spelled))

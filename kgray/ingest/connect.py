@@ -144,9 +144,7 @@ def _ended(
     return max(known, key=last_said)
 
 
-def _variant(
-    evidence: Evidence, known: list[Statement], answers: Answers, asked: Questions
-) -> int | None:
+def _variant(evidence: Evidence, known: list[Statement], answers: Answers, asked: Questions) -> int | None:
     question = Question(kind="variant", item=evidence.text, candidates=tuple(s.wording for s in known))
     answer = answers.said.get(question)
     if answer is None:

@@ -96,16 +96,9 @@ def _entity_for(
     alike = _alike(entity, state, resolved)
     if not bearers and (sure := _sure(entity, alike, state, resolved)) is not None:
         return sure
-    candidates = {n.id: n for n in (*bearers, *(n for n, _ in alike))}
-    vector = answers.vectors.get(entity.name)
-    if vector is not None:
-        near = state.near_names(vector, NAME_FLOOR, NEAR_LIMIT)
-        for note in _notes(state, resolved, near):
-            if names.digits(note.name) == names.digits(entity.name):
-                candidates.setdefault(note.id, note)
-    if not candidates:
+    chosen = _candidates(entity, [*bearers, *(n for n, _ in alike)], state, resolved, answers)
+    if not chosen:
         return None
-    chosen = sorted(list(candidates.values())[:MAX_CANDIDATES], key=lambda n: (n.born, n.id))
     question = Question(
         kind="entity",
         item=entity.name,
@@ -123,6 +116,24 @@ def _entity_for(
         return None
     index = answer["duplicate_of"]
     return None if index is None else chosen[index]
+
+
+def _candidates(
+    entity: ExtractedEntity,
+    known: list[EntityNote],
+    state: GroupState,
+    resolved: Resolved,
+    answers: Answers,
+) -> list[EntityNote]:
+    """Return who the name may mean, by birth: those known by its letters, and those near by its vector."""
+    candidates = {note.id: note for note in known}
+    vector = answers.vectors.get(entity.name)
+    if vector is not None:
+        near = state.near_names(vector, NAME_FLOOR, NEAR_LIMIT)
+        for note in _notes(state, resolved, near):
+            if names.digits(note.name) == names.digits(entity.name):
+                candidates.setdefault(note.id, note)
+    return sorted(list(candidates.values())[:MAX_CANDIDATES], key=lambda n: (n.born, n.id))
 
 
 def _alike(
@@ -159,7 +170,7 @@ def _sure(
 
 
 def _initials_only(entity: ExtractedEntity, note: EntityNote) -> bool:
-    """Whether two personal names differ only in initials before the last name: "M. Webb", "Marcus Webb" (R15).
+    """Whether two personal names differ only in initials before the last: "M. Webb", "Marcus Webb" (R15).
 
     A last token is never an initial ("World War I"), a longer prefix is another name ("Ann", "Anna"),
     and a bare letter counts only where a person is meant or a dot stands behind it.

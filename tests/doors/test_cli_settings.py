@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kgray.cli import cli
+from kgray.cli.bench import bench
 from kgray.cli.frame import COMMANDS
 from tests.doors.shell import JOBS
 
@@ -128,9 +129,9 @@ def test_the_ontology_of_the_settings_is_used(kgray):
     assert [fact["invalid_at"] for fact in facts] == [None, None]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {name}" for name in bench.commands)])
 def test_every_command_has_help_with_an_example_and_the_common_options(kgray, name):
-    answer = kgray(name, "--help")
+    answer = kgray(*name.split(), "--help")
     assert answer.code == 0
     assert "Example" in answer.out
     assert f"  kgray {name}" in answer.out

@@ -113,7 +113,9 @@ def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> N
     engine.check()
     rows = [json.loads(line) for line in engine.dump()]
     relations = {r["name"]: r for r in rows if r["type"] == "relation"}
-    assert {n: (r["same_as"], r["excludes"], r["cardinality"]) for n, r in relations.items() if n != "LIKES"} == {
+    assert {
+        n: (r["same_as"], r["excludes"], r["cardinality"]) for n, r in relations.items() if n != "LIKES"
+    } == {
         "AA": (None, [], None),
         "BB": (None, [], None),
         "CC": (None, [], None),
@@ -137,7 +139,9 @@ def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> 
     """R17: MARRIED_TO is symmetric and single-valued, so Bob's second marriage ends Alice's."""
     engine = Engine(tmp_path)
     engine.add(triples(0, {"source": "Alice", "relation": "MARRIED_TO", "target": "Bob"}))
-    engine.add(triples(10, {"source": "Carl", "relation": "MARRIED_TO", "target": "Bob"}), triples(1, works("Acme")))
+    engine.add(
+        triples(10, {"source": "Carl", "relation": "MARRIED_TO", "target": "Bob"}), triples(1, works("Acme"))
+    )
     spans = {f.text: f.invalid_at is None for f in engine.view().all_facts()}
     assert spans == {"Alice married to Bob": False, "Carl married to Bob": True, "Alice works at Acme": True}
     engine.check()
