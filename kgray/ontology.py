@@ -70,7 +70,7 @@ class RelationType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityType:
-    """One declared type of entity: offered to a model, never forced on what it answers.
+    """One declared type of entity. Once any is declared, others count as unknown (ingest/shape.py).
 
     attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
     """
@@ -84,12 +84,14 @@ class EntityType:
 class Ontology:
     """The declared relations and entity types by name, in order of declaration.
 
-    own: the names of the relations that the settings declare
+    own     the names of the relations that the settings declare
+    paired  those of them whose ends the settings declare, one end at least
     """
 
     relations: Mapping[str, RelationType] = field(default_factory=lambda: MappingProxyType({}))
     entities: Mapping[str, EntityType] = field(default_factory=lambda: MappingProxyType({}))
     own: frozenset[str] = frozenset()
+    paired: frozenset[str] = frozenset()
 
     def get(self, name: str) -> RelationType | None:
         """Return the declaration of a relation, None where there is none."""
@@ -117,7 +119,8 @@ class Ontology:
             types[name] = _read_entity(name, table)
         _check_cycles(relations)
         own = self.own | set(overrides)
-        return Ontology(MappingProxyType(relations), MappingProxyType(types), own)
+        paired = self.paired | {name for name, table in overrides.items() if _ENDS & set(table)}
+        return Ontology(MappingProxyType(relations), MappingProxyType(types), own, paired)
 
 
 @cache
@@ -131,6 +134,7 @@ def shipped() -> Ontology:
 
 _KEYS = tuple(spec.name for spec in fields(RelationType) if spec.name != "name")
 _TEXTS = ("description", "subject_type", "object_type")
+_ENDS = frozenset(_TEXTS[1:])
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cardinality": get_args(Cardinality),
     "object": get_args(ObjectKind),

@@ -134,6 +134,23 @@ class Embedder(Protocol):
         ...
 
 
+class ResponseCache(Protocol):
+    """Accepted replies by what was asked, for backfills; bounded; what it forgets is asked again.
+
+    key: model, parameters and the bytes of the prompt. The group of the asking episode is part of it: two
+    groups never share a reply. Each entry notes the episodes whose text it was asked or used with
+    (context: previous episodes in the prompt), and goes with the first of them that is removed (R25).
+    """
+
+    def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
+        """Return the reply that was kept; None where there is none."""
+        ...
+
+    def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
+        """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
+        ...
+
+
 # -------------------------------------------------------------------------------------- store
 
 

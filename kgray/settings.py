@@ -26,7 +26,17 @@ _PREFIX = "KGRAY_"
 _RELATIONS = "KGRAY_ONTOLOGY_RELATIONS_"
 _ONTOLOGY = ("relations", "entities")  # [ontology.relations.NAME], [ontology.entities.NAME]
 _Tables = dict[str, dict[str, dict[str, Any]]]  # relations | entities -> NAME -> keys
-_RELATION_KEYS = ("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of")
+_RELATION_KEYS = (
+    "description",
+    "cardinality",
+    "object",
+    "symmetric",
+    "excludes",
+    "same_as",
+    "inverse_of",
+    "subject_type",
+    "object_type",
+)
 _MAX_CONFIG = 1 << 20  # a settings file is a page; anything longer is another file by mistake
 _SHOWN_PATH = 200  # characters of a path in a message
 
@@ -71,7 +81,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Who extracts and judges."""
+    """Who extracts and judges. cache_mb: the most that replies kept for backfills may take; 0 = none are."""
 
     backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
     script: Path | None = None
@@ -82,6 +92,7 @@ class ModelSettings:
     timeout_s: float = 120.0
     max_concurrency: int = 32
     patience_s: float = 600.0
+    cache_mb: int = 256
     instructions: str | None = None
     instructions_file: Path | None = None
 
@@ -158,7 +169,12 @@ KEYS: tuple[str, ...] = tuple(_TYPES)
 _VARIABLES = {_PREFIX + key.upper().replace(".", "_"): key for key in KEYS}
 _SECRETS = frozenset(key for key, kind in _TYPES.items() if Secret in get_args(kind))
 # The least a number may be; others may be 1.
-_LEAST = {"pipeline.reflect_rounds": 0, "pipeline.previous_episodes": 0, "embedder.dimensions": 16}
+_LEAST = {
+    "pipeline.reflect_rounds": 0,
+    "pipeline.previous_episodes": 0,
+    "embedder.dimensions": 16,
+    "model.cache_mb": 0,
+}
 _MOST = {"embedder.dimensions": 65_536, "pipeline.previous_episodes": 1000, "pipeline.reflect_rounds": 10}
 
 

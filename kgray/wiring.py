@@ -12,7 +12,7 @@ from kgray.settings import ModelSettings, Secret, Settings, require_built
 if TYPE_CHECKING:
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Embedder, Extractor, Judge
+    from kgray.ports import Embedder, Extractor, Judge, ResponseCache
     from kgray.prompting import Prompts
 
 
@@ -29,6 +29,9 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
     extractor, judge = build_models(settings, ontology)
     embedder = build_embedder(settings)
     store = open_sqlite(data, embedder=embedder.identity, dimensions=embedder.dimensions, create=create)
+    if settings.model.backend == "openai" and (bound := settings.model.cache_mb << 20):
+        # Made once more, with the cache: what is wrong with the settings was said before a folder is made.
+        extractor, judge = build_models(settings, ontology, store.responses(max_bytes=bound))
     chosen = settings.pipeline
     return Parts(
         store=store,
@@ -58,8 +61,10 @@ def build_ontology(settings: Settings) -> Ontology:
     return shipped().extended(settings.relations, settings.entities) if declared else shipped()
 
 
-def build_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Judge]:
-    """Return who reads episodes and who answers questions."""
+def build_models(
+    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None
+) -> tuple[Extractor, Judge]:
+    """Return who reads episodes and who answers questions; cache: keeps a language model's replies."""
     if settings.model.backend == "scripted":
         from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 
@@ -69,7 +74,7 @@ def build_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Jud
             )
         return ScriptedExtractor(settings.model.script), ScriptedJudge(settings.model.script)
     if settings.model.backend == "openai":
-        return _openai_models(settings, ontology)
+        return _openai_models(settings, ontology, cache)
     from kgray.backends.judging import RulesJudge
     from kgray.backends.rules import RulesExtractor
 
@@ -84,7 +89,9 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     return Prompts(ontology, "\n\n".join(filter(None, own)))
 
 
-def _openai_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, Judge]:
+def _openai_models(
+    settings: Settings, ontology: Ontology, cache: ResponseCache | None
+) -> tuple[Extractor, Judge]:
     from kgray.backends.openai_api.client import Client, Endpoint
     from kgray.backends.openai_api.extractor import OpenAIExtractor
     from kgray.backends.openai_api.judge import OpenAIJudge
@@ -103,8 +110,10 @@ def _openai_models(settings: Settings, ontology: Ontology) -> tuple[Extractor, J
     prompts = build_prompts(settings, ontology)
     separate = pipeline.extraction == "separate"
     return (
-        OpenAIExtractor(client, prompts, separate=separate, reflect_rounds=pipeline.reflect_rounds),
-        OpenAIJudge(client, prompts, apart=pipeline.resolution == "per_node"),
+        OpenAIExtractor(
+            client, prompts, separate=separate, reflect_rounds=pipeline.reflect_rounds, cache=cache
+        ),
+        OpenAIJudge(client, prompts, apart=pipeline.resolution == "per_node", cache=cache),
     )
 
 

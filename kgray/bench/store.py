@@ -15,6 +15,7 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge
 from kgray.bench.people import FACTS_AN_EPISODE, TellingReader, Told, prices, tell
+from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import commit_of
 from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
@@ -159,7 +160,7 @@ def run(sizes: Sequence[int], *, slot: Sequence[int], progress: Callable[[str], 
     result = Result()
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder:
         grown = _Run(Path(folder))
-        with grown.store.writing():
+        with grown.store.writing(), rare_collections():
             told = tell(GROUP, max(sizes) // FACTS_AN_EPISODE + 1)
             done = 0
             for size in sorted(sizes):

@@ -13,7 +13,7 @@ from kgray.derivation.entities import EntityNote
 from kgray.derivation.facts import fact_of
 from kgray.derivation.fold import Fold
 from kgray.derivation.relations import Relations
-from kgray.derivation.statements import Key, Statement, fold_key, marks_of, name_statements, spoken
+from kgray.derivation.statements import Key, Statement, fold_key, name_statements, spoken
 from kgray.graph import Fact
 from kgray.records import Evidence, GroupRecords, Mention, Place, Value
 from kgray.timeline import Claim, Span, Sweep
@@ -120,7 +120,7 @@ class GroupGraph:
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
         born = self.births.setdefault(statement_id, (evidence.sequence, evidence.ordinal))
         statement = Statement(
-            statement_id, born, subject, relation, entity, value, variant, evidence.text, marks_of(evidence)
+            statement_id, born, subject, relation, entity, value, variant, evidence
         )
         self.statements[statement_id] = statement
         self.buckets.setdefault(key, []).append(statement_id)

@@ -18,6 +18,7 @@ from kgray.records import Evidence, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant
 
+Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 Key = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
 
 
@@ -32,9 +33,21 @@ class Statement:
     object: str | None
     value: Value | None
     variant: int
-    wording: str  # its first wording: the statement's card (R21)
-    marks: tuple[frozenset[str], bool, frozenset[str]]
+    first: Evidence  # its wording is the statement's card (R21)
     claims: list[Claim] = field(default_factory=list)
+    _marks: Marks | None = None
+
+    @property
+    def wording(self) -> str:
+        """Its first wording."""
+        return self.first.text
+
+    @property
+    def marks(self) -> Marks:
+        """What matters in its first wording; read when a second one is compared with it."""
+        if self._marks is None:
+            self._marks = marks_of(self.first)
+        return self._marks
 
     @property
     def key(self) -> Key:
@@ -52,7 +65,7 @@ class Spoken:
     moved_at: Instant
 
 
-def marks_of(evidence: Evidence) -> tuple[frozenset[str], bool, frozenset[str]]:
+def marks_of(evidence: Evidence) -> Marks:
     """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
     numbers, negated, qualifiers = wording.marks(evidence.text, (evidence.valid_from, evidence.valid_to))
     if evidence.value is not None:

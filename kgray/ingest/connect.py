@@ -167,7 +167,7 @@ def _made(made: str, place: Place, key: Key, evidence: Evidence) -> Statement:
     subject, relation, target = key
     entity, value = (None, target) if isinstance(target, Value) else (target, None)
     return Statement(
-        made, place, subject, relation, entity, value, evidence.variant, evidence.text, marks_of(evidence)
+        made, place, subject, relation, entity, value, evidence.variant, evidence
     )
 
 

@@ -15,8 +15,8 @@ Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
 Postings = dict[str, list[str]]  # blocking key -> the entities that bear it, oldest first
 
 # Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
-# name, so deciding stays flat however large the group. 32 Alices are more than a model is shown.
-MAX_POSTING = 32
+# name, so deciding stays flat however large the group. More Alices than that are no question for a model.
+MAX_POSTING = 12
 _RAREST = 2
 
 

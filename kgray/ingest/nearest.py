@@ -18,6 +18,7 @@ from kgray.ports import Matrix, Vector
 
 # Up to this many rows all products are taken: half a million multiplications, what the bands cost.
 EXACT_UP_TO = 512
+MOST_SCORED = 256  # rows whose exact product is taken, past EXACT_UP_TO
 _RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
 _PIECE = 16
 
@@ -108,8 +109,13 @@ class Nearest:
             ends = np.searchsorted(run_keys, keys, "right")
             found += [run_rows[starts[i] : ends[i]] for i in np.flatnonzero(ends > starts)]
         tail = self._bands[self._sorted : self._count]
-        found.append(np.flatnonzero((tail == pieces).any(axis=1)).astype(np.int32) + self._sorted)
-        return np.unique(np.concatenate(found)).astype(np.int64)
+        found.append(np.nonzero(tail == pieces)[0].astype(np.int32) + self._sorted)
+        rows, shared = np.unique(np.concatenate(found), return_counts=True)
+        if len(rows) > MOST_SCORED:
+            # Names made of the same words share pieces by the thousand; the more they share, the nearer
+            # they are, and the older go first. So a query costs the same however many there are.
+            rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
+        return rows.astype(np.int64)
 
     def _pieces_of(self, rows: NDArray[np.int8]) -> NDArray[np.uint16]:
         """Return the sign bits in whole pieces, (..., p); a remainder of dims % 16 is not looked at."""
@@ -133,7 +139,7 @@ class Nearest:
         self._sorted = self._count
 
     def _push(self, keys: NDArray[np.uint32], rows: NDArray[np.int32], count: int) -> None:
-        while self._runs and self._runs[-1][2] <= count:
+        while self._runs and self._runs[-1][2] <= 4 * count:
             older_keys, older_rows, older = self._runs.pop()
             keys, rows = np.concatenate((older_keys, keys)), np.concatenate((older_rows, rows))
             count += older

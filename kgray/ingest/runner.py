@@ -12,6 +12,7 @@ from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kgray.errors import Unavailable
+from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import Committer
 from kgray.ingest.gate import Gate
 from kgray.ingest.lane import Lane
@@ -44,7 +45,8 @@ class Runner:
         self.committer.forget_stale()
         flight = _Flight(self._parts, self.committer, groups, stop, on_step)
         try:
-            return await flight.fly()
+            with rare_collections():
+                return await flight.fly()
         except Unavailable:
             if not stop():
                 raise

@@ -15,6 +15,7 @@ from kgray.derivation.absorb import Addition, absorb, compare, refolds
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
 from kgray.graph import Derived
+from kgray.ingest.collecting import rare_collections
 from kgray.ingest.lookup import NameIndex
 from kgray.ingest.nearest import Nearest
 from kgray.ingest.values import Change
@@ -50,7 +51,8 @@ class GroupState:
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
-        return cls(store.records(group), store.name_vectors(group), dimensions)
+        with rare_collections():
+            return cls(store.records(group), store.name_vectors(group), dimensions)
 
     def size(self) -> int:
         """Return about how many bytes the state takes."""

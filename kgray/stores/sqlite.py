@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kgray.ports import Commit, Store
+from kgray.ports import Commit, ResponseCache, Store
 from kgray.stores import applying, folder, lock, schema
-from kgray.stores.database import Database
+from kgray.stores import statements as sql
+from kgray.stores.cache import ResponseFile, SqliteResponses
+from kgray.stores.database import Database, key_of
 from kgray.stores.log import LogFace
 from kgray.stores.reading import ReadingFace
 from kgray.stores.vectors import VectorSets
@@ -47,6 +49,11 @@ class SqliteStore(LogFace, ReadingFace):
         )
         self._db = Database(file, patience_s=patience_s)
         self._vectors = VectorSets(self._db, dimensions)
+        self._responses = ResponseFile(path, patience_s=patience_s)
+
+    def responses(self, *, max_bytes: int) -> ResponseCache:
+        """Return the folder's response cache, a file of its own; closed with the store."""
+        return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self.standing)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -57,16 +64,30 @@ class SqliteStore(LogFace, ReadingFace):
 
     def apply(self, commit: Commit) -> None:
         """Apply one sequence: atomic, idempotent, durable. Raises StaleWriter for an older epoch."""
+        self._erase_responses(commit)
         applying.apply(self._db, commit, self.dimensions)
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
-        return self._db.compact()
+        cut = self._responses.compact()
+        return self._db.compact() and cut
 
     def close(self) -> None:
         """Release files and memory; idempotent."""
+        self._responses.close()
         self._vectors.clear()
         self._db.close()
+
+    def _erase_responses(self, commit: Commit) -> None:
+        """Drop cached replies before the rows that name the episodes: a kill between leaves nothing behind.
+
+        Whatever the settings say of the cache now: the file may be of an earlier run.
+        """
+        if commit.forgotten:
+            self._responses.erase_group(commit.group)
+        elif commit.erased and (no := self._db.number(commit.group)) is not None:
+            rows = (self._db.row(sql.EPISODE_ID, (key_of(no, n),)) for n in sorted(set(commit.erased)))
+            self._responses.erase(commit.group, [row[0] for row in rows if row is not None])
 
 
 def _is_a_store(store: SqliteStore) -> Store:

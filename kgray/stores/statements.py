@@ -54,6 +54,7 @@ EPISODE_BY_ID = (
     "ORDER BY key DESC LIMIT 1"
 )
 EPISODE_STATE = "SELECT state FROM episodes WHERE key = ?"
+EPISODE_ID = "SELECT id FROM episodes WHERE key = ?"
 EPISODE_TEXT = "SELECT speaker, text FROM episodes WHERE key = ?"
 EPISODES_PENDING = (
     f"SELECT {_EPISODE} FROM episodes AS e INDEXED BY episodes_pending WHERE no = ?1 AND state < 2 "

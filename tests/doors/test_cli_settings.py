@@ -129,6 +129,35 @@ def test_the_ontology_of_the_settings_is_used(kgray):
     assert [fact["invalid_at"] for fact in facts] == [None, None]
 
 
+def test_declared_types_and_pairs_decide_what_is_kept(kgray):
+    """The policy of docs/models.md, from a settings file and a variable to the graph."""
+    kgray.write("kgray.toml", "[ontology.entities.Ship]\n[ontology.entities.Person]\n"
+                '[ontology.relations.COMMANDS]\nsubject_type = "Person"\n')  # fmt: skip
+    kgray.env["KGRAY_ONTOLOGY_RELATIONS_COMMANDS_OBJECT_TYPE"] = "Ship"
+    names = [("Ann Bell", "person"), ("Titanic", "Ship"), ("Kiel Harbour", "Place")]
+    pairs = [(0, 1), (1, 0), (0, 2)]
+    facts = [
+        {"source": a, "target": b, "relation": "COMMANDS", "fact": f"{a} commands {b}"} for a, b in pairs
+    ]
+    said = {"entities": [{"name": name, "type": kind} for name, kind in names], "facts": facts}
+    kgray.script(
+        {"episode": "e", "extraction": said},
+        {"question": {"kind": "cardinality", "items": ["COMMANDS"]}, "answer": {"cardinality": "many"}},
+    )
+    kgray("init")
+    file = kgray.write("a.jsonl", {"id": "e", "kind": "text", "text": "x", "at": "2026-01-01", "group": "g"})
+
+    previewed = kgray("add", file, "--dry-run", "--json").json["changes"]
+    assert kgray("add", file, "--json").json["committed"] == 1
+
+    rows = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
+    kept = ["0 commands 1", "0 commands 2"]
+    assert sorted(row["text"] for row in rows if row["type"] == "fact") == kept
+    assert sorted(row["text"] for row in previewed if row["type"] == "fact") == kept
+    labels = {row["name"]: row["labels"] for row in rows if row["type"] == "entity"}
+    assert labels == {"Ann Bell": ["Person"], "Titanic": ["Ship"], "Kiel Harbour": []}
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {name}" for name in bench.commands)])
 def test_every_command_has_help_with_an_example_and_the_common_options(kgray, name):
     answer = kgray(*name.split(), "--help")

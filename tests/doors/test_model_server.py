@@ -270,6 +270,16 @@ async def test_a_client_gets_through_every_fault_with_the_same_result():
         assert bare(one) == right or (one.dropped and set(one.facts) <= set(right.facts))
 
 
+async def test_what_was_answered_before_is_counted_by_task():
+    bodies = [chat("combined", data_of(told)) for told in EPISODES[:3]]
+    async with serving() as server:
+        for body in [*bodies, bodies[0], bodies[0]]:
+            await call(server, "POST", "/v1/chat/completions", body)
+        _, counted = await call(server, "GET", "/v1/stats", b"")
+
+    assert (counted["by_task"], counted["repeated"]) == ({"combined": 5}, {"combined": 2})
+
+
 async def test_answers_wait_for_a_stream():
     latency = Latency(streams=2, first_token_s=0.05, tokens_per_s=0)
     async with serving(latency=latency) as server:

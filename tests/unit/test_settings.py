@@ -42,6 +42,7 @@ def test_the_keys_are_those_of_the_interface():
         "model.timeout_s",
         "model.max_concurrency",
         "model.patience_s",
+        "model.cache_mb",
         "model.instructions",
         "model.instructions_file",
         "embedder.backend",

@@ -10,7 +10,7 @@ from kgray.backends.openai_api.client import Client
 from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.backends.openai_api.structured import Asker, Spent
 from kgray.errors import InvalidAnswer
-from kgray.ports import ExtractionRequest
+from kgray.ports import ExtractionRequest, ResponseCache
 from kgray.prompting import Prompts, dating_data, extraction_data
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
 from kgray.replies import parse_extraction
@@ -49,10 +49,16 @@ class OpenAIExtractor:
     """Extractions by a model behind HTTP; `combined`, or `separate` with rounds of reflection."""
 
     def __init__(
-        self, client: Client, prompts: Prompts, *, separate: bool = False, reflect_rounds: int = 0
+        self,
+        client: Client,
+        prompts: Prompts,
+        *,
+        separate: bool = False,
+        reflect_rounds: int = 0,
+        cache: ResponseCache | None = None,
     ) -> None:
-        """Keep the parts; nothing is asked before the first episode."""
-        self._asker = Asker(client)
+        """Keep the parts; nothing is asked before the first episode. cache: None = none."""
+        self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._separate = separate
         self._rounds = reflect_rounds
@@ -148,7 +154,14 @@ class OpenAIExtractor:
         prompt = self._prompts[task]
         reading.prompts.append(prompt.sha256)
         return await self._asker.ask(
-            prompt, data, EXTRACTION_TASKS[task], accept, room=ROOM[task], spent=reading.spent
+            prompt,
+            data,
+            EXTRACTION_TASKS[task],
+            accept,
+            room=ROOM[task],
+            spent=reading.spent,
+            asking=reading.episode,
+            context=reading.request.previous,
         )
 
 

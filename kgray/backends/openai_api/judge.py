@@ -12,9 +12,9 @@ from kgray.backends.openai_api.extractor import identity_of
 from kgray.backends.openai_api.schemas import answers_schema
 from kgray.backends.openai_api.structured import Asker, Spent
 from kgray.errors import InvalidAnswer
-from kgray.ports import Answer, Judged, Question, QuestionRequest
+from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting import Prompt, Prompts, questions_data
-from kgray.records import canonical, clean_text
+from kgray.records import Episode, canonical, clean_text
 from kgray.replies import parse_answer
 
 # Which task answers a kind, and which task's questions share a call: names are judged beside each other.
@@ -43,9 +43,11 @@ class _Part:
 class OpenAIJudge:
     """Judges by a model behind HTTP; `apart`: one task a call, entities, wordings and verdicts one by one."""
 
-    def __init__(self, client: Client, prompts: Prompts, *, apart: bool = False) -> None:
-        """Keep the parts; nothing is asked before the first question."""
-        self._asker = Asker(client)
+    def __init__(
+        self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
+    ) -> None:
+        """Keep the parts; nothing is asked before the first question. cache: None = none."""
+        self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._apart = apart
         self.identity = identity_of(client.endpoint.name, self._asker.temperature)
@@ -63,7 +65,7 @@ class OpenAIJudge:
         spent = Spent()
         answers: dict[int, Answer] = {}
         for part in self._parts(request):
-            answers |= await self._answers(part, spent)
+            answers |= await self._answers(request.episode, part, spent)
         return Judged(
             answers=tuple(answers[place] for place in range(len(request.questions))),
             calls=spent.calls,
@@ -71,7 +73,7 @@ class OpenAIJudge:
             completion_tokens=spent.completion_tokens,
         )
 
-    async def _answers(self, part: _Part, spent: Spent) -> dict[int, Answer]:
+    async def _answers(self, asking: Episode, part: _Part, spent: Spent) -> dict[int, Answer]:
         """Return the answers by place in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
 
@@ -83,7 +85,16 @@ class OpenAIJudge:
 
         schema = answers_schema(question.kind for question in part.questions)
         room = _ROOM[0] + _ROOM[1] * len(part.questions)
-        return await self._asker.ask(part.prompt, part.data, schema, accept, room=room, spent=spent)
+        return await self._asker.ask(
+            part.prompt,
+            part.data,
+            schema,
+            accept,
+            room=room,
+            spent=spent,
+            asking=asking,
+            kept=lambda: {"answers": [{"id": place, **answer} for place, answer in sorted(said.items())]},
+        )
 
     def _parts(self, request: QuestionRequest) -> Iterator[_Part]:
         """Yield the calls of a request, in a fixed order."""

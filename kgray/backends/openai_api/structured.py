@@ -5,15 +5,19 @@
        room, where it was cut before its first complete item
     3  the prompt one form down
 
+Before all that the response cache is asked, and what was accepted whole is kept there.
+
 At most three calls, and no retry of a call that did not get through: the client waits for those.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +25,9 @@ from kgray.backends.openai_api.client import Client, Rejected
 from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
 from kgray.backends.openai_api.schemas import Schema
 from kgray.errors import InvalidAnswer, Refused, SettingsError
+from kgray.ports import ResponseCache
 from kgray.prompting import Prompt, repair_data, tokens
+from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")
 Mode = Literal["json_schema", "json_object", "text"]
@@ -98,6 +104,7 @@ class Asker:
 
     client: Client
     temperature: float = 0.0
+    cache: ResponseCache | None = None
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(
@@ -109,12 +116,41 @@ class Asker:
         *,
         room: int,
         spent: Spent,
+        asking: Episode,
+        context: Sequence[Episode] = (),
+        kept: Callable[[], Mapping[str, Any]] | None = None,
     ) -> _T:
         """Return what `accept` makes of the reply; it is told whether the reply was cut.
 
         accept raises InvalidAnswer, whose words the repair quotes. room: tokens for the reply.
+        asking, context: the episodes whose texts `data` holds. kept: what to keep of what was accepted,
+        in the form of a reply; None = the reply. Nothing is kept of a reply that was cut.
         Raises InvalidAnswer, Refused, SettingsError, Unavailable.
         """
+        if self.cache is None:
+            return (await self._answered(prompt, data, schema, accept, room=room, spent=spent))[0]
+        asked = [self.client.endpoint.name, self.temperature, prompt.task, prompt.head, schema, room, data]
+        key = hashlib.sha256(canonical(asked).encode("utf-8", "surrogatepass")).hexdigest()
+        known = self.cache.recall(key, asking, context)
+        if known is not None:
+            with suppress(InvalidAnswer):  # accepted by another version than this one: it is asked again
+                return accept(json.loads(known), False)
+        said, reply, cut = await self._answered(prompt, data, schema, accept, room=room, spent=spent)
+        if not cut:
+            self.cache.keep(key, canonical(kept() if kept else reply), asking, context)
+        return said
+
+    async def _answered(
+        self,
+        prompt: Prompt,
+        data: str,
+        schema: Schema,
+        accept: Callable[[Mapping[str, Any], bool], _T],
+        *,
+        room: int,
+        spent: Spent,
+    ) -> tuple[_T, Mapping[str, Any], bool]:
+        """Ask the model; return what `accept` makes of the reply, the reply, and whether it was cut."""
         dialect = await self._dialect(spent)
         wanted = tuple(schema["required"])
         asked, temperature, shrunk = data, self.temperature, False
@@ -133,7 +169,8 @@ class Asker:
                     continue
                 raise Refused(f"the server refused the text ({rejection})") from None
             try:
-                return accept(*_readable(reply, wanted, last=call == MAX_CALLS))
+                found, cut = _readable(reply, wanted, last=call == MAX_CALLS)
+                return accept(found, cut), found, cut
             except InvalidAnswer as error:
                 fault = error
             asked, temperature = data, self.temperature

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kgray.bench.model_server.faults import Fault, Faults
+from kgray.bench.model_server.faults import MAX_REMEMBERED, Fault, Faults
 from kgray.bench.model_server.tasks import Unreadable, reply_to
 from kgray.bench.model_server.vectors import WorldEmbedder
 from kgray.bench.world.latency import ZERO, Latency, Streams, tokens
 from kgray.bench.world.oracle import Oracle
+from kgray.records import canonical
 
 MAX_TEXTS = 2048  # of one embeddings request
 
@@ -30,10 +32,15 @@ class Answer:
 
 @dataclass(slots=True)
 class Stats:
-    """What was served; tokens are characters / 4. prefix_tokens: of prompt heads that were served before."""
+    """What was served; tokens are characters / 4.
+
+    repeated        by task, requests that were answered before, word for word
+    prefix_tokens   of prompt heads that were served before
+    """
 
     requests: int = 0
     by_task: dict[str, int] = field(default_factory=dict)
+    repeated: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     prefix_tokens: int = 0
     completion_tokens: int = 0
@@ -64,6 +71,7 @@ class Service:
         self._model = model
         self._vectors = WorldEmbedder(oracle.world, dimensions=dimensions, affinity=affinity)
         self._heads: dict[str, int] = {}
+        self._answered: set[bytes] = set()
 
     async def answer(self, method: str, path: str, body: bytes) -> Answer:
         """Return what this request gets; every fault is an answer too."""
@@ -115,6 +123,9 @@ class Service:
         if request.get("stream"):
             return _error(400, "this server does not stream")
         task, reply = reply_to(self.oracle, request, wild=self._wild)
+        digest = hashlib.sha256(canonical(request["messages"]).encode("utf-8", "replace")).digest()
+        if digest in self._answered:
+            self.stats.repeated[task] = self.stats.repeated.get(task, 0) + 1
         text, reason = json.dumps(reply, ensure_ascii=False, separators=(",", ":")), "stop"
         if fault == "malformed":
             text = f"I think that {text[: len(text) // 2]}"
@@ -126,6 +137,8 @@ class Service:
         prompt, prefix = self._prompt(request)
         written = tokens(text)
         await self.streams.take(written)
+        if len(self._answered) < MAX_REMEMBERED:
+            self._answered.add(digest)
         stats = self.stats
         stats.by_task[task] = stats.by_task.get(task, 0) + 1
         stats.prompt_tokens += prompt

@@ -1,0 +1,298 @@
+"""The response cache: what a model replied, by the content of what it was asked, in a file of its own.
+
+For backfills: a folder that is filled again, or a new one that is given a copy of `cache.sqlite3`, asks
+no model for what was answered before. Nothing depends on it: the file may be deleted at any time.
+
+Nothing here says in words who asked: groups, episodes and requests stand as digests, and the group is
+part of each request's. Replies are words, so they go with the episodes that they were asked for (R25).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kgray.errors import StoreError
+from kgray.ports import ResponseCache
+from kgray.records import Episode
+from kgray.stores.failing import explained
+
+FILE = "cache.sqlite3"
+APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file
+VERSION = 1
+_LOG_PAGES = 250  # of the write-ahead log, before it is folded into the file: 1 MB
+_EVICTED = 16  # entries that go at once where the bound is passed
+_LARGEST = 4  # a reply may take a quarter of the file
+_SLACK = 1 << 20  # bytes beyond the bound that are no reason to rewrite the file
+_WHAT_TO_DO = "move it away or delete it; what it holds can be asked of the model again"
+Standing = Callable[[str, Sequence[str]], Mapping[str, str]]  # group, ids -> id -> content hash of those held
+
+# used: a count that grows with each use, the smallest goes first. waste: whether anything was deleted
+# since the file was last rewritten. askers: the episodes whose text a reply was asked for or used with.
+_TABLES = """
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, tenant BLOB NOT NULL, used INTEGER NOT NULL,
+    reply BLOB NOT NULL
+) STRICT;
+CREATE INDEX entries_used ON entries (used);
+CREATE INDEX entries_tenant ON entries (tenant);
+CREATE TABLE askers (
+    episode BLOB NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (episode, entry)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX askers_entry ON askers (entry);
+CREATE TABLE waste (one INTEGER PRIMARY KEY) STRICT;
+"""
+_FIND = "SELECT id, reply FROM entries WHERE key = ?"
+_USED = "(SELECT coalesce(max(used), 0) + 1 FROM entries)"
+_USE = f"UPDATE entries SET used = {_USED} WHERE id = ?"  # noqa: S608 - constants
+_NEW = f"INSERT OR IGNORE INTO entries (key, tenant, used, reply) VALUES (?, ?, {_USED}, ?) RETURNING id"  # noqa: S608
+_NOTE = "INSERT OR IGNORE INTO askers VALUES (?, ?)"
+_ASKED_BY = "SELECT entry FROM askers WHERE episode = ?"
+_OF_TENANT = "SELECT id FROM entries WHERE tenant = ?"
+_LEAST_USED = "SELECT id FROM entries ORDER BY used LIMIT ?"
+_DROP = ("DELETE FROM askers WHERE entry = ?", "DELETE FROM entries WHERE id = ?")
+_WASTED = "INSERT OR IGNORE INTO waste VALUES (1)"
+
+
+class SqliteResponses:
+    """`ports.ResponseCache` in a folder; the file is made when the first reply is kept.
+
+    max_bytes   of the file; its log takes up to 1 MB beside it. The least recently used entries go first
+    standing    the store's: what it does not hold (a preview, a removed episode) leaves no trace here
+    """
+
+    def __init__(self, file: ResponseFile, *, max_bytes: int, standing: Standing) -> None:
+        """Keep the file, which is its maker's to close; nothing is opened before the first use."""
+        self._file = file
+        self._max_bytes = max_bytes
+        self._standing = standing
+
+    def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
+        """Return the reply kept for a request of the episode's group, noting who uses it now."""
+        if not self._file.there():
+            return None
+        with self._file.transaction() as connection:
+            row = _one(connection, _FIND, (_digest(asking.group, key),))
+            if row is None:
+                return None
+            connection.execute(_USE, (row[0],))
+            held = self._held([asking, *context])
+            if asking in held:
+                _note(connection, row[0], held)
+            return bytes(row[1]).decode("utf-8", "surrogatepass")
+
+    def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
+        """Keep a reply; the first one stays."""
+        body = reply.encode("utf-8", "surrogatepass")
+        seen = [asking, *context]
+        if _LARGEST * len(body) > self._max_bytes or len(self._held(seen)) < len(seen):
+            return
+        dropped = False
+        with self._file.transaction(make=True) as connection:
+            key_, tenant = _digest(asking.group, key), _digest(asking.group)
+            row = _one(connection, _NEW, (key_, tenant, body))
+            if row is not None:
+                _note(connection, row[0], seen)
+                dropped = self._evict(connection)
+        if dropped:
+            self._file.shrink(self._max_bytes + _SLACK)
+
+    def _held(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Return those of one group that the store holds as they are."""
+        live = self._standing(episodes[0].group, [episode.id for episode in episodes])
+        return [episode for episode in episodes if live.get(episode.id) == episode.content_sha256]
+
+    def _evict(self, connection: apsw.Connection) -> bool:
+        """Drop entries until the rest fits; return whether any went."""
+        dropped = False
+        while _bytes_in_use(connection) > self._max_bytes:
+            if not _drop(connection, _LEAST_USED, _EVICTED):
+                break
+            dropped = True
+        return dropped
+
+
+class ResponseFile:
+    """The file: its connection, and what removal does to it, whatever the settings say of the cache."""
+
+    def __init__(self, folder: Path, *, patience_s: float) -> None:
+        """Keep the path; the file is opened when it is used."""
+        self.path = folder / FILE
+        self._patience_s = patience_s
+        self._connection: apsw.Connection | None = None
+        self._turn = threading.RLock()
+
+    def there(self) -> bool:
+        """Whether there is a file; an empty one is none."""
+        with _explained(self.path):
+            try:
+                return self.path.stat().st_size > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def erase(self, group: str, episodes: Sequence[str]) -> None:
+        """Drop the replies that were asked for, or used, with these episodes of a group."""
+        self._erase((_ASKED_BY, _digest(group, episode)) for episode in episodes)
+
+    def erase_group(self, group: str) -> None:
+        """Drop every reply to a group."""
+        self._erase([(_OF_TENANT, _digest(group))])
+
+    def compact(self) -> bool:
+        """Rewrite the file if anything was ever deleted from it, and cut its log; False where it is in use.
+
+        Evicted replies count: their bytes may lie in the file after the entry is gone.
+        """
+        if not self.there():
+            return True
+        with self._turn, _explained(self.path):
+            connection = self._opened()
+            connection.set_busy_timeout(1000)
+            try:
+                if _one(connection, "SELECT one FROM waste") is not None:
+                    _rewrite(connection)
+                busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+            except (apsw.BusyError, apsw.LockedError):
+                return False
+            finally:
+                connection.set_busy_timeout(int(self._patience_s * 1000))
+        return not busy
+
+    def shrink(self, most: int) -> None:
+        """Rewrite a file that is longer than `most` bytes: one that was made when more were allowed."""
+        with self._turn, _explained(self.path):
+            connection = self._opened()
+            if connection.pragma("page_count") * connection.pragma("page_size") > most:
+                _rewrite(connection)
+
+    def close(self) -> None:
+        """Release the file; idempotent."""
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def transaction(self, *, make: bool = False) -> Iterator[apsw.Connection]:
+        """Hold the file's one write lock; all or nothing. A power cut may lose the last ones."""
+        with self._turn, _explained(self.path):
+            connection = self._opened(make=make)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _erase(self, asked: Iterable[tuple[str, bytes]]) -> None:
+        if not self.there():
+            return
+        with self.transaction() as connection:
+            for statement, digest in asked:
+                _drop(connection, statement, digest)
+
+    def _opened(self, *, make: bool = False) -> apsw.Connection:
+        if self._connection is None or (make and not self.there()):  # a user may delete it meanwhile
+            self.close()
+            self._connection = self._open(make=make)
+        return self._connection
+
+    def _open(self, *, make: bool) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if make else 0)
+        connection = apsw.Connection(str(self.path), flags=flags)
+        try:
+            connection.set_busy_timeout(int(self._patience_s * 1000))
+            connection.pragma("secure_delete", "ON")  # before the first row, so that none is spared
+            connection.pragma("temp_store", "MEMORY")
+            if not _has_tables(connection) and not connection.pragma("application_id"):
+                _make(connection)
+            named = connection.pragma("application_id"), connection.pragma("user_version")
+            if named != (APPLICATION_ID, VERSION):
+                raise StoreError(f"{self.path} is no response cache of this version of kgray: {_WHAT_TO_DO}")
+            connection.pragma("synchronous", "NORMAL")
+            connection.pragma("wal_autocheckpoint", _LOG_PAGES)
+            connection.pragma("journal_size_limit", _LOG_PAGES * 4096)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _make(connection: apsw.Connection) -> None:
+    connection.pragma("journal_mode", "wal")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _has_tables(connection):  # another process may have been first
+            connection.execute(_TABLES)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", VERSION)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _has_tables(connection: apsw.Connection) -> bool:
+    return bool(_one(connection, "SELECT count(*) FROM sqlite_schema")[0])
+
+
+def _rewrite(connection: apsw.Connection) -> None:
+    """Leave live rows alone in the file; the copy on the way is a file that nobody else can open."""
+    connection.pragma("temp_store", "FILE")
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", "MEMORY")
+    connection.execute("DELETE FROM waste")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say a damaged file in one line: unlike the store it can be spared."""
+    with explained(path):
+        try:
+            yield
+        except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError) as error:
+            raise StoreError(f"{path} is damaged, or no response cache ({error}): {_WHAT_TO_DO}") from None
+
+
+def _note(connection: apsw.Connection, entry: int, episodes: Sequence[Episode]) -> None:
+    connection.executemany(_NOTE, [(_digest(one.group, one.id), entry) for one in episodes])
+
+
+def _drop(connection: apsw.Connection, entries: str, value: bytes | int) -> bool:
+    """Delete the entries that a statement finds; return whether there were any."""
+    found = connection.execute(entries, (value,)).fetchall()
+    for statement in _DROP:
+        connection.executemany(statement, found)
+    if found:
+        connection.execute(_WASTED)
+    return bool(found)
+
+
+def _bytes_in_use(connection: apsw.Connection) -> int:
+    pages = connection.pragma("page_count") - connection.pragma("freelist_count")
+    return int(pages * connection.pragma("page_size"))
+
+
+def _digest(group: str, of: str = "") -> bytes:
+    """Return 32 bytes for a group's request or episode; no group's name holds the line break between."""
+    return hashlib.sha256(f"{group}\n{of}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - a row or None
+    rows = connection.execute(statement, values).fetchall()
+    return rows[0] if rows else None
+
+
+def _is_a_cache(cache: SqliteResponses) -> ResponseCache:
+    """Show the type checker that the class keeps the port's contract."""
+    return cache
