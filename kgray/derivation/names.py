@@ -77,6 +77,8 @@ def _pieces(surface: str) -> tuple[str, ...]:
 
 
 def _folded(surface: str) -> str:
+    if surface.isascii():
+        return surface.lower()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", surface).casefold())
     return "".join(c for c in folded if not unicodedata.combining(c))
 

@@ -141,8 +141,10 @@ def name_statements(
         held = {i.evidence.statement for i in items}
         kept = [s for s in held if owner[s] == part]
         first = items[0].evidence
-        own = statement_id(group, (first.sequence, first.ordinal))
-        shown = min(kept, key=lambda s: (births[s], s)) if kept else own
+        if kept:
+            shown = min(kept, key=lambda s: (births[s], s))
+        else:
+            shown = statement_id(group, (first.sequence, first.ordinal))
         for item in items:
             named[item.evidence.sequence, item.evidence.ordinal] = (shown, part[1])
     return named

@@ -121,6 +121,8 @@ def _short(surface: str) -> str:
 
 def _note(index: Postings, key: str, entity: str) -> None:
     # The same entity comes back with each new alias that shares a token: usually the newest entry.
-    posting = index.setdefault(key, [])
-    if entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
+    posting = index.get(key)
+    if posting is None:
+        index[key] = [entity]
+    elif entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
         posting.append(entity)

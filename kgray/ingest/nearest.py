@@ -18,7 +18,7 @@ from kgray.ports import Matrix, Vector
 
 # Up to this many rows all products are taken: half a million multiplications, what the bands cost.
 EXACT_UP_TO = 512
-MOST_SCORED = 256  # rows whose exact product is taken, past EXACT_UP_TO
+MOST_SCORED = 64  # rows whose exact product is taken, past EXACT_UP_TO
 _RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
 _PIECE = 16
 
@@ -47,7 +47,9 @@ class Nearest:
 
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return the integers of unit vectors; levels chosen so that dims x levels**2 < 2**24."""
-        levels = np.clip(np.rint(vector * np.float32(self._scale)), -self._levels, self._levels)
+        levels = vector * np.float32(self._scale)
+        np.rint(levels, out=levels)
+        np.clip(levels, -self._levels, self._levels, out=levels)
         return np.asarray(levels, dtype=np.int8)
 
     def add(self, vector: Vector) -> int:
