@@ -16,11 +16,12 @@ from kgray.ports import ExtractionRequest, Question
 from kgray.prompting import Prompts, dating_data, extraction_data, questions_data, tokens
 from kgray.records import Draft, Episode, ExtractedEntity
 
-# An extraction tells a text again as entities and facts with their keys: 60 characters of text (15
-# tokens) hold about one fact, which takes 50 tokens of JSON, and one entity, which takes 15.
-FACT_TEXT_TOKENS = 15
-FACT_TOKENS, ENTITY_TOKENS, REPLY_TOKENS = 50, 15, 10
-DATE_TOKENS, ANSWER_TOKENS = 20, 15
+# An extraction tells a text again as entities and facts with their keys: about 100 characters of text
+# (26 tokens) hold one fact and name two entities; as JSON without spaces they take so many tokens.
+FACT_TEXT_TOKENS, FACT_ENTITIES = 26, 2.0
+FACT_TOKENS, DATE_TOKENS, ENTITY_TOKENS = 35, 9, 11
+DATED_TOKENS = 12  # of a fact whose dates are asked for apart: its id is named once more
+REPLY_TOKENS, ANSWER_TOKENS = 4, 12  # around a list, and of one answer
 # Question calls an episode: names that letters alone cannot settle, and with judging = "statement"
 # each new statement that has others to be compared with.
 QUESTION_CALLS = {"relation": 0.27, "statement": 0.75}
@@ -110,12 +111,14 @@ def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
 
 
 def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: ExtractionRequest) -> None:
-    facts = max(1, round(tokens(request.episode.text) / FACT_TEXT_TOKENS))
+    facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
+    entities = facts * FACT_ENTITIES
     data = extraction_data(request)
     if shape.extraction == "combined":
-        total.add(prompts["combined"].head, data, REPLY_TOKENS + facts * (FACT_TOKENS + ENTITY_TOKENS))
+        written = facts * (FACT_TOKENS + DATE_TOKENS) + entities * ENTITY_TOKENS
+        total.add(prompts["combined"].head, data, 2 * REPLY_TOKENS + written)
         return
-    named = extraction_data(request, [ExtractedEntity(name="x" * 12, type="Person")] * (facts + 1))
+    named = extraction_data(request, [ExtractedEntity(name="x" * 12, type="Person")] * round(entities))
     row = {
         "id": 0,
         "source": "x" * 12,
@@ -124,11 +127,11 @@ def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: Extraction
         "fact": "x" * 40,
         "kind": "holds",
     }
-    total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + (facts + 1) * ENTITY_TOKENS)
+    total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + entities * ENTITY_TOKENS)
     total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=shape.reflect_rounds)
     total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)
-    dated = dating_data(request.episode, [row] * facts)
-    total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATE_TOKENS)
+    dated = dating_data(request.episode, [row] * round(facts))
+    total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
 
 
 def _questions(total: _Sum, prompts: Prompts, shape: Shape, episode: Episode) -> None:

@@ -40,7 +40,6 @@ TASKS = (
     "contradiction",
     "relate",
 )
-TAGS = ("PREVIOUS", "EPISODE", "ENTITIES", "FACTS", "QUESTIONS")
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
 CHARACTERS_A_TOKEN = 4  # the rule of thumb of every estimate here
 _NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})

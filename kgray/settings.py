@@ -24,6 +24,7 @@ DEFAULT_DATA = Path("kgray-data")
 CONFIG_NAME = "kgray.toml"
 _PREFIX = "KGRAY_"
 _RELATIONS = "KGRAY_ONTOLOGY_RELATIONS_"
+_ENTITIES = "KGRAY_ONTOLOGY_ENTITIES_"
 _ONTOLOGY = ("relations", "entities")  # [ontology.relations.NAME], [ontology.entities.NAME]
 _Tables = dict[str, dict[str, dict[str, Any]]]  # relations | entities -> NAME -> keys
 _RELATION_KEYS = (
@@ -37,6 +38,8 @@ _RELATION_KEYS = (
     "subject_type",
     "object_type",
 )
+_ENTITY_KEYS = ("description", "attributes")
+_LISTS = frozenset({"excludes", "attributes"})
 _MAX_CONFIG = 1 << 20  # a settings file is a page; anything longer is another file by mistake
 _SHOWN_PATH = 200  # characters of a path in a message
 
@@ -220,7 +223,7 @@ def load(
     tables: _Tables = {kind: {} for kind in _ONTOLOGY}
     if config is not None:
         _read_toml(config, values, tables)
-    _read_environ(os.environ if environ is None else environ, values, tables["relations"])
+    _read_environ(os.environ if environ is None else environ, values, tables)
     _read_overrides(overrides or {}, values, tables)
     parts = {
         section: cls(**{f.name: values[key] for f in fields(cls) if (key := f"{section}.{f.name}") in values})
@@ -318,9 +321,7 @@ def _read_tables(kind: str, given: object, source: str, named: dict[str, dict[st
         named.setdefault(name, {}).update(keys)
 
 
-def _read_environ(
-    environ: Mapping[str, str], values: dict[str, Any], relations: dict[str, dict[str, Any]]
-) -> None:
+def _read_environ(environ: Mapping[str, str], values: dict[str, Any], tables: _Tables) -> None:
     for variable in sorted(environ):
         text = environ[variable]
         if not variable.startswith(_PREFIX) or variable.startswith("KGRAY_TEST_"):
@@ -328,8 +329,13 @@ def _read_environ(
         if variable in (DATA_VARIABLE, CONFIG_VARIABLE):
             continue
         if variable.startswith(_RELATIONS):
-            name, key = _relation_variable(variable)
-            relations.setdefault(name, {})[key] = _relation_value(variable, key, text)
+            name, key = _table_variable(variable, _RELATIONS, _RELATION_KEYS)
+            tables["relations"].setdefault(name, {})[key] = _table_value(variable, key, text)
+        elif variable.startswith(_ENTITIES):
+            typed, key = _table_variable(variable, _ENTITIES, _ENTITY_KEYS)
+            # Variables are mostly typed in capitals, and labels are CamelCase: a declared one is meant.
+            name = next((n for n in tables["entities"] if n.casefold() == typed.casefold()), typed)
+            tables["entities"].setdefault(name, {})[key] = _table_value(variable, key, text)
         elif variable not in _VARIABLES:
             raise SettingsError(
                 _unknown(variable, [*_VARIABLES, DATA_VARIABLE, CONFIG_VARIABLE], "the environment")
@@ -339,17 +345,17 @@ def _read_environ(
             values[key] = _checked(key, _from_text(key, text), variable, "the environment", None)
 
 
-def _relation_variable(variable: str) -> tuple[str, str]:
-    for key in _RELATION_KEYS:
-        name = variable.removeprefix(_RELATIONS).removesuffix(f"_{key.upper()}")
-        if name and len(name) < len(variable) - len(_RELATIONS):
+def _table_variable(variable: str, prefix: str, keys: tuple[str, ...]) -> tuple[str, str]:
+    for key in keys:
+        name = variable.removeprefix(prefix).removesuffix(f"_{key.upper()}")
+        if name and len(name) < len(variable) - len(prefix):
             return name, key
-    near = [f"{_RELATIONS}NAME_{key.upper()}" for key in _RELATION_KEYS]
+    near = [f"{prefix}NAME_{key.upper()}" for key in keys]
     raise SettingsError(_unknown(variable, near, "the environment"))
 
 
-def _relation_value(variable: str, key: str, text: str) -> object:
-    if key == "excludes":
+def _table_value(variable: str, key: str, text: str) -> object:
+    if key in _LISTS:
         return [name.strip() for name in text.split(",") if name.strip()]
     if key == "symmetric":
         if text.lower() not in ("true", "false"):

@@ -21,6 +21,7 @@ from kgray.bench.world import Oracle, Plan, World
 from kgray.bench.world.latency import Latency
 from kgray.derivation import dump
 from kgray.derivation.view import View
+from kgray.errors import InputError
 from kgray.ingest.parts import Parts, Pipeline
 from kgray.ingest.runner import Runner
 from kgray.ontology import shipped
@@ -78,6 +79,8 @@ class _Counted:
 
 def run(plan: Plan, *, window: int, latency: Latency, pipeline: Pipeline | None = None) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend."""
+    if not plan.episodes:
+        raise InputError("--episodes 0: there is nothing to ingest")
     chosen = pipeline or Pipeline()
     oracle = Oracle(World(plan=plan))
     result = Throughput(

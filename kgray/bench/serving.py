@@ -36,7 +36,8 @@ def flags_of(oracle: Oracle) -> list[str]:
 @contextmanager
 def serving(flags: Sequence[str]) -> Iterator[str]:
     """Yield the base URL of a server with these options; it ends with the block, or by itself when idle."""
-    command = [sys.executable, "-m", "kgray", "bench", "model-server", "--json", *flags]
+    # -P: a folder named kgray where the command runs would be taken for this package.
+    command = [sys.executable, "-P", "-m", "kgray", "bench", "model-server", "--json", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
         try:
             line = process.stdout.readline() if process.stdout else ""

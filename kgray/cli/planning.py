@@ -58,9 +58,11 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     from kgray.intake import Defaults
     from kgray.planning import Shape
     from kgray.planning import plan as planned
+    from kgray.settings import require_built
     from kgray.wiring import build_ontology, build_prompts
 
     settings = call.settings()
+    require_built(settings)
     refused: list[Refusal] = []
     with ExitStack() as stack:
         paths = [(name, regular(name, stack)) for name in files]

@@ -8,8 +8,11 @@ ahead can be wasted, never wrong (R20).
 from __future__ import annotations
 
 import asyncio
+import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +32,7 @@ from kgray.records import Episode, Extraction, Operation
 # A head of line whose extraction was sent this long ago is sent once more: with 1 % of calls 10 s late a
 # trial went from 0.74 to 0.89 of the ceiling.
 LATE_S = 6.0
+LATE_TIMES = 4.0  # and never before so many times what an extraction takes of late: a slow model is not late
 
 Said = tuple[Answer, ...]
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -44,6 +48,7 @@ class Ticket:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call is under way
+    sent_at: float = 0.0
     touched: asyncio.Event = field(default_factory=asyncio.Event)  # what its last try read has changed
     vectors: dict[str, Vector] = field(default_factory=dict)
     asked: dict[str, asyncio.Task[Said]] = field(default_factory=dict)  # request key -> its answers
@@ -69,6 +74,7 @@ class Lane:
         self._parts, self._committer, self._gate = parts, committer, gate
         self._spawn, self._totals, self._stop = spawn, totals, stop
         self._rows = Rows()
+        self._took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
         self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
         self._by_sequence: dict[int, Ticket] = {}
 
@@ -98,12 +104,16 @@ class Lane:
     # ------------------------------------------------------------------ ahead
 
     async def _prepare(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
-        """Extract, then try to decide as often as what was read changes, to have the questions asked."""
-        try:
+        """Extract, then try to decide as often as what was read changes, to have the questions asked.
+
+        What the episode itself is to blame for is met again at the head of the line, which fails it in order.
+        """
+        with suppress(ContentError):
             await self._extract(ticket, episode, urgency)
             read = Read(episode=episode, extraction=await asyncio.shield(ticket.extracted))
-        except ContentError:
-            return  # the head of the line will fail it, in order
+            await self._decide_ahead(ticket, read)
+
+    async def _decide_ahead(self, ticket: Ticket, read: Read) -> None:
         while True:
             ticket.touched.clear()
             waiting = self._try(ticket, read)
@@ -192,8 +202,15 @@ class Lane:
 
         async def once() -> Extraction:
             async with self._gate.pass_through(urgency):
-                ticket.sent.set()
-                return await extract(parts.store, parts.extractor, episode, parts.pipeline.previous_episodes)
+                sent_at = time.monotonic()
+                if not ticket.sent.is_set():
+                    ticket.sent_at = sent_at
+                    ticket.sent.set()
+                found = await extract(
+                    parts.store, parts.extractor, episode, parts.pipeline.previous_episodes
+                )
+                self._took.append(time.monotonic() - sent_at)
+                return found
 
         try:
             extraction = await patiently(once, parts, self._stop)
@@ -272,7 +289,9 @@ class Lane:
         """Wait for the extraction; one that was sent too long ago is sent once more."""
         if not ticket.extracted.done():
             await ticket.sent.wait()
-            await asyncio.wait((ticket.extracted,), timeout=LATE_S)
+            usual = statistics.median(self._took) if self._took else 0.0
+            late_at = ticket.sent_at + max(LATE_S, LATE_TIMES * usual)
+            await asyncio.wait((ticket.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if ticket.extracted.done():
             return await ticket.extracted
         second = self._spawn(self._extract(ticket, episode, (0, 0, 0)))

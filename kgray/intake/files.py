@@ -30,7 +30,6 @@ _EXTENSIONS: dict[str, Format] = {
     ".md": "text",
 }
 _SNIFFED = 1 << 16
-STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

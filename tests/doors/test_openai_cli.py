@@ -106,7 +106,7 @@ def test_an_outage_stops_the_run_and_the_next_one_goes_on(kgray, serve):
     answer = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
 
     assert answer.code == 75
-    assert "answers 503; waited 1 s (model.patience_s)" in answer.err
+    assert "answers 503; waited 1 s (model.patience_s = 1)" in answer.err
     assert time.monotonic() - before < 5
     assert kgray("status", "--json").json["groups"]["g"] == {
         "accepted": 2,

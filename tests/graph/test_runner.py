@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from kgray import times
-from kgray.errors import InvalidAnswer, Unavailable
+from kgray.errors import InvalidAnswer, Refused, Unavailable
+from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Totals
 from kgray.ingest.runner import Runner
-from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, QuestionRequest
+from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.records import Draft, Extraction, Operation
-from tests.graph.engine import GROUP, Engine, WildJudge, in_group, reading, triples, works
+from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
 
 
@@ -212,3 +214,46 @@ def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
         assert asyncio.run(run(groups=())).committed == 0
         assert asyncio.run(run()).committed == 1
     engine.store.close()
+
+
+def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path) -> None:
+    """R24: as the plain loop, in every window; the other episodes and groups go on."""
+
+    class Choosy:
+        identity, dimensions = SMALL.identity, SMALL.dimensions
+
+        async def embed(self, texts: Sequence[str]) -> Matrix:
+            if any("e3" in text for text in texts):
+                raise Refused("too long for this embedder")
+            return await SMALL.embed(texts)
+
+    for window in (0, 1, 16):
+        engine = Engine(tmp_path / str(window))
+        engine.accept(*drafts(1, 8), *(in_group(d, "other") for d in drafts(1, 3)))
+        parts = replace(engine.parts, embedder=Choosy(), window=max(1, window))
+        runner = Loop(parts) if window == 0 else Runner(parts)
+        with engine.store.writing():
+            totals = asyncio.run(runner.run())
+        assert (totals.committed, totals.failed) == (10, 1)
+        assert [f.episode.client_id for f in engine.store.failures()] == ["e3"]
+
+
+def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head is late by what extractions take of late, not by the clock alone."""
+    monkeypatch.setattr("kgray.ingest.lane.LATE_S", 0.1)
+    engine = Engine(tmp_path)
+    engine.accept(*drafts(1, 12))
+    inner = engine.parts.extractor
+    calls: list[int] = []
+
+    class Slow:
+        identity = "slow"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            calls.append(request.episode.sequence)
+            await asyncio.sleep(0.15)
+            return await inner.extract(request)
+
+    with engine.store.writing():
+        asyncio.run(Runner(replace(engine.parts, extractor=Slow(), window=1)).run())
+    assert len(calls) <= 13

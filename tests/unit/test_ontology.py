@@ -90,3 +90,9 @@ def test_a_wrong_override_is_one_clear_line(overrides, message):
         shipped().extended(overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_allowed_pair_must_name_a_declared_type():
+    """A mistyped type would drop facts in silence."""
+    with pytest.raises(SettingsError, match=r"WORKS_AT\.subject_type = 'Persn' .* 'Person'"):
+        shipped().extended({"WORKS_AT": {"subject_type": "Persn"}}, {"Person": {}, "Company": {}})

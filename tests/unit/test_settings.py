@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgray.errors import NotBuilt, SettingsError
+from kgray.ontology import shipped
 from kgray.settings import (
     KEYS,
     Secret,
@@ -267,6 +268,26 @@ def test_entity_types_are_read_like_relations(tmp_path):
         "Port": {},
     }
     assert list(settings.relations) == ["OWNS"]
+
+
+def test_entity_types_come_from_variables_too(tmp_path):
+    """A label that the file declares is meant in capitals too; another is taken as it is typed."""
+    config = write(tmp_path, '[ontology.entities.Ship]\ndescription = "a vessel"\n')
+    environ = {
+        "KGRAY_ONTOLOGY_ENTITIES_SHIP_ATTRIBUTES": "draught, flag",
+        "KGRAY_ONTOLOGY_ENTITIES_SeaPort_DESCRIPTION": "where ships lie",
+    }
+
+    entities = load(config, environ=environ).entities
+
+    assert {name: dict(keys) for name, keys in entities.items()} == {
+        "Ship": {"description": "a vessel", "attributes": ["draught", "flag"]},
+        "SeaPort": {"description": "where ships lie"},
+    }
+    shown = shipped().extended({}, entities).entities
+    assert shown["Ship"].attributes == ("draught", "flag")
+    with pytest.raises(SettingsError, match="NAME_ATTRIBUTES|NAME_DESCRIPTION"):
+        load(None, environ={"KGRAY_ONTOLOGY_ENTITIES_SHIP_COLOR": "x"})
 
 
 def test_the_defaults_are_built():

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
+MASK = "***"  # what stands for a key
+LEAST_SECRET = 8  # characters of a key that is one
 _WAITED_OUT = frozenset({408, 409, 425, 429})
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
@@ -104,7 +106,7 @@ class Client:
     ) -> dict[str, Any]:
         """Send until there is an answer, or the patience is spent. `sound`: whether a body is one."""
         session = await _session(self.endpoint)
-        deadline: float | None = None
+        since: float | None = None  # when the first request failed
         attempt = 0
         while True:
             wait = 0.0
@@ -118,10 +120,11 @@ class Client:
             except _Later as later:
                 reason, wait = str(later), later.seconds
             now = time.monotonic()
-            deadline = now + self.endpoint.patience_s if deadline is None else deadline
+            since = now if since is None else since
+            deadline = since + self.endpoint.patience_s
             delay = max(wait, _jittered(attempt))
             if now + delay > deadline and (wait or now >= deadline):
-                raise Unavailable(self._gave_up(reason), waited=True)
+                raise Unavailable(self._gave_up(reason, now - since, wait), waited=True)
             await asyncio.sleep(min(delay, max(deadline - now, 0.0)))
             attempt += 1
 
@@ -167,13 +170,28 @@ class Client:
         body = error.body
         said = body.get("message") if isinstance(body, dict) else body
         text = " ".join(str(said or error.message).split())
-        key = self.endpoint.key.reveal() if self.endpoint.key else ""
-        return (text.replace(key, "***") if key else text)[:300]
+        return self.masked(text)[:300]
 
-    def _gave_up(self, reason: str) -> str:
+    def _gave_up(self, reason: str, waited: float, asked: float) -> str:
+        """Return the error's words. waited: seconds since the first failure; asked: that the server wants."""
+        more = f" and asks for {asked:.0f} s" if asked else ""
         return (
-            f"The server at {self.endpoint.base_url} {reason}; waited {self.endpoint.patience_s:g} s "
-            "(model.patience_s). What was accepted is safe: run the command again."
+            f"The server at {self.endpoint.base_url} {reason}{more}; waited {round(waited, 1):g} s "
+            f"(model.patience_s = {self.endpoint.patience_s:g}). What was accepted is safe: "
+            "run the command again."
+        )
+
+    def masked(self, text: str) -> str:
+        """Return the text without the key: what a server says is kept, and may repeat what it was sent.
+
+        A key of a few letters ("none", "x") is no secret, and masking it would spoil every reply.
+        """
+        key = self.endpoint.key.reveal() if self.endpoint.key else ""
+        if len(key) < LEAST_SECRET:
+            return text
+        # As such, and as JSON inside the text writes it.
+        return text.replace(key, MASK).replace(json.dumps(key)[1:-1], MASK).replace(
+            key.replace("/", r"\/"), MASK
         )
 
 

@@ -224,10 +224,10 @@ class Asker:
         choice: dict[str, Any] = _object(choices[0] if isinstance(choices, list) else None)
         message = _object(choice.get("message"))
         text = message.get("content") or ""
-        text = text if isinstance(text, str) else json.dumps(text)
+        text = self.client.masked(text if isinstance(text, str) else json.dumps(text))
         _count(spent, got.get("usage"), body, text)
         if choice.get("finish_reason") == "content_filter" or (message.get("refusal") and not text):
-            words = str(message.get("refusal") or "its content filter")[:300]
+            words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
             raise Refused(f"the model refused the text: {words}", raw=text)
         return _Reply(text, choice.get("finish_reason") == "length")
 
