@@ -119,18 +119,19 @@ class Ontology:
             types[name] = _read_entity(name, table)
         _check_cycles(relations)
         if types:
-            _check_ends(overrides, types)
+            ends = {end for kind in self for end in (kind.subject_type, kind.object_type) if end}
+            _check_ends(overrides, {*types, *ends})
         own = self.own | set(overrides)
         paired = self.paired | {name for name, table in overrides.items() if _ENDS & set(table)}
         return Ontology(MappingProxyType(relations), MappingProxyType(types), own, paired)
 
 
-def _check_ends(overrides: Mapping[str, Mapping[str, Any]], types: Mapping[str, object]) -> None:
-    """Refuse an allowed pair that names no declared type: every fact of known types would be dropped by it."""
+def _check_ends(overrides: Mapping[str, Mapping[str, Any]], types: set[str]) -> None:
+    """Refuse an allowed pair that names no known type: by it all facts of known types would be dropped."""
     for name, table in overrides.items():
         for key in sorted(_ENDS & set(table)):
             if table[key] and table[key] not in types:
-                near = difflib.get_close_matches(str(table[key]), types, n=1, cutoff=0.0)
+                near = difflib.get_close_matches(str(table[key]), sorted(types), n=1, cutoff=0.0)
                 raise SettingsError(
                     f"ontology.relations.{name}.{key} = {table[key]!r} is no declared entity type. "
                     f"The nearest one is {near[0]!r}."

@@ -95,6 +95,17 @@ def test_the_same_world_over_http_gives_the_same_scores(kgray):
     assert over["prompt_tokens"] <= 1300
 
 
+def test_a_folder_of_the_same_name_does_not_stand_for_the_package(kgray):
+    """The server is a process of its own, started where the command runs."""
+    (kgray.folder / "kgray").mkdir()
+    kgray.write("kgray/__init__.py", "raise SystemExit(3)")
+
+    answer = kgray("bench", "quality", "--episodes", "5", "--http", "--json")
+
+    assert answer.code in (0, 1), answer.err
+    assert answer.json["results"][0]["committed"] == 5
+
+
 def test_the_table_has_a_row_for_each_seed(kgray):
     answer = kgray("bench", "quality", "--seed", "1", "--seed", "2", "--episodes", "20")
 

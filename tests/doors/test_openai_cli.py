@@ -248,7 +248,7 @@ def test_plan_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
     assert server.asked == server.probes == []
     found = answer.json
     assert (found["episodes"], found["triples"], found["refused"]) == (3, 1, 1)
-    assert found["calls"] == 3  # two extractions, and half a call of questions, rounded
+    assert found["calls"] == 2  # two extractions, and a fifth of a call of questions, rounded
     assert found["cost"] == pytest.approx(
         (found["prompt_tokens"] * 2 + found["completion_tokens"] * 10) / 1e6
     )
@@ -267,7 +267,7 @@ def test_plan_follows_the_pipeline_settings(kgray, serve):
 
     apart = kgray("plan", file, "--json").json
 
-    assert (packed["calls"], apart["calls"]) == (51, 171)
+    assert (packed["calls"], apart["calls"]) == (44, 164)
     assert apart["prompt_tokens"] > packed["prompt_tokens"]
     shown = kgray("plan", file).out.splitlines()
     assert [line.split("  ")[0] for line in shown] == [
@@ -278,6 +278,20 @@ def test_plan_follows_the_pipeline_settings(kgray, serve):
         "time",
         "cost",
     ]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"KGRAY_STORE_BACKEND": "neo4j"}, {"KGRAY_PIPELINE_REFLECT_ROUNDS": "2"}], ids=str
+)
+def test_plan_refuses_what_add_would_refuse(kgray, serve, asked):
+    serve(read)
+    kgray.env |= asked
+    file = kgray.write("rows.jsonl", *ROWS)
+
+    planned, added = kgray("plan", file), kgray("add", file, "--group", "g")
+
+    assert (planned.code, planned.out) == (2, "")
+    assert planned.err == added.err
 
 
 def test_help_does_not_import_the_library_of_the_models():

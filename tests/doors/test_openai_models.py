@@ -11,6 +11,7 @@ import pytest
 
 from kgray import times
 from kgray.backends.openai_api import client as clients
+from kgray.backends.openai_api import structured
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
@@ -116,6 +117,7 @@ def serve(monkeypatch):
     """Start servers; pauses are short, because a test waits for each."""
     monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
     monkeypatch.setattr(clients, "LONGEST_DELAY_S", 0.1)
+    monkeypatch.setattr(structured, "_KNOWN", {})  # a port may be another server's by now
     servers: list[ChatServer] = []
 
     def start(answer, probe=None) -> ChatServer:
@@ -630,7 +632,9 @@ async def test_what_only_waits_is_waited_out_once(serve, fault):
 async def test_beyond_the_patience_the_run_stops_and_nobody_waits_again(serve):
     server = serve(lambda _: Say(status=503))
 
-    with pytest.raises(Unavailable, match=r"answers 503; waited 0\.\d s \(model\.patience_s = 0\.6\)") as gone:
+    with pytest.raises(
+        Unavailable, match=r"answers 503; waited 0\.\d s \(model\.patience_s = 0\.6\)"
+    ) as gone:
         await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert gone.value.waited

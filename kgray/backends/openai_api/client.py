@@ -190,8 +190,10 @@ class Client:
         if len(key) < LEAST_SECRET:
             return text
         # As such, and as JSON inside the text writes it.
-        return text.replace(key, MASK).replace(json.dumps(key)[1:-1], MASK).replace(
-            key.replace("/", r"\/"), MASK
+        return (
+            text.replace(key, MASK)
+            .replace(json.dumps(key)[1:-1], MASK)
+            .replace(key.replace("/", r"\/"), MASK)
         )
 
 
