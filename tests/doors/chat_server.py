@@ -13,6 +13,13 @@ from typing import Any
 from kgray.prompting import sections
 
 
+class _Server(ThreadingHTTPServer):
+    """A server that says nothing of a client that hangs up: a run that ends does."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Pass over a connection that broke."""
+
+
 @dataclass
 class Asked:
     """One request as it arrived."""
@@ -103,7 +110,7 @@ class ChatServer:
         self.most_at_once = 0
         self._now = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()

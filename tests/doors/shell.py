@@ -39,7 +39,7 @@ class Shell:
 
     def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
         result = CliRunner().invoke(cli, list(args), input=stdin, env=self.env)
-        assert "Traceback" not in result.stderr
+        assert "Traceback" not in result.stderr, result.stderr
         return Answer(result.exit_code, result.stdout, result.stderr)
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
