@@ -96,9 +96,12 @@ class Judged:
 
 
 class Extractor(Protocol):
-    """Reads episodes. `identity` names model, parameters and version; it is stored with each extraction."""
+    """Reads episodes."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """Model, parameters and version; stored with each extraction."""
+        ...
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return all that the episode says.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -10,10 +11,12 @@ from kgray.errors import SettingsError
 from kgray.settings import ModelSettings, Secret, Settings, require_built
 
 if TYPE_CHECKING:
+    from kgray.backends.rules import RulesExtractor
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Embedder, Extractor, Judge, ResponseCache
+    from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache
     from kgray.prompting import Prompts
+    from kgray.records import Extraction
 
 
 def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
@@ -76,9 +79,28 @@ def build_models(
     if settings.model.backend == "openai":
         return _openai_models(settings, ontology, cache)
     from kgray.backends.judging import RulesJudge
-    from kgray.backends.rules import RulesExtractor
 
-    return RulesExtractor(ontology), RulesJudge()
+    return _RulesWhenRead(ontology), RulesJudge()
+
+
+class _RulesWhenRead:
+    """The rules extractor, made when an episode is read: commands that only ask do not wait for it."""
+
+    def __init__(self, ontology: Ontology) -> None:
+        self._ontology = ontology
+
+    @cached_property
+    def _rules(self) -> RulesExtractor:
+        from kgray.backends.rules import RulesExtractor
+
+        return RulesExtractor(self._ontology)
+
+    @property
+    def identity(self) -> str:
+        return self._rules.identity
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        return await self._rules.extract(request)
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:

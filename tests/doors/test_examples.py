@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -76,17 +75,13 @@ def test_the_answer_is_among_the_first_three(memory, group, query, moment, answe
     assert answer in [hit.target for hit in hits]
 
 
-def test_the_demo_prints_what_changed_within_ten_seconds(tmp_path):
-    """`make demo` without its installation; processor time, because other tests may run beside it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_the_demo_prints_what_changed(tmp_path):
+    """`make demo` without its installation."""
     done = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py", tmp_path / "demo"], capture_output=True, text=True, check=False
     )
 
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-
     assert done.returncode == 0, done.stderr
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
     parts = re.split(r"^=== .*$", done.stdout, flags=re.MULTILINE)
     assert len(parts) == 8
     for part, expected in (
