@@ -5,6 +5,7 @@
     ├── SettingsError               the configuration
     ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
     │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
+    │   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
     │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
     │   └── Locked                  another process ingests this folder (its pid is in the message)
     ├── NotFound                    an id or a name that is not there
@@ -45,6 +46,10 @@ class StoreError(KgrayError):
 
 class StaleWriter(StoreError):
     """A writer with an older fencing epoch; its transaction was rolled back (R23)."""
+
+
+class Outrun(StoreError):
+    """A commit's record time is not past its group's last: its transaction was rolled back (R4)."""
 
 
 class NoSpace(StoreError):

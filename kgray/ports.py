@@ -267,6 +267,63 @@ class Commit:
     forgotten: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """An extraction as it arrives: accepted -> extracted. The first one stays; ended episodes stay as they are."""
+
+    group: str
+    sequence: int
+    extraction: Extraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A request's answers as they arrive, and the sequence that uses them (R21). The first answers stay.
+
+    judged: None where they came from the journal: the use alone is noted. Of a sequence that was removed
+    meanwhile nothing is kept: it would be a trace of it (R25).
+    """
+
+    group: str
+    sequence: int
+    key: str
+    judged: Judged | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An episode ends as failed (R24); the attempts before a retry are added. One that has ended stays as it is."""
+
+    group: str
+    sequence: int
+    recorded_at: Instant
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined:
+    """An operation that cannot be done ends; the graph is unchanged, and what it named is not kept."""
+
+    group: str
+    sequence: int
+    recorded_at: Instant
+    reason: str
+
+
+Write = Extracted | Answered | Failed | Declined | Commit
+
+
+class Writer(Protocol):
+    """Who carries out a run's writes: the store itself, or one in another process that holds it."""
+
+    async def write(self, writes: Sequence[Write]) -> None:
+        """Carry out `Store.write`; durable on return. One batch at a time: the caller awaits each.
+
+        Waits out what passes (a writer that restarts, a store out of reach) and sends the same batch again.
+        """
+        ...
+
+
 class GraphView(Protocol):
     """The derived graph of one group, as known at one moment; recorded ids go in, shown rows come out.
 
@@ -324,8 +381,12 @@ class Store(Protocol):
 
     # --- the log: any process, short transactions ------------------------------------------
 
-    def accept(self, drafts: Sequence[Draft], *, now: Instant, replace: bool = False) -> list[Acceptance]:
+    def accept(
+        self, drafts: Sequence[Draft], *, now: Instant, replace: bool = False, bulk: bool = False
+    ) -> list[Acceptance]:
         """Append drafts in order, in one transaction; durable on return (R19). Answers in the order given.
+
+        bulk: they go in the backfill lane; what others wait for goes in the live lane.
 
         With `replace` a draft whose id is taken by other content retracts the old row (an Operation
         of its own, one sequence) and is accepted anew (the next sequence).
@@ -344,12 +405,8 @@ class Store(Protocol):
         """Return what an operation answered; None while it is pending. {"error": line} where it was refused."""
         ...
 
-    def refuse(self, group: str, sequence: int, reason: str, *, now: Instant) -> None:
-        """End an operation that cannot be done; the graph is unchanged, and what it named is not kept."""
-        ...
-
-    def pending_groups(self) -> list[str]:
-        """Return the groups with anything accepted or extracted or requested, sorted."""
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
         ...
 
     def pending(self, group: str, limit: int) -> list[Episode | Operation]:
@@ -368,24 +425,12 @@ class Store(Protocol):
         """Return the previous context (R22), oldest first; removed and retracted episodes are left out."""
         ...
 
-    def keep_extraction(self, group: str, sequence: int, extraction: Extraction) -> None:
-        """Store the extraction and move accepted -> extracted; the first write wins."""
-        ...
-
     def extraction(self, group: str, sequence: int) -> Extraction | None:
         """Return the stored extraction."""
         ...
 
-    def recall(self, group: str, key: str, sequence: int) -> tuple[Answer, ...] | None:
-        """Return the journaled answers of a request and note that `sequence` used them (R21)."""
-        ...
-
-    def remember(self, group: str, key: str, sequence: int, judged: Judged) -> tuple[Answer, ...]:
-        """Journal the answers of a request; the first write wins and is returned."""
-        ...
-
-    def fail(self, group: str, sequence: int, failure: Failure, *, now: Instant) -> None:
-        """Move an episode to failed (R24); the attempts before a retry are added to `failure.attempts`."""
+    def recall(self, group: str, key: str) -> tuple[Answer, ...] | None:
+        """Return the journaled answers of a request (R21)."""
         ...
 
     def failures(self, group: str | None = None) -> list[FailedEpisode]:
@@ -402,12 +447,28 @@ class Store(Protocol):
 
     # --- the ingesting process --------------------------------------------------------------
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Hold the folder's ingest lock and a new fencing epoch. Raises Locked, naming the holder's pid."""
+    def writing(self, *, epoch: int | None = None, shard: int = 0) -> AbstractContextManager[int]:
+        """Hold the store for writing; yields the fencing epoch that `write` is checked against (R23).
+
+        epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
+                store's newest: a writer that was restarted goes on for the run that it served
+        shard   each has an epoch of its own; the embedded store has the one
+
+        Raises Locked, naming the holder's pid, where another process holds the data folder; StaleWriter
+        where the epoch is not the newest.
+        """
         ...
 
-    def apply(self, commit: Commit) -> None:
-        """Apply one sequence: atomic, idempotent; checks the epoch first (StaleWriter)."""
+    def write(self, writes: Sequence[Write]) -> None:
+        """Carry out writes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
+
+        Idempotent, each by its (group, sequence) and kind: what has been done already changes nothing, so a
+        batch whose outcome is not known is sent again. Checks the epoch first (StaleWriter).
+        Where a batch holds only Extracted and Answered, a power cut (not a kill) may lose it.
+
+        Raises Outrun where a commit's record time is not past its group's last: another process has recorded
+        (a retry); read the state anew.
+        """
         ...
 
     def compact(self) -> bool:

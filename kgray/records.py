@@ -199,6 +199,7 @@ class Episode:
     client_id: str | None = None
     metadata: str = "{}"
     state: State = "accepted"
+    bulk: bool = False  # in the backfill lane; of no meaning to the graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

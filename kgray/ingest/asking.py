@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from kgray.errors import Unavailable
+from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts, Stop
 from kgray.ingest.values import Questions
-from kgray.ports import Answer, Question, QuestionRequest
+from kgray.ports import Answer, Answered, Question, QuestionRequest
 
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.2
@@ -28,13 +31,32 @@ def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, .
     return [*nodes, rest] if rest else [*nodes]
 
 
-async def journaled(parts: Parts, request: QuestionRequest, key: str) -> tuple[Answer, ...]:
-    """Return the answers of a request: from the journal, else of the judge, written as they arrive."""
+async def journaled(
+    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str
+) -> tuple[tuple[Answer, ...], int]:
+    """Return the answers of a request and the tokens spent: from the journal, else of the judge.
+
+    They go to the journal as they arrive; where two asked the same at once, the first answer holds.
+    """
     group, sequence = request.episode.group, request.episode.sequence
-    said = parts.store.recall(group, key, sequence)
+    said = outbox.recall(group, key)
     if said is None:
-        said = parts.store.remember(group, key, sequence, await parts.judge.judge(request))
-    return said
+        said = parts.store.recall(group, key)
+    if said is None:
+        judged = await parts.judge.judge(request)
+        said = outbox.recall(group, key)
+        if said is None:
+            judged = replace(judged, answers=as_stored(judged.answers))
+            outbox.post(Answered(group=group, sequence=sequence, key=key, judged=judged))
+            return judged.answers, judged.prompt_tokens + judged.completion_tokens
+    outbox.post(Answered(group=group, sequence=sequence, key=key, judged=None))
+    return said, 0
+
+
+def as_stored(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    """Return answers as a journal gives them back, so that a replay decides on the very same."""
+    text = json.dumps([dict(answer) for answer in answers], ensure_ascii=False)
+    return tuple(json.loads(text.encode(errors="replace")))
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:

@@ -10,94 +10,130 @@ from kgray.derivation.group import GroupGraph
 from kgray.errors import ContentError, InputError, NotFound
 from kgray.graph import Derived
 from kgray.ingest.correct import correct
-from kgray.ingest.parts import Parts
+from kgray.ingest.outbox import Direct, Done, Outbox
+from kgray.ingest.parts import Parts, Watch
 from kgray.ingest.state import GroupState, with_change
 from kgray.ingest.values import Change
-from kgray.ports import Commit, Failure
+from kgray.ports import Commit, Declined, Failed, Failure, Write
 from kgray.records import Episode, Operation
 from kgray.times import Instant
 
 
 class Committer:
-    """The groups' states, and what moves them; every runner commits through one of these."""
+    """The groups' states, and what moves them; every runner commits through one of these.
 
-    def __init__(self, parts: Parts) -> None:
-        """Start with no group in memory."""
+    The states are ahead of the store by what stands in the outbox.
+    """
+
+    def __init__(self, parts: Parts, watch: Watch | None = None) -> None:
+        """Start with no group in memory; `watch` is told of stages instead of the parts'."""
         self._parts = parts
+        told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
+        self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
+        self.outbox = Outbox(parts.writer or Direct(parts.store), lambda s: told("write", s, None))
 
-    def state(self, group: str) -> GroupState:
+    async def state(self, group: str) -> GroupState:
         """Return the group's state; the least recently used ones go where the bound is passed."""
+        if group not in self._states:
+            await self.outbox.flush()
         state = self._states.get(group)
         if state is None:
             state = GroupState.load(self._parts.store, group, self._parts.embedder.dimensions)
             self._states[group] = state
             self._keep_within_bound()
         self._states.move_to_end(group)
-        state.fetch_vectors(self._parts.store, self._parts.pipeline.judging)
+        if state.lacks_vectors(self._parts.pipeline.judging):
+            await self.outbox.flush()  # the vectors of what was posted
+            state.fetch_vectors(self._parts.store, self._parts.pipeline.judging)
         return state
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""
         return self._states.get(group)
 
+    def size(self) -> int:
+        """Return about how many bytes the states take."""
+        return sum(state.size() for state in self._states.values())
+
     def forget(self, group: str) -> None:
         """Drop a state that may be ahead of the store: the next use reads the store."""
         self._states.pop(group, None)
 
+    def forget_all(self) -> None:
+        """Drop every state and all that was posted: the store is the truth."""
+        self.outbox.drop()
+        self._states.clear()
+        self._recorded.clear()
+
     def forget_stale(self) -> None:
         """Forget the groups that others changed: a runner may outlive the lock it ran under."""
+        self._recorded.clear()
         for group, state in list(self._states.items()):
             if state.last_recorded != self._parts.store.last_recorded(group):
                 del self._states[group]
 
-    def commit(self, change: Change) -> None:
-        """Write a decided change: memory first, then the store; where the store fails, memory is dropped."""
+    async def commit(self, change: Change, done: Done | None = None) -> None:
+        """Take a decided change into memory and post it; `done` is called when it is durable."""
         group = change.episode.group
+        state = await self.state(group)
         recorded_at = self.record_time(group)
-        state = self.state(group)
         try:
             derived = state.commit(change, recorded_at)
             if derived is None:
+                await self.outbox.flush()
                 derived = self._refolded(state, change, recorded_at)
                 self.forget(group)
-            self._parts.store.apply(commit_of(change, derived, recorded_at))
         except BaseException:
             self.forget(group)
             raise
+        self._recorded[group] = recorded_at
+        self.outbox.post(commit_of(change, derived, recorded_at), done)
 
-    def fail(self, episode: Episode, error: ContentError) -> None:
+    def fail(self, episode: Episode, error: ContentError, done: Done | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
         failure = Failure(kind=type(error).__name__, message=str(error), raw=error.raw)
-        self._parts.store.fail(episode.group, episode.sequence, failure, now=times.now())
-        state = self._states.get(episode.group)
-        if state is not None:
-            state.last_recorded = self._parts.store.last_recorded(episode.group)
+        group, recorded_at = episode.group, self._next(episode.group)
+        failed = Failed(group=group, sequence=episode.sequence, recorded_at=recorded_at, failure=failure)
+        self.outbox.post(failed, done)
 
     async def correct(self, operation: Operation) -> str:
-        """Carry out a correction; return done or refused."""
-        store = self._parts.store
-        self.forget(operation.group)
+        """Carry out a correction; return done or refused. Durable on return: what comes after reads it."""
+        store, group = self._parts.store, operation.group
+        await self.outbox.flush()
+        self.forget(group)
+        recorded_at = self.record_time(group)
+        write: Write
         try:
-            commit = await correct(store, self._parts.embedder, operation, self.record_time(operation.group))
+            write = await correct(store, self._parts.embedder, operation, recorded_at)
         except (NotFound, InputError) as error:
-            store.refuse(operation.group, operation.sequence, str(error), now=times.now())
-            return "refused"
-        store.apply(commit)
-        return "done"
+            write = Declined(
+                group=group, sequence=operation.sequence, recorded_at=recorded_at, reason=str(error)
+            )
+        self._recorded[group] = recorded_at
+        self.outbox.post(write)
+        await self.outbox.flush()
+        return "refused" if isinstance(write, Declined) else "done"
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
-        return max(times.now(), self._parts.store.last_recorded(group) + 1)
+        last = self._recorded.get(group)
+        return max(times.now(), (self._parts.store.last_recorded(group) if last is None else last) + 1)
+
+    def _next(self, group: str) -> Instant:
+        """Take the next record time of a group, in its state too."""
+        recorded_at = self._recorded[group] = self.record_time(group)
+        state = self._states.get(group)
+        if state is not None:
+            state.last_recorded = recorded_at
+        return recorded_at
 
     def _refolded(self, state: GroupState, change: Change, recorded_at: Instant) -> Derived:
         records = with_change(self._parts.store.records(change.episode.group), change, recorded_at)
         return compare(state.graph, GroupGraph.build(records))
 
     def _keep_within_bound(self) -> None:
-        while (
-            len(self._states) > 1 and sum(s.size() for s in self._states.values()) > self._parts.state_bytes
-        ):
+        while len(self._states) > 1 and self.size() > self._parts.state_bytes:
             self._states.popitem(last=False)
 
 

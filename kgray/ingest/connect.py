@@ -166,9 +166,7 @@ def _next_variant(key: Key, related: Related, state: GroupState, connected: Conn
 def _made(made: str, place: Place, key: Key, evidence: Evidence) -> Statement:
     subject, relation, target = key
     entity, value = (None, target) if isinstance(target, Value) else (target, None)
-    return Statement(
-        made, place, subject, relation, entity, value, evidence.variant, evidence
-    )
+    return Statement(made, place, subject, relation, entity, value, evidence.variant, evidence)
 
 
 def _value(fact: ExtractedFact) -> Value:

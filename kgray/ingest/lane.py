@@ -21,9 +21,9 @@ from kgray.ingest.ahead import AheadState, Key, Rows
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import Attempt, attempt_to_decide
-from kgray.ingest.extract import extract
+from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.gate import Gate, Urgency
-from kgray.ingest.parts import Parts, Stop, Totals
+from kgray.ingest.parts import Parts, Stop, Totals, Watch
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Answers, Change, Questions, Read
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
@@ -34,7 +34,12 @@ from kgray.records import Episode, Extraction, Operation
 LATE_S = 6.0
 LATE_TIMES = 4.0  # and never before so many times what an extraction takes of late: a slow model is not late
 
+# About what the fixed head of a prompt holds, in tokens: only the budget of tokens in flight goes by it.
+HEAD_TOKENS = 800
+CHARACTERS_A_TOKEN = 4
+
 Said = tuple[Answer, ...]
+Ended = Callable[[str, int, str], None]  # group, sequence, outcome: durable now
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
@@ -53,6 +58,12 @@ class Ticket:
     vectors: dict[str, Vector] = field(default_factory=dict)
     asked: dict[str, asyncio.Task[Said]] = field(default_factory=dict)  # request key -> its answers
     used: set[str] = field(default_factory=set)
+    spent: dict[str, int] = field(default_factory=dict)  # request key -> tokens
+
+    @property
+    def bulk(self) -> bool:
+        """Whether it is the backfill lane's; a correction never is."""
+        return isinstance(self.entry, Episode) and self.entry.bulk
 
 
 class Lane:
@@ -64,24 +75,28 @@ class Lane:
         parts: Parts,
         committer: Committer,
         gate: Gate,
+        *,
+        took: deque[float],
         spawn: Spawn,
         totals: Totals,
+        watch: Watch,
+        ended: Ended,
         stop: Stop,
     ) -> None:
-        """Start with nothing in flight; `spawn` starts tasks whose failure ends the run."""
+        """Start with nothing in flight.
+
+        took: seconds of the run's latest extractions; spawn starts tasks whose failure ends the run.
+        """
         self.group = group
         self.tickets: deque[Ticket] = deque()
+        self.posted = 0  # entries that are decided and not yet durable: pending, as the store sees it
+        self.last = 0  # the sequence of the newest entry that was taken
         self._parts, self._committer, self._gate = parts, committer, gate
-        self._spawn, self._totals, self._stop = spawn, totals, stop
+        self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
         self._rows = Rows()
-        self._took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
+        self._took = took
         self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
         self._by_sequence: dict[int, Ticket] = {}
-
-    @property
-    def last(self) -> int:
-        """The sequence of the newest entry in flight, 0 for none."""
-        return self.tickets[-1].entry.sequence if self.tickets else 0
 
     @property
     def barred(self) -> bool:
@@ -96,9 +111,12 @@ class Lane:
         """
         ticket = Ticket(entry, number)
         self.tickets.append(ticket)
+        self.last = entry.sequence
         self._by_sequence[entry.sequence] = ticket
         if isinstance(entry, Episode):
-            urgency = (number, 1, 0) if tail is None else (tail, 1, -len(entry.text))
+            urgency = Urgency(entry.bulk, number, 1)
+            if tail is not None:
+                urgency = Urgency(entry.bulk, tail, 1, -len(entry.text))
             self._tasks[ticket] = self._spawn(self._prepare(ticket, entry, urgency))
 
     # ------------------------------------------------------------------ ahead
@@ -116,7 +134,7 @@ class Lane:
     async def _decide_ahead(self, ticket: Ticket, read: Read) -> None:
         while True:
             ticket.touched.clear()
-            waiting = self._try(ticket, read)
+            waiting = self._try(ticket, read, await self._committer.state(self.group))
             if isinstance(waiting, list):
                 await self._embed(waiting, ticket.vectors)
                 continue
@@ -126,18 +144,17 @@ class Lane:
             finally:
                 changed.cancel()
 
-    def _try(self, ticket: Ticket, read: Read) -> list[str] | set[asyncio.Task[Said]]:
+    def _try(self, ticket: Ticket, read: Read, base: GroupState) -> list[str] | set[asyncio.Task[Said]]:
         """Decide on a view; return the texts to embed, or the calls whose answers would take it further.
 
         Its rows are replaced by what this try found, and the later episodes that read them are touched.
         """
-        base = self._committer.state(self.group)
         answers = Answers(vectors=ticket.vectors)
         keys: set[Key] = {("ruling", fact.relation) for fact in read.extraction.facts}
         sequence = read.episode.sequence
         while True:
             view = AheadState(base, self._rows, sequence)
-            attempt = attempt_to_decide(read, view, answers, self._parts.rules)
+            attempt = self._attempt(read, view, answers)
             if attempt.change is None:
                 return attempt.asked.texts
             keys |= view.read_keys
@@ -169,18 +186,23 @@ class Lane:
         if call is None:
             self._totals.requests += 1
             self._totals.stalls += stalled
-            urgency = (ticket.number, 0, 0)
-            call = ticket.asked[key] = asyncio.create_task(self._answer(request, key, urgency))
+            call = ticket.asked[key] = asyncio.create_task(self._answer(ticket, request, key))
             # A refusal is met again at the commit, which fails the episode; until then nobody may await it.
             call.add_done_callback(lambda done: done.cancelled() or done.exception())
         if stalled:
             ticket.used.add(key)
         return call
 
-    async def _answer(self, request: QuestionRequest, key: str, urgency: Urgency) -> Said:
+    async def _answer(self, ticket: Ticket, request: QuestionRequest, key: str) -> Said:
+        urgency = Urgency(ticket.bulk, ticket.number, 0)
+        size = sum(len(text) for q in request.questions for text in (q.item, *q.candidates, *q.cards))
+
         async def once() -> Said:
-            async with self._gate.pass_through(urgency):
-                return await journaled(self._parts, request, key)
+            async with self._gate.pass_through(urgency, HEAD_TOKENS + size // CHARACTERS_A_TOKEN):
+                since = time.monotonic()
+                said, ticket.spent[key] = await journaled(self._parts, self._committer.outbox, request, key)
+                self._watch("judge", time.monotonic() - since, request.episode)
+                return said
 
         return await patiently(once, self._parts, self._stop)
 
@@ -188,8 +210,16 @@ class Lane:
         async def once() -> Matrix:
             return await self._parts.embedder.embed(texts)
 
+        since = time.monotonic()
         found = await patiently(once, self._parts, self._stop)
+        self._watch("embed", time.monotonic() - since, None)
         vectors.update(zip(texts, found, strict=True))
+
+    def _attempt(self, read: Read, state: GroupState, answers: Answers) -> Attempt:
+        since = time.monotonic()
+        attempt = attempt_to_decide(read, state, answers, self._parts.rules)
+        self._watch("decide", time.monotonic() - since, read.episode)
+        return attempt
 
     def _show(self, sequence: int, attempt: Attempt) -> None:
         for reader in self._rows.put(sequence, attempt):
@@ -197,19 +227,24 @@ class Lane:
                 self._by_sequence[reader].touched.set()
 
     async def _extract(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
-        """Make the extraction call; the first of two calls for a late head gives the answer."""
+        """Have the episode read, where the journal has no extraction; the first of two calls counts."""
+        if (stored := stored_extraction(self._parts, episode)) is not None:
+            ticket.sent.set()
+            ticket.extracted.set_result(stored)
+            return
         parts = self._parts
+        size = len(episode.text) // CHARACTERS_A_TOKEN * (1 + parts.pipeline.previous_episodes)
 
         async def once() -> Extraction:
-            async with self._gate.pass_through(urgency):
+            async with self._gate.pass_through(urgency, HEAD_TOKENS + size):
                 sent_at = time.monotonic()
                 if not ticket.sent.is_set():
                     ticket.sent_at = sent_at
                     ticket.sent.set()
-                found = await extract(
-                    parts.store, parts.extractor, episode, parts.pipeline.previous_episodes
-                )
-                self._took.append(time.monotonic() - sent_at)
+                found = await read_episode(parts, episode)
+                took = time.monotonic() - sent_at
+                self._took.append(took)
+                self._watch("extract", took, episode)
                 return found
 
         try:
@@ -220,20 +255,21 @@ class Lane:
                 ticket.extracted.exception()  # met again by whoever awaits it
             return
         if not ticket.extracted.done():
-            ticket.extracted.set_result(extraction)
+            ticket.extracted.set_result(keep(self._committer.outbox, episode, extraction))
 
     # ------------------------------------------------------------------ in order
 
-    async def commit_head(self) -> tuple[int, str]:
-        """Carry out the next entry of the group; return its sequence and what became of it."""
+    async def commit_head(self) -> None:
+        """Decide the next entry of the group for good and post it; `ended` is told when it is durable."""
         ticket = self.tickets[0]
         entry = ticket.entry
         try:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
                 self._rows.forget()
+                self._ended(self.group, entry.sequence, outcome)
             else:
-                outcome = await self._commit(ticket, entry)
+                await self._commit(ticket, entry)
         except BaseException:
             self._committer.forget(self.group)
             raise
@@ -241,10 +277,13 @@ class Lane:
         del self._by_sequence[entry.sequence]
         if (task := self._tasks.pop(ticket, None)) is not None:
             task.cancel()
-        self._totals.wasted += sum(
-            call.done() and not call.cancelled() and key not in ticket.used
+        unused = [
+            key
             for key, call in ticket.asked.items()
-        )
+            if call.done() and not call.cancelled() and key not in ticket.used
+        ]
+        self._totals.wasted += len(unused)
+        self._totals.wasted_tokens += sum(ticket.spent.get(key, 0) for key in unused)
         for call in ticket.asked.values():
             call.cancel()
         self._rows.reads(entry.sequence, set())
@@ -253,29 +292,35 @@ class Lane:
             self._rows.forget()
             for later in self.tickets:
                 later.touched.set()
-        return entry.sequence, outcome
 
-    async def _commit(self, ticket: Ticket, episode: Episode) -> str:
+    async def _commit(self, ticket: Ticket, episode: Episode) -> None:
         try:
             read = Read(episode=episode, extraction=await self._head_extraction(ticket, episode))
             change, attempt = await self._settle(ticket, read)
         except ContentError as error:
             self._show(episode.sequence, Attempt(asked=Questions()))
             self._rows.put(episode.sequence, None)
-            self._committer.fail(episode, error)
-            return "failed"
-        # Readers are touched where the change is not what was expected; then its rows are the store's.
+            self._committer.fail(episode, error, self._posted(episode, "failed"))
+            return
+        # Readers are touched where the change is not what was expected; then its rows are the state's.
         self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
-        self._committer.commit(change)
-        return "committed"
+        await self._committer.commit(change, self._posted(episode, "committed"))
+
+    def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
+        self.posted += 1
+
+        def durable() -> None:
+            self.posted -= 1
+            self._ended(self.group, episode.sequence, outcome)
+
+        return durable
 
     async def _settle(self, ticket: Ticket, read: Read) -> tuple[Change, Attempt]:
         """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
         answers = Answers(vectors=ticket.vectors)
         while True:
-            state: GroupState = self._committer.state(self.group)
-            attempt = attempt_to_decide(read, state, answers, self._parts.rules)
+            attempt = self._attempt(read, await self._committer.state(self.group), answers)
             if attempt.change is not None and not attempt.asked:
                 return attempt.change, attempt
             if attempt.asked.texts:
@@ -294,7 +339,7 @@ class Lane:
             await asyncio.wait((ticket.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if ticket.extracted.done():
             return await ticket.extracted
-        second = self._spawn(self._extract(ticket, episode, (0, 0, 0)))
+        second = self._spawn(self._extract(ticket, episode, Urgency(False, 0, 0)))
         try:
             return await asyncio.shield(ticket.extracted)
         finally:

@@ -9,6 +9,7 @@ from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import decide
 from kgray.ingest.extract import extract
+from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Answers, Change, Read
@@ -24,7 +25,8 @@ class Loop:
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
         self._parts = parts
-        self.committer = Committer(parts)
+        self.totals = Totals()
+        self.committer = Committer(parts, self._watch)
 
     async def run(
         self,
@@ -39,8 +41,16 @@ class Loop:
         Raises Unavailable where a model stays out of reach beyond its patience; what was accepted is
         safe, and the next run goes on (R24).
         """
-        totals = Totals()
+        totals = self.totals = Totals()
         self.committer.forget_stale()
+        try:
+            await self._carry_out(groups, stop, on_step)
+        finally:
+            if not self.committer.outbox.idle:
+                self.committer.forget_all()
+        return totals
+
+    async def _carry_out(self, groups: Collection[str] | None, stop: Stop, on_step: OnStep) -> None:
         store = self._parts.store
         while not stop() and (
             waiting := [g for g in store.pending_groups() if groups is None or g in groups]
@@ -49,37 +59,39 @@ class Loop:
                 while not stop() and (entries := store.pending(group, _CLAIM)):
                     for entry in entries:
                         if stop():
-                            return totals
+                            return
                         outcome = await self._step(entry, stop)
-                        totals.count(outcome)
+                        await self.committer.outbox.flush()
+                        self.totals.count(outcome)
                         on_step(group, entry.sequence, outcome)
-        return totals
 
     async def _step(self, entry: Episode | Operation, stop: Stop) -> str:
         if isinstance(entry, Operation):
             return await self.committer.correct(entry)
-        parts = self._parts
+        parts, outbox = self._parts, self.committer.outbox
         try:
-            extraction = await patiently(
-                lambda: extract(parts.store, parts.extractor, entry, parts.pipeline.previous_episodes),
-                parts,
-                stop,
-            )
+            extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
             read = Read(episode=entry, extraction=extraction)
-            change = await patiently(
-                lambda: settle(parts, read, self.committer.state(entry.group)), parts, stop
-            )
+            change = await patiently(lambda: self._settle(read), parts, stop)
         except ContentError as error:
             self.committer.fail(entry, error)
             return "failed"
-        self.committer.commit(change)
+        await self.committer.commit(change)
         return "committed"
 
+    async def _settle(self, read: Read) -> Change:
+        state = await self.committer.state(read.episode.group)
+        return await settle(self._parts, read, state, self.committer.outbox)
 
-async def settle(parts: Parts, read: Read, state: GroupState, *, keep: bool = True) -> Change:
+    def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
+        self.totals.seconds[stage] += seconds
+        self._parts.watch(stage, seconds, episode)
+
+
+async def settle(parts: Parts, read: Read, state: GroupState, outbox: Outbox | None) -> Change:
     """Decide, ask what is open, decide again, until the episode's change is known (R21).
 
-    keep: whether answers go into the journal; a preview leaves no trace.
+    outbox: where answers go to the journal; None for a preview, which leaves no trace.
     """
     answers = Answers()
     while True:
@@ -91,8 +103,8 @@ async def settle(parts: Parts, read: Read, state: GroupState, *, keep: bool = Tr
             answers.vectors.update(zip(found.texts, vectors, strict=True))
         for questions in requests_of(found, parts.pipeline.resolution):
             request = QuestionRequest(episode=read.episode, questions=questions)
-            if keep:
-                said = await journaled(parts, request, parts.judge.key(request))
-            else:
+            if outbox is None:
                 said = (await parts.judge.judge(request)).answers
+            else:
+                said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
             answers.said.update(zip(questions, said, strict=True))

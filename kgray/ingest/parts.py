@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kgray.ingest.values import Rules
 from kgray.ontology import Ontology
-from kgray.ports import Embedder, Extractor, Judge, Store
+from kgray.ports import Embedder, Extractor, Judge, Store, Writer
+from kgray.records import Episode
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, committed | failed | done | refused
+Watch = Callable[[str, float, Episode | None], None]  # stage, seconds, the episode where it is one's
+
+STAGES = ("extract", "judge", "embed", "decide", "write")
+
+
+def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
+    """Take no notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +37,10 @@ class Parts:
     """What a run works with.
 
     window   episodes in flight (runtime.window); streams: model calls in flight
+    tokens_in_flight   about how many tokens the calls in flight may hold together; None = no bound
     patience_s   how long an outage is waited out before the run stops with exit 75 (R24)
+    writer   who writes; None = the store itself, which the run then holds (`Store.writing`)
+    watch    told of each stage's seconds
     """
 
     store: Store
@@ -42,6 +53,9 @@ class Parts:
     patience_s: float = 600.0
     window: int = 128
     streams: int = 32
+    tokens_in_flight: int | None = None
+    writer: Writer | None = None
+    watch: Watch = unwatched
 
     @property
     def rules(self) -> Rules:
@@ -53,8 +67,10 @@ class Parts:
 class Totals:
     """What a run ended, and how well it was ahead.
 
-    stalls   requests first asked when their episode was next to commit
-    wasted   requests answered ahead of time and not used at the commit
+    stalls    requests first asked when their episode was next to commit
+    wasted    requests answered ahead of time and not used at the commit; wasted_tokens: what they cost
+    seconds   by stage, summed over what ran side by side
+    first_claim, last_commit   `time.monotonic()` of the first episode taken and of the last one durable
     """
 
     committed: int = 0
@@ -63,6 +79,10 @@ class Totals:
     requests: int = 0
     stalls: int = 0
     wasted: int = 0
+    wasted_tokens: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    first_claim: float | None = None
+    last_commit: float | None = None
 
     def count(self, outcome: str) -> None:
         """Count one ended entry."""

@@ -28,14 +28,14 @@ class Preview:
     one that it would be given.
     """
 
-    def __init__(self, parts: Parts, committer: Committer, *, replace: bool = False) -> None:
+    def __init__(self, parts: Parts, *, replace: bool = False) -> None:
         """`replace`: a taken id with other content is retracted and accepted anew."""
-        self._parts, self._committer, self._replace = parts, committer, replace
+        self._parts, self._replace = parts, replace
+        self._committer = Committer(parts)  # for the groups' states: nothing is posted
         self._now = times.now()
         self._views: dict[str, View] = {}
         self._next: dict[str, int] = {}
         self._seen: dict[str, str] = {}  # id -> content hash, of the drafts before
-        committer.forget_stale()
 
     def conflict(self, draft: Draft) -> str | None:
         """Return why accepting would refuse the draft; None where it would not."""
@@ -56,15 +56,13 @@ class Preview:
         next_sequence = self._next.setdefault(group, store.next_sequence(group)) + len(replaced)
         self._next[group] = next_sequence + 1
         episode = prospective(draft, next_sequence, self._now)
-        extraction = await read_episode(
-            store, self._parts.extractor, episode, self._parts.pipeline.previous_episodes
-        )
+        extraction = await read_episode(self._parts, episode)
         read = Read(episode=episode, extraction=extraction)
         recorded_at = self._committer.record_time(group)
         if replaced:
             return await self._replacing(read, set(replaced), recorded_at)
         view = self._view(group)
-        change = await settle(self._parts, read, self._committer.state(group), keep=False)
+        change = await settle(self._parts, read, await self._committer.state(group), None)
         return list(changes(view, change, recorded_at))
 
     def _held(self, draft: Draft) -> str | None:
@@ -83,7 +81,7 @@ class Preview:
         left = retracted(before.records, replaced)
         state = GroupState(left, parts.store.name_vectors(group), parts.embedder.dimensions)
         state.fetch_vectors(parts.store, parts.pipeline.judging)
-        change = await settle(parts, read, state, keep=False)
+        change = await settle(parts, read, state, None)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         episodes = list(parts.store.episode_rows(group))
         kept = [episode for episode in episodes if episode.sequence not in replaced]

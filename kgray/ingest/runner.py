@@ -2,24 +2,33 @@
 
 Any number of episodes are extracted at once, inside one group too; each is decided ahead on a view
 of what earlier ones will probably add, only to find its questions; then, in order, on the true state.
+
+Two lanes share the window: what is submitted in bulk leaves some of it to what people wait for, and waits
+behind it at the model. Inside a group the order holds whatever the lane.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any
 
-from kgray.errors import Unavailable
+from kgray.errors import Outrun, Unavailable
 from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import Committer
 from kgray.ingest.gate import Gate
 from kgray.ingest.lane import Lane
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
+from kgray.records import Episode
 
 GRACE_S = 5.0  # a run that is asked to stop commits what it has in flight for so long, takes nothing new
-_LOOK_S = 0.5  # how often a run that waits for a model looks whether it is asked to stop
+LIVE_SHARE = 16  # one in so many places of the window, and of the model, is not for bulk ...
+LIVE_LATELY_S = 10.0  # ... at the model only for so long after the last live episode: idle places cost
+_LOOK_S = 0.25  # how often a run looks for new entries, and whether it is asked to stop
+Takes = Callable[[str], bool]
 
 
 class Runner:
@@ -28,7 +37,9 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
         self._parts = parts
-        self.committer = Committer(parts)
+        self.totals = Totals()  # of the run that goes on, or of the last one
+        self.committer = Committer(parts, self._watch)
+        self._flight: _Flight | None = None
 
     async def run(
         self,
@@ -37,112 +48,212 @@ class Runner:
         stop: Stop = lambda: False,
         on_step: OnStep = lambda *_: None,
     ) -> Totals:
-        """Carry out everything pending until nothing is, or `stop()` is true; inside `store.writing()`.
+        """Carry out everything pending until nothing is, or `stop()` is true.
 
+        Inside `store.writing()`, unless the parts have a writer: then that one holds the store.
         groups: of these alone, so that an outage that another group meets does not end the run.
         Raises as the plain loop does; what was accepted is safe, and the next run goes on (R24).
         """
-        self.committer.forget_stale()
-        flight = _Flight(self._parts, self.committer, groups, stop, on_step)
+        self.totals = Totals()
         try:
-            with rare_collections():
-                return await flight.fly()
+            await self._fly(_among(groups), stop, on_step)
         except Unavailable:
             if not stop():
-                raise
-            return flight.totals  # asked to stop, nobody waits for the model any longer
-        finally:
-            await flight.land()
+                raise  # asked to stop, nobody waits for the model any longer
+        return self.totals
+
+    async def serve(
+        self,
+        *,
+        mine: Takes = lambda _: True,
+        stop: Stop = lambda: False,
+        on_step: OnStep = lambda *_: None,
+        idle_s: float = _LOOK_S,
+    ) -> None:
+        """Carry out what is pending and what comes, until `stop()` is true; raises as `run` does."""
+        self.totals = Totals()
+        while not stop():
+            await self._fly(mine, stop, on_step)
+            await asyncio.sleep(idle_s)
+
+    def in_flight(self) -> int:
+        """Return how many entries are in the window now."""
+        return self._flight.in_flight if self._flight is not None else 0
+
+    async def _fly(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
+        self.committer.forget_stale()
+        while True:
+            flight = self._flight = _Flight(self, self._parts, takes, stop, on_step)
+            try:
+                with rare_collections():
+                    await flight.fly()
+                return
+            except Outrun:
+                self.committer.forget_all()  # nothing of the batch was written; read anew and decide again
+            finally:
+                await flight.land()
+                self._flight = None
+
+    def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
+        self.totals.seconds[stage] += seconds
+        self._parts.watch(stage, seconds, episode)
 
 
 class _Flight:
-    """One run: its lanes, its tasks, its totals."""
+    """One run: its lanes and its tasks."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        committer: Committer,
-        groups: Collection[str] | None,
-        stop: Stop,
-        on_step: OnStep,
-    ) -> None:
-        self._parts, self._committer, self._groups = parts, committer, groups
+    def __init__(self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep) -> None:
+        self._runner, self._parts, self._takes = runner, parts, takes
         self._stop, self._on_step = stop, on_step
-        self._gate = Gate(parts.streams)
-        self.totals = Totals()
+        self._committer, self._totals = runner.committer, runner.totals
+        self._gate = Gate(parts.streams, tokens=parts.tokens_in_flight)
         self._lanes: dict[str, Lane] = {}
+        self._heads: dict[asyncio.Task[None], Lane] = {}
+        self._took: deque[float] = deque(maxlen=32)
+        self.in_flight = 0
         self._taken = 0
         self._tail: int | None = None  # how many were taken when the end of the backlog came in sight
+        self._live_at = -LIVE_LATELY_S
+        self._looked_at = -_LOOK_S
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def fly(self) -> Totals:
-        heads: dict[asyncio.Task[tuple[int, str]], Lane] = {}
+    async def fly(self) -> None:
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             if grace is None and self._stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 self._fill()
-            for lane in self._lanes.values():
-                if lane.tickets and lane not in heads.values():
-                    heads[self._spawn(lane.commit_head())] = lane
-            if not heads:
-                break
-            waiting: list[asyncio.Future[Any]] = [*heads, self._broken]
-            left = None if grace is None else max(0.0, grace - time.monotonic())
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=left or _LOOK_S)
-            if self._broken.done():
-                self._broken.result()
-            for task in [t for t in heads if t.done()]:
-                lane = heads.pop(task)
-                sequence, outcome = task.result()
-                self.totals.count(outcome)
-                self._on_step(lane.group, sequence, outcome)
-        return self.totals
+            if not self._heads:
+                await self._committer.outbox.flush()
+                # What was posted may have been all that the store could show of a group.
+                if grace is not None or not self._fill(anyway=True):
+                    return
+            await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
-    def _fill(self) -> None:
-        """Take entries into the window, the groups in turn, until it is full or nothing more is pending."""
-        room = self._parts.window - sum(len(lane.tickets) for lane in self._lanes.values())
-        # Taking one entry at a time would ask the store once a commit; a part of the window at once does.
-        if room < max(1, self._parts.window // 8) and any(lane.tickets for lane in self._lanes.values()):
-            return
-        store = self._parts.store
-        groups = [g for g in store.pending_groups() if self._groups is None or g in self._groups]
-        untaken = store.pending_count() - (self._parts.window - room)
+    async def _wait(self, left: float | None) -> None:
+        waiting: list[asyncio.Future[Any]] = [*self._heads, self._broken]
+        sending = self._committer.outbox.sending
+        if sending is not None:
+            waiting.append(sending)
+        if sending is not None and sending.done():
+            sending.result()
+            waiting.pop()
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=left or _LOOK_S)
+        if self._broken.done():
+            self._broken.result()
+        for task in [t for t in self._heads if t.done()]:
+            lane = self._heads.pop(task)
+            task.result()
+            self.in_flight -= 1
+            self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        """Have the lane's next entry decided for good; one that has nothing left goes once all is durable."""
+        if lane.tickets:
+            self._heads[self._spawn(lane.commit_head())] = lane
+        elif not lane.posted:
+            del self._lanes[lane.group]
+
+    def _ended(self, group: str, sequence: int, outcome: str) -> None:
+        self._totals.count(outcome)
+        if outcome == "committed":
+            self._totals.last_commit = time.monotonic()
+        self._on_step(group, sequence, outcome)
+        lane = self._lanes.get(group)
+        if lane is not None and not lane.tickets and not lane.posted and lane not in self._heads.values():
+            del self._lanes[group]
+
+    # ------------------------------------------------------------------ the window
+
+    def _fill(self, *, anyway: bool = False) -> int:
+        """Take entries into the window, the groups in turn, live ones first; return how many.
+
+        Until it is full or nothing more is pending. Looking once a commit would ask the store too often.
+        """
+        room, now = self._parts.window - self.in_flight, time.monotonic()
+        due = now - self._looked_at >= _LOOK_S or room >= max(1, self._parts.window // 8)
+        if room <= 0 or not (anyway or due):
+            return 0
+        self._looked_at = now
+        found = self._parts.store.pending_groups()
+        groups = sorted((g for g in found if self._takes(g)), key=lambda g: not found[g])
+        self._see_the_end(room)
+        free = {False: room, True: room - self._parts.window // LIVE_SHARE}  # by whether it is bulk
+        taken = 0
+        for turn, group in enumerate(groups):
+            if free[False] <= 0:
+                break
+            share = -(-free[False] // (len(groups) - turn))
+            taken += self._take(group, share, free)
+        if any(found[group] for group in groups):
+            self._live_at = now
+        live = now - self._live_at < LIVE_LATELY_S
+        self._gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
+        return taken
+
+    def _see_the_end(self, room: int) -> None:
+        """Note where the end of the backlog began: from there on the longest texts go first."""
+        posted = sum(lane.posted for lane in self._lanes.values())
+        untaken = self._parts.store.pending_count() - (self._parts.window - room) - posted
         if untaken > 2 * self._parts.streams:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken
-        for turn, group in enumerate(groups):
-            if room <= 0:
-                return
-            lane = self._lanes.get(group)
-            if lane is None:
-                lane = self._lanes[group] = self._lane(group)
-            share = -(-room // (len(groups) - turn))
-            for entry in store.pending(group, len(lane.tickets) + share):
-                if entry.sequence > lane.last and not lane.barred:
-                    lane.take(entry, self._taken, tail=self._tail)
-                    self._taken += 1
-                    room -= 1
+
+    def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
+        """Take a group's next entries, as long as its lane has room; return how many."""
+        lane = self._lanes.get(group) or self._lane(group)
+        taken = 0
+        for entry in self._parts.store.pending(group, lane.posted + len(lane.tickets) + share):
+            bulk = isinstance(entry, Episode) and entry.bulk
+            if entry.sequence <= lane.last:
+                continue
+            if lane.barred or free[bulk] <= 0:
+                break
+            if self._totals.first_claim is None:
+                self._totals.first_claim = time.monotonic()
+            self._lanes[group] = lane
+            lane.take(entry, self._taken, tail=self._tail)
+            self._taken += 1
+            self.in_flight += 1
+            taken += 1
+            free[True] -= 1
+            free[False] -= 1
+        if taken and lane not in self._heads.values():
+            self._start(lane)
+        return taken
 
     def _lane(self, group: str) -> Lane:
-        return Lane(group, self._parts, self._committer, self._gate, self._spawn, self.totals, self._stop)
+        return Lane(
+            group,
+            self._parts,
+            self._committer,
+            self._gate,
+            took=self._took,
+            spawn=self._spawn,
+            totals=self._totals,
+            watch=self._runner._watch,  # noqa: SLF001 - its own flight
+            ended=self._ended,
+            stop=self._stop,
+        )
+
+    # ------------------------------------------------------------------ its tasks
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     async def land(self) -> None:
-        """End every task; what they had in hand is pending still."""
+        """End every task, and write what was decided; what the tasks had in hand is pending still."""
         tasks = list(self._tasks)
         for lane in self._lanes.values():
             tasks += [call for ticket in lane.tickets for call in ticket.asked.values()]
@@ -153,3 +264,13 @@ class _Flight:
             self._broken.exception()
         else:
             self._broken.cancel()
+        outbox = self._committer.outbox
+        with suppress(Exception):  # the run has raised it, or was asked to stop and does not wait for long
+            async with asyncio.timeout(GRACE_S if self._stop() else None):
+                await outbox.flush()
+        if not outbox.idle:
+            self._committer.forget_all()
+
+
+def _among(groups: Collection[str] | None) -> Takes:
+    return lambda group: groups is None or group in groups

@@ -121,13 +121,17 @@ class GroupState:
             elif named.kind == "statement" and self._compares(self.graph.statements.get(named.owner)):
                 self.statement_vectors[named.owner] = named.vector
 
+    def lacks_vectors(self, judging: str) -> bool:
+        """Whether a ruling came since `fetch_vectors`, so that it may have something to read."""
+        return self._vectors_for != (judging, self._rulings)
+
     def fetch_vectors(self, store: Store, judging: str) -> None:
         """Read the vectors of statements that are compared by likeness, where a ruling made them so.
 
         Called before deciding, never by it: `depends` relations only, or all with
         pipeline.judging = "statement"; nothing is read twice.
         """
-        if self._vectors_for == (judging, self._rulings):
+        if not self.lacks_vectors(judging):
             return
         self._vectors_for = (judging, self._rulings)
         missing = [

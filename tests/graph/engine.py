@@ -29,6 +29,7 @@ from kgray.ports import (
     Judged,
     Question,
     QuestionRequest,
+    Store,
 )
 from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.replies import parse_extraction
@@ -97,8 +98,9 @@ class Engine:
         judge: Judge | None = None,
         ontology: Ontology | None = None,
         judging: str = "relation",
+        store: Store | None = None,
     ) -> None:
-        self.store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
+        self.store = store or open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
         self.parts = Parts(
             store=self.store,
             extractor=ReadsItself(),

@@ -14,6 +14,7 @@ import pytest
 from kgray import times
 from kgray.errors import InvalidAnswer, Refused, Unavailable
 from kgray.ingest.loop import Loop
+from kgray.ingest.outbox import MOST
 from kgray.ingest.parts import Totals
 from kgray.ingest.runner import Runner
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
@@ -210,7 +211,7 @@ def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
     run = (engine.loop if kind == "loop" else Runner(engine.parts)).run
     with engine.store.writing():
         assert asyncio.run(run(groups={"g", "unknown"})).committed == 1
-        assert engine.store.pending_groups() == ["h"]
+        assert engine.store.pending_groups() == {"h": True}
         assert asyncio.run(run(groups=())).committed == 0
         assert asyncio.run(run()).committed == 1
     engine.store.close()
@@ -257,3 +258,74 @@ def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path, monkeypatch: py
     with engine.store.writing():
         asyncio.run(Runner(replace(engine.parts, extractor=Slow(), window=1)).run())
     assert len(calls) <= 13
+
+
+@pytest.mark.parametrize("window", [8, 32])
+def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Path, window: int) -> None:
+    """Two lanes: what people wait for overtakes what was submitted in bulk."""
+    engine = Engine(tmp_path)
+    backlog = [in_group(d, "backlog") for d in drafts(1, 160)]
+    engine.store.accept(backlog, now=times.now(), bulk=True)
+    inner = engine.parts.extractor
+    ended: list[str] = []
+
+    class Taking:
+        identity = "taking"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            await asyncio.sleep(0.02)
+            return await inner.extract(request)
+
+    def step(group: str, _sequence: int, _outcome: str) -> None:
+        ended.append(group)
+        if len(ended) == 20:
+            engine.accept(*(in_group(d, "live") for d in drafts(2, 3)))
+
+    parts = replace(engine.parts, extractor=Taking(), window=window, streams=4)
+    with engine.store.writing():
+        totals = asyncio.run(Runner(parts).run(on_step=step))
+    assert totals.committed == 163
+    # What was decided already, or had its place at the model, goes first: a window's worth, not the backlog.
+    assert ended.index("live") - 20 <= window + MOST
+    assert ended.count("live") == 3
+
+
+def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
+    """R20: a lane is about waiting, never about the order inside a group; the graph does not know of it."""
+    plain_engine = Engine(tmp_path / "plain", judge=WildJudge())
+    plain_engine.accept(*drafts(7, 40))
+    plain_engine.run()
+    engine = Engine(tmp_path / "mixed", judge=WildJudge())
+    for number, draft in enumerate(drafts(7, 40)):
+        engine.store.accept([draft], now=times.now(), bulk=number % 3 != 0)
+    ended: list[int] = []
+    with engine.store.writing():
+        asyncio.run(
+            Runner(replace(engine.parts, window=16, streams=4)).run(on_step=lambda _, s, __: ended.append(s))
+        )
+    assert ended == sorted(ended)
+    assert engine.dump() == plain_engine.dump()
+
+
+def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, plain: Any) -> None:
+    """R4: a retry from elsewhere takes a record time; the run reads the state again and loses nothing."""
+    engine = Engine(tmp_path, judge=WildJudge())
+    fill(engine, drafts(5, 120))
+    model = Shuffled(engine.parts.extractor, engine.parts.judge, 4)
+    parts = replace(engine.parts, extractor=model, judge=model, window=16, streams=8, patience_s=30)
+    elsewhere = Engine(tmp_path)
+    retried = []
+
+    def step(_group: str, _sequence: int, outcome: str) -> None:
+        if outcome == "failed" and not retried:
+            # A day ahead: as far as clocks of two machines may be apart, and more.
+            retried.append(elsewhere.store.retry(GROUP, (), now=times.now() + times.DAY))
+
+    with engine.store.writing():
+        asyncio.run(Runner(parts).run(on_step=step))
+    assert retried == [1]
+    assert engine.store.pending_count() == 0
+    counts = engine.store.counts(GROUP)[GROUP]
+    assert counts.committed + counts.failed == 120 - 2  # one was removed, one retracted
+    engine.loop.committer.forget_all()
+    engine.check()

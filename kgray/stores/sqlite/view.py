@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from kgray.graph import Entity, Fact
 from kgray.records import Episode, Place
-from kgray.stores import rows
-from kgray.stores import statements as sql
-from kgray.stores.database import Database, Row, key_of
+from kgray.stores.sqlite import rows
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import Database, Row, key_of
 from kgray.times import Instant
 
 

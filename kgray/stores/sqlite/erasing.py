@@ -13,9 +13,9 @@ import apsw
 
 from kgray.ports import Commit
 from kgray.records import Place
-from kgray.stores import statements as sql
-from kgray.stores.database import key_of, keys_of, many, one
-from kgray.stores.vectors import KIND_NUMBERS
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import key_of, keys_of, many, one
+from kgray.stores.sqlite.vectors import KIND_NUMBERS
 
 
 def erase(connection: apsw.Connection, no: int, commit: Commit) -> None:

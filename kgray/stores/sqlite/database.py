@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 
 from kgray.errors import StaleWriter
-from kgray.stores import folder as folders
-from kgray.stores import statements as sql
-from kgray.stores.failing import explained
+from kgray.stores.sqlite import folder as folders
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.failing import explained
 from kgray.times import Instant
 
 SHIFT = 40  # key = no << SHIFT | n
@@ -51,7 +51,7 @@ class Database:
         self._turn = threading.RLock()
         self._snapshots = 0
         self._numbers: dict[str, int] = {}
-        self.epoch: int | None = None  # of this process's newest `writing()`
+        self.epoch: int | None = None  # while this process writes
 
     def close(self) -> None:
         """Close both connections; the last of all processes folds the log into the file."""
@@ -83,23 +83,23 @@ class Database:
                 self._numbers.clear()
                 raise
 
-    def check_epoch(self, connection: apsw.Connection, *, needed: bool) -> None:
-        """Raise StaleWriter where another process took the folder after us (R23).
+    def check_epoch(self, connection: apsw.Connection) -> None:
+        """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
+        self._check(connection, self.epoch)
 
-        needed: also where this process never held it.
-        """
+    def _check(self, connection: apsw.Connection, epoch: int | None) -> None:
         (stored,) = one(connection, sql.EPOCH)
-        if self.epoch != stored and (needed or self.epoch is not None):
+        if epoch != stored:
+            why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
             raise StaleWriter(
-                f"this process does not ingest {self.path.parent} (its epoch is {self.epoch}, "
-                f"the folder's {stored}): nothing was changed"
+                f"{self.path.parent} is at epoch {stored}, and {why}: nothing was changed; run it again"
             )
 
     def group(self, connection: apsw.Connection, name: str) -> int:
         """Return the group's number, making its row where it is new; a removed one gets its name back."""
         no = self.known_group(connection, name)
         if no is None:
-            connection.execute(sql.NEW_GROUP, (name, _digest(name)))
+            connection.execute(sql.NEW_GROUP, (name, digest(name)))
             no = int(connection.last_insert_rowid())
             # Kept only when the transaction ends well; see `transaction`.
             self._numbers[name] = no
@@ -110,7 +110,7 @@ class Database:
         """Return the number of a group that was ever there, by the hash of its name."""
         no = self._numbers.get(name)
         if no is None:
-            row = one(connection, sql.GROUP_NUMBER, (_digest(name),))
+            row = one(connection, sql.GROUP_NUMBER, (digest(name),))
             if row is None:
                 return None
             no = self._numbers[name] = int(row[0])
@@ -124,10 +124,21 @@ class Database:
         """Take a record time: the clock, or one microsecond past the group's last (R4)."""
         return int(one(connection, sql.TAKE_RECORD_TIME, (now, no))[0])
 
-    def take_epoch(self) -> None:
-        """Start a new fencing epoch, ours; every older writer is stale from now on."""
+    @contextmanager
+    def fenced(self, epoch: int | None) -> Iterator[int]:
+        """Write under a fencing epoch until the end: a new one, after which every older writer is stale.
+
+        epoch: that one instead. Raises StaleWriter where it is not the newest any more.
+        """
         with self.transaction(durable=True) as connection:
-            self.epoch = int(one(connection, sql.NEW_EPOCH)[0])
+            if epoch is None:
+                epoch = int(one(connection, sql.NEW_EPOCH)[0])
+            self._check(connection, epoch)
+        self.epoch = epoch
+        try:
+            yield epoch
+        finally:
+            self.epoch = None  # another process may adopt it now, and both would pass
 
     def compact(self) -> bool:
         """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
@@ -192,6 +203,12 @@ class Database:
             found: Row | None = one(self._reader, statement, values)
             return found
 
+    def held(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
+        """Return the first row of a read on the connection that writes: its thread leaves the other alone."""
+        with self._turn, explained(self.path):
+            found: Row | None = one(self._writer, statement, values)
+            return found
+
     def number(self, group: str) -> int | None:
         """Return the number of a group, for a read; None where it was never there."""
         with explained(self.path):
@@ -209,5 +226,6 @@ def one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ())
     return rows[0] if rows else None
 
 
-def _digest(name: str) -> bytes:
+def digest(name: str) -> bytes:
+    """Return the hash by which a group is known, also after its name is gone."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).digest()

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 
 from kgray.errors import StoreError
-from kgray.stores import schema
-from kgray.stores.failing import explained
+from kgray.stores.sqlite import schema
+from kgray.stores.sqlite.failing import explained
 
 # secure-delete of FTS5 came with 3.41, contentless deletion with 3.43; older ones would keep erased words.
 _OLDEST_SQLITE = 3_043_000

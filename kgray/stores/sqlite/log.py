@@ -1,39 +1,21 @@
-"""The log face: acceptance, requests, extractions, answers, failures (R19, R21-R24)."""
+"""The log face: acceptance, requests, what is pending, what was kept of it (R19, R21-R24)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import apsw
 
-from kgray.errors import InputError
-from kgray.ports import Acceptance, Answer, FailedEpisode, Failure, GroupCounts, Judged, conflict
-from kgray.records import GROUP_NAME, Draft, Episode, Extraction, Operation
-from kgray.stores import rows
-from kgray.stores import statements as sql
-from kgray.stores.database import MASK, Database, Row, key_of, keys_of, many, one
+from kgray.ports import Acceptance, Answer, FailedEpisode, Failure, GroupCounts, conflict
+from kgray.records import Draft, Episode, Extraction, Operation
+from kgray.stores import packing
+from kgray.stores.removals import Removals, check_group
+from kgray.stores.sqlite import rows
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import MASK, Database, Row, key_of, keys_of, many, one
 from kgray.times import Instant
-
-
-@dataclass(frozen=True, slots=True)
-class _Removals:
-    """The pending operations that will take episodes away: what is after them is not theirs."""
-
-    operations: tuple[Operation, ...]
-
-    def cover(
-        self, sequence: int, names: tuple[str | None, ...], source: str, before: int | None = None
-    ) -> bool:
-        """Whether one of them (asked before `before`) takes the row with these names away."""
-        return any(
-            sequence < asked.sequence
-            and (before is None or asked.sequence < before)
-            and (asked.everything or asked.source == source or any(name in asked.episodes for name in names))
-            for asked in self.operations
-        )
 
 
 class LogFace:
@@ -43,7 +25,9 @@ class LogFace:
 
     # ---------------------------------------------------------------------------- acceptance
 
-    def accept(self, drafts: Sequence[Draft], *, now: Instant, replace: bool = False) -> list[Acceptance]:
+    def accept(
+        self, drafts: Sequence[Draft], *, now: Instant, replace: bool = False, bulk: bool = False
+    ) -> list[Acceptance]:
         """Append drafts in order, in one durable transaction; see `ports.Store`."""
         for draft in drafts:
             check_group(draft.group)
@@ -51,27 +35,28 @@ class LogFace:
         if not drafts:
             return answers
         with self._db.transaction(durable=True) as connection:
-            groups: dict[str, tuple[int, _Removals]] = {}
+            groups: dict[str, tuple[int, Removals]] = {}
             for draft in drafts:
                 if draft.group not in groups:
                     no = self._db.group(connection, draft.group)
                     groups[draft.group] = no, _removals(connection, no)
                 no, removals = groups[draft.group]
-                answer, asked = self._accept(connection, no, removals, draft, now, replace=replace)
+                answer, asked = self._accept(connection, no, removals, draft, now, replace=replace, bulk=bulk)
                 answers.append(answer)
                 if asked:
-                    groups[draft.group] = no, _Removals((*removals.operations, asked))
+                    groups[draft.group] = no, Removals((*removals.operations, asked))
         return answers
 
     def _accept(
         self,
         connection: apsw.Connection,
         no: int,
-        removals: _Removals,
+        removals: Removals,
         draft: Draft,
         now: Instant,
         *,
         replace: bool,
+        bulk: bool,
     ) -> tuple[Acceptance, Operation | None]:
         """Accept one draft; the operation is the retraction that `replace` asked for."""
         id_, digest = draft.id, draft.content_sha256
@@ -94,7 +79,7 @@ class LogFace:
             sql.NEW_EPISODE,
             (
                 key_of(no, sequence), no, id_, draft.source, draft.kind, draft.text, time, digest,
-                draft.speaker, draft.client_id, draft.metadata,
+                draft.speaker, draft.client_id, draft.metadata, int(bulk),
             ),
         )  # fmt: skip
         timed = draft.reference_time is not None
@@ -110,7 +95,7 @@ class LogFace:
         if no is None:
             return found
         with self._db.snapshot():
-            removals = _Removals(
+            removals = Removals(
                 tuple(rows.operation(group, row) for row in self._db.rows(sql.REMOVALS_PENDING, (no,)))
             )
             for id_ in ids:
@@ -141,26 +126,11 @@ class LogFace:
         answer: Mapping[str, Any] = json.loads(row[1])
         return answer
 
-    def refuse(self, group: str, sequence: int, reason: str, *, now: Instant) -> None:
-        """End an operation that cannot be done; the graph is unchanged. One that has ended stays as it is."""
-        with self._db.transaction(durable=True) as connection:
-            self._db.check_epoch(connection, needed=False)
-            no = self._db.known_group(connection, group)
-            row = None if no is None else one(connection, sql.OPERATION_STATE, (key_of(no, sequence),))
-            if no is None or row is None or row[0] != rows.PENDING:
-                return
-            recorded_at = self._db.next_record_time(connection, no, now)
-            body = rows.pack({"error": reason})
-            # Its names may be of what is removed later, and no removal would look for them here.
-            ended = (rows.REFUSED, recorded_at, body, rows.NOTHING_NAMED, key_of(no, sequence))
-            connection.execute(sql.END_OPERATION, ended)
-            connection.execute(sql.MARK_ERASED)
-
     # ------------------------------------------------------------------------------- pending
 
-    def pending_groups(self) -> list[str]:
-        """Return the groups with anything that has not ended, sorted."""
-        return [name for (name,) in self._db.rows(sql.PENDING_GROUPS)]
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
+        return {name: bool(live) for name, live in self._db.rows(sql.PENDING_GROUPS)}
 
     def pending(self, group: str, limit: int) -> list[Episode | Operation]:
         """Return what is next in the group's order, at most `limit`."""
@@ -200,7 +170,7 @@ class LogFace:
         if no is None or limit <= 0:
             return []
         with self._db.snapshot():
-            removals = _Removals(
+            removals = Removals(
                 tuple(rows.operation("", row) for row in self._db.rows(sql.REMOVALS_PENDING, (no,)))
             )
             before = key_of(no, episode.sequence)
@@ -222,75 +192,21 @@ class LogFace:
 
     # -------------------------------------------------------------------- extractions, answers
 
-    def keep_extraction(self, group: str, sequence: int, extraction: Extraction) -> None:
-        """Store the extraction and move accepted -> extracted; the first write wins, ended episodes stay."""
-        with self._db.transaction(durable=False) as connection:
-            self._db.check_epoch(connection, needed=False)
-            no = self._db.known_group(connection, group)
-            if no is None:
-                return
-            key = key_of(no, sequence)
-            connection.execute(sql.EXTRACT_EPISODE, (key,))
-            if connection.changes():
-                spent = (extraction.calls, extraction.prompt_tokens, extraction.completion_tokens)
-                body = _storable(rows.extraction_body(extraction))
-                connection.execute(sql.NEW_EXTRACTION, (key, *spent, body))
-
     def extraction(self, group: str, sequence: int) -> Extraction | None:
         """Return the stored extraction."""
         no = self._db.number(group)
         row = None if no is None else self._db.row(sql.EXTRACTION, (key_of(no, sequence),))
-        return None if row is None else rows.extraction(row)
+        if row is None:
+            return None
+        return packing.extraction(row[3], calls=row[0], prompt_tokens=row[1], completion_tokens=row[2])
 
-    def recall(self, group: str, key: str, sequence: int) -> tuple[Answer, ...] | None:
-        """Return the journaled answers of a request and note that `sequence` used them (R21)."""
+    def recall(self, group: str, key: str) -> tuple[Answer, ...] | None:
+        """Return the journaled answers of a request (R21)."""
         no = self._db.number(group)
         row = None if no is None else self._db.row(sql.ANSWERS, (no, key))
-        if no is None or row is None:
-            return None
-        if not self._db.row(sql.ANSWERS_USED, (no, sequence, key)):
-            with self._db.transaction(durable=False) as connection:
-                # Read again under the lock: a removal may have come between.
-                row = one(connection, sql.ANSWERS, (no, key))
-                if row is None:
-                    return None
-                if not _was_removed(connection, no, sequence):
-                    connection.execute(sql.USE_ANSWERS, (no, sequence, key))
-        return tuple(json.loads(row[0]))
-
-    def remember(self, group: str, key: str, sequence: int, judged: Judged) -> tuple[Answer, ...]:
-        """Journal the answers of a request; the first write wins and is returned.
-
-        For a sequence that was removed meanwhile nothing is kept: it would be a trace of it (R25).
-        """
-        check_group(group)
-        with self._db.transaction(durable=False) as connection:
-            self._db.check_epoch(connection, needed=False)
-            no = self._db.known_group(connection, group)
-            if no is None:
-                no = self._db.group(connection, group)
-            if _was_removed(connection, no, sequence):
-                row = one(connection, sql.ANSWERS, (no, key))
-                return tuple(json.loads(row[0])) if row else judged.answers
-            spent = (judged.calls, judged.prompt_tokens, judged.completion_tokens)
-            body = _storable(rows.pack([dict(answer) for answer in judged.answers]))
-            connection.execute(sql.NEW_ANSWERS, (no, key, body, *spent))
-            connection.execute(sql.USE_ANSWERS, (no, sequence, key))
-            return tuple(json.loads(one(connection, sql.ANSWERS, (no, key))[0]))
+        return None if row is None else tuple(json.loads(row[0]))
 
     # ------------------------------------------------------------------------------- failures
-
-    def fail(self, group: str, sequence: int, failure: Failure, *, now: Instant) -> None:
-        """Move an episode to failed (R24); one that has ended stays as it is."""
-        with self._db.transaction(durable=True) as connection:
-            self._db.check_epoch(connection, needed=False)
-            no = self._db.known_group(connection, group)
-            row = None if no is None else one(connection, sql.EPISODE_STATE, (key_of(no, sequence),))
-            if no is None or row is None or row[0] >= rows.COMMITTED:
-                return
-            failed_at = self._db.next_record_time(connection, no, now)
-            why = (failure.kind, _storable(failure.message), _storable(failure.raw), failure.attempts)
-            connection.execute(sql.FAIL_EPISODE, (failed_at, *why, key_of(no, sequence)))
 
     def failures(self, group: str | None = None) -> list[FailedEpisode]:
         """Return the failed episodes that were not retried or retracted, by group and sequence."""
@@ -298,7 +214,7 @@ class LogFace:
         with self._db.snapshot():
             for name, no in self._named(group):
                 for row in self._db.rows(sql.EPISODES_FAILED, (no,)):
-                    kind, message, raw, attempts = row[11:]
+                    kind, message, raw, attempts = row[12:]
                     failure = Failure(kind=kind, message=message, raw=raw, attempts=attempts)
                     found.append(FailedEpisode(episode=rows.episode(name, row), failure=failure))
         return found
@@ -330,8 +246,8 @@ class LogFace:
         for row in failed:
             connection.execute(sql.RETIRE_EPISODE, (retired_at, row[0]))
             sequence = self._db.next_sequence(connection, no)
-            connection.execute(sql.NEW_EPISODE, (key_of(no, sequence), no, *row[1:10]))
-            connection.execute(sql.CARRY_ATTEMPTS, (row[14], key_of(no, sequence)))
+            connection.execute(sql.NEW_EPISODE, (key_of(no, sequence), no, *row[1:10], row[11]))
+            connection.execute(sql.CARRY_ATTEMPTS, (row[15], key_of(no, sequence)))
 
     # -------------------------------------------------------------------------------- counts
 
@@ -369,33 +285,13 @@ class LogFace:
         return [(name, no) for name, no in self._db.rows(sql.GROUPS) if group is None or name == group]
 
 
-def check_group(name: str) -> None:
-    """Raise InputError for what is no group name."""
-    if not GROUP_NAME.fullmatch(name):
-        raise InputError(f"{name!r} is no group name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
-
-
-def _removals(connection: apsw.Connection, no: int) -> _Removals:
+def _removals(connection: apsw.Connection, no: int) -> Removals:
     found = many(connection, sql.REMOVALS_PENDING, (no,))
-    return _Removals(tuple(rows.operation("", row) for row in found))
+    return Removals(tuple(rows.operation("", row) for row in found))
 
 
 def _requested(db: Database, connection: apsw.Connection, no: int, operation: Operation) -> Operation:
     sequence = db.next_sequence(connection, no)
-    payload = rows.operation_payload(operation)
+    payload = packing.operation_payload(operation)
     connection.execute(sql.NEW_OPERATION, (key_of(no, sequence), no, operation.kind, payload))
     return rows.operation(operation.group, (key_of(no, sequence), operation.kind, payload))
-
-
-def _was_removed(connection: apsw.Connection, no: int, sequence: int) -> bool:
-    """Whether the sequence was taken once and its row is gone."""
-    (last, _) = one(connection, sql.GROUP_LAST, (no,))
-    if sequence > last:
-        return False
-    key = key_of(no, sequence)
-    return not one(connection, sql.EPISODE_STATE, (key,)) and not one(connection, sql.OPERATION_STATE, (key,))
-
-
-def _storable(text: str) -> str:
-    """Return a model's output as valid UTF-8: a lone surrogate becomes a question mark."""
-    return text.encode(errors="replace").decode()

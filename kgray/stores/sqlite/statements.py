@@ -42,11 +42,11 @@ SET_RECORD_TIME = (
 
 _EPISODE = (
     "e.key, e.id, e.source, e.kind, e.text, e.reference_time, e.content_sha256, e.speaker, e.client_id, "
-    "e.metadata, e.state"
+    "e.metadata, e.state, e.bulk"
 )
 NEW_EPISODE = (
     "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, speaker, "
-    "client_id, metadata, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+    "client_id, metadata, bulk, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 )
 # The row that an id means: the last one that bears it.
 EPISODE_BY_ID = (
@@ -54,6 +54,8 @@ EPISODE_BY_ID = (
     "ORDER BY key DESC LIMIT 1"
 )
 EPISODE_STATE = "SELECT state FROM episodes WHERE key = ?"
+# Whether a sequence has a row: none was taken yet, or it was removed.
+IS_HELD = "SELECT 1 FROM episodes WHERE key = ?1 UNION ALL SELECT 1 FROM operations WHERE key = ?1 LIMIT 1"
 EPISODE_ID = "SELECT id FROM episodes WHERE key = ?"
 EPISODE_TEXT = "SELECT speaker, text FROM episodes WHERE key = ?"
 EPISODES_PENDING = (
@@ -116,11 +118,14 @@ END_OPERATION = (
 # (payload, key): of an operation that was carried out.
 REWRITE_OPERATION = "UPDATE operations SET payload = ? WHERE key = ? AND state = 1"
 
+# (name, whether any of it is live).
 PENDING_GROUPS = (
-    "SELECT name FROM groups WHERE name IS NOT NULL AND ("
-    "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = groups.no AND state < 2) OR "
-    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_pending WHERE no = groups.no AND state = 0)"
-    ") ORDER BY name"
+    "SELECT name, live FROM (SELECT name, no, "
+    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_pending WHERE no = groups.no AND state = 0) OR "
+    "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_live "
+    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live FROM groups WHERE name IS NOT NULL) AS g "
+    "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
+    "ORDER BY name"
 )
 # (no or NULL for all).
 PENDING_COUNT = (
@@ -137,7 +142,6 @@ EXTRACTION = "SELECT calls, prompt_tokens, completion_tokens, body FROM extracti
 NEW_ANSWERS = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?)"
 ANSWERS = "SELECT body FROM answers WHERE no = ?1 AND request = ?2"
 USE_ANSWERS = "INSERT OR IGNORE INTO answer_uses VALUES (?, ?, ?)"
-ANSWERS_USED = "SELECT 1 FROM answer_uses WHERE no = ?1 AND sequence = ?2 AND request = ?3"
 
 COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
 COUNT_DERIVED = (
@@ -152,7 +156,7 @@ COUNT_CALLS = (
 
 # ------------------------------------------------------------------------------- a commit: records
 
-# A place that is there already is an error of the caller, not a repetition: `apply` knows those.
+# A place that is there already is an error of the caller, not a repetition: applying.py knows those.
 NEW_BIRTH = "INSERT OR IGNORE INTO births VALUES (?, ?, ?, ?)"
 NEW_MENTION = "INSERT INTO mentions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NEW_EVIDENCE = "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -1,4 +1,4 @@
-"""One commit, one transaction (R23): records, vectors, words, derived rows, the ledger."""
+"""One commit, whole (R23): records, vectors, words, derived rows, the ledger."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from collections.abc import Sequence
 import apsw
 import numpy as np
 
-from kgray.errors import StoreError
+from kgray.errors import Outrun, StoreError
 from kgray.graph import Derived, Entity
 from kgray.ports import Commit, NamedVector
 from kgray.records import Evidence, Mention, Place, clean_text
-from kgray.stores import erasing, rows
-from kgray.stores import statements as sql
-from kgray.stores.database import Database, key_of, keys_of, one
-from kgray.stores.vectors import KIND_NUMBERS, first_key, last_key, sign_bits
+from kgray.stores import packing
+from kgray.stores.sqlite import erasing, rows
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import Database, key_of, keys_of, one
+from kgray.stores.sqlite.vectors import KIND_NUMBERS, first_key, last_key, sign_bits
 from kgray.stores.words import marked, words
 
 
-def apply(db: Database, commit: Commit, dimensions: int) -> None:
-    """Apply one sequence: atomic, idempotent; the epoch is checked first."""
-    with db.transaction(durable=True) as connection:
-        db.check_epoch(connection, needed=True)
-        no = db.known_group(connection, commit.group)
-        if no is None:
-            raise StoreError(f"group {commit.group!r} has no sequence {commit.sequence}: it is empty")
-        if _ended(connection, no, commit):
-            return
-        times = (commit.recorded_at, no, commit.recorded_at)
-        if not one(connection, sql.SET_RECORD_TIME, times):
-            raise StoreError(
-                f"sequence {commit.sequence} of group {commit.group!r} bears the record time "
-                f"{commit.recorded_at}, which is not past the group's last"
-            )
-        if commit.forgotten:
-            erasing.forget(connection, no, commit.sequence)
-        else:
-            erasing.erase(connection, no, commit)
-            _record(connection, no, commit)
-            _put_vectors(connection, no, commit.vectors, dimensions)
-            for operation in commit.rewritten:
-                values = (rows.operation_payload(operation), key_of(no, operation.sequence))
-                connection.execute(sql.REWRITE_OPERATION, values)
-            _derive(connection, no, commit.derived, {(e.sequence, e.ordinal) for e in commit.evidence})
-            for sequence in sorted(set(commit.retired)):
-                connection.execute(sql.RETIRE_EPISODE, (commit.recorded_at, key_of(no, sequence)))
-        _end(connection, no, commit)
+def apply(db: Database, connection: apsw.Connection, commit: Commit, dimensions: int) -> None:
+    """Apply one sequence inside a transaction of `db`; one that has ended, or was removed, is left out.
+
+    Raises Outrun where its record time is not past the group's last, StoreError for a sequence that was
+    never taken; the transaction is then to be rolled back.
+    """
+    no = db.known_group(connection, commit.group)
+    if no is None:
+        raise StoreError(f"group {commit.group!r} has no sequence {commit.sequence}: it is empty")
+    if _ended(connection, no, commit):
+        return
+    times = (commit.recorded_at, no, commit.recorded_at)
+    if not one(connection, sql.SET_RECORD_TIME, times):
+        raise Outrun(
+            f"sequence {commit.sequence} of group {commit.group!r} bears the record time "
+            f"{commit.recorded_at}, which is not past the group's last"
+        )
+    if commit.forgotten:
+        erasing.forget(connection, no, commit.sequence)
+    else:
+        erasing.erase(connection, no, commit)
+        _record(connection, no, commit)
+        _put_vectors(connection, no, commit.vectors, dimensions)
+        for operation in commit.rewritten:
+            values = (packing.operation_payload(operation), key_of(no, operation.sequence))
+            connection.execute(sql.REWRITE_OPERATION, values)
+        _derive(connection, no, commit.derived, {(e.sequence, e.ordinal) for e in commit.evidence})
+        for sequence in sorted(set(commit.retired)):
+            connection.execute(sql.RETIRE_EPISODE, (commit.recorded_at, key_of(no, sequence)))
+    _end(connection, no, commit)
 
 
 def _ended(connection: apsw.Connection, no: int, commit: Commit) -> bool:
@@ -56,8 +59,7 @@ def _ended(connection: apsw.Connection, no: int, commit: Commit) -> bool:
     row = one(connection, state, (key,))
     if row is None:
         last, _ = one(connection, sql.GROUP_LAST, (no,))
-        other = sql.OPERATION_STATE if commit.operation is None else sql.EPISODE_STATE
-        if commit.sequence <= last and not one(connection, other, (key,)):
+        if commit.sequence <= last and not one(connection, sql.IS_HELD, (key,)):
             return True
         raise StoreError(f"group {commit.group!r} has no such sequence to commit: {commit.sequence}")
     return bool(row[0] >= (rows.COMMITTED if commit.operation is None else rows.DONE))
@@ -67,8 +69,8 @@ def _end(connection: apsw.Connection, no: int, commit: Commit) -> None:
     """Write the ledger's row: the episode is committed, or the operation has its result."""
     key = key_of(no, commit.sequence)
     if commit.operation is not None:
-        body = rows.pack(dict(commit.result))
-        payload = rows.operation_payload(commit.operation)
+        body = packing.pack(dict(commit.result))
+        payload = packing.operation_payload(commit.operation)
         connection.execute(sql.END_OPERATION, (rows.DONE, commit.recorded_at, body, payload, key))
         return
     connection.execute(sql.COMMIT_EPISODE, (commit.recorded_at, key))
@@ -210,7 +212,7 @@ def _derive(connection: apsw.Connection, no: int, derived: Derived, just_recorde
 
 def _put_entity(connection: apsw.Connection, no: int, entity: Entity) -> None:
     connection.execute(sql.DROP_CALLED, (no, entity.id))
-    aliases, labels = rows.pack(entity.aliases), rows.pack(entity.labels)
+    aliases, labels = packing.pack(entity.aliases), packing.pack(entity.labels)
     connection.execute(sql.PUT_ENTITY, (no, entity.id, entity.name, aliases, labels, *entity.born))
     names = sorted({folded(name) for name in (entity.name, *entity.aliases)})
     connection.executemany(sql.PUT_CALLED, [(no, name, entity.id) for name in names])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from sys import intern
 from typing import Any, TypeVar
@@ -15,15 +14,13 @@ from kgray.records import (
     Episode,
     Evidence,
     EvidenceKind,
-    ExtractedEntity,
-    ExtractedFact,
-    Extraction,
     Mention,
     Operation,
     State,
     Value,
 )
-from kgray.stores.database import MASK, Row
+from kgray.stores import packing
+from kgray.stores.sqlite.database import MASK, Row
 from kgray.times import Precision
 
 Built = TypeVar("Built", Mention, Evidence)
@@ -31,12 +28,10 @@ Built = TypeVar("Built", Mention, Evidence)
 STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed")
 ACCEPTED, EXTRACTED, COMMITTED, FAILED = range(4)
 PENDING, DONE, REFUSED = range(3)  # operations
-NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 # Stored by their index: append, never reorder.
 KINDS: tuple[EvidenceKind, ...] = ("holds", "ended", "denied")
 PRECISIONS: tuple[Precision, ...] = ("instant", "day", "month", "year")
 _KIND_NUMBERS = {kind: n for n, kind in enumerate(KINDS)}
-_NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
 _PRECISION_NUMBERS: dict[Precision | None, int | None] = {
     None: None,
     **{precision: n for n, precision in enumerate(PRECISIONS)},
@@ -45,11 +40,6 @@ _PRECISION_NAMES: dict[int | None, Precision | None] = {
     None: None,
     **dict(enumerate(PRECISIONS)),
 }
-
-
-def pack(value: Any) -> str:  # noqa: ANN401 - any JSON value
-    """Return compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def array(values: Any) -> str:  # noqa: ANN401 - any sequence of JSON values
@@ -72,20 +62,13 @@ def episode(group: str, row: Row) -> Episode:
         client_id=row[8],
         metadata=row[9],
         state=STATES[row[10]],
+        bulk=bool(row[11]),
     )
-
-
-def operation_payload(operation: Operation) -> str:
-    """Return what an operation names, without what is empty."""
-    named = {field.name: getattr(operation, field.name) for field in _NAMED}
-    return pack({name: value for name, value in named.items() if value not in ((), "", None, False)})
 
 
 def operation(group: str, row: Row) -> Operation:
     """Read (key, kind, payload)."""
-    named: Mapping[str, Any] = json.loads(row[2])
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in named.items()}
-    return Operation(group=group, sequence=row[0] & MASK, kind=row[1], **values)
+    return packing.operation(group, row[0] & MASK, row[1], row[2])
 
 
 def mention_row(no: int, key: int, mention: Mention) -> Row:
@@ -189,7 +172,7 @@ def fact_row(no: int, fact: Fact) -> Row:
     return (
         no, fact.id, fact.statement, fact.source, fact.relation, fact.text, fact.created_at, fact.target,
         value and value.type, value and value.value, value and value.unit,
-        fact.valid_at, fact.invalid_at, fact.expired_at, pack(fact.episodes), episode_id, ordinal,
+        fact.valid_at, fact.invalid_at, fact.expired_at, packing.pack(fact.episodes), episode_id, ordinal,
     )  # fmt: skip
 
 
@@ -214,49 +197,3 @@ def fact(row: Row) -> Fact:
         episodes=tuple(json.loads(episodes)),
         ended_by=None if ended_episode is None else (ended_episode, ended_ordinal),
     )
-
-
-def extraction_body(extraction: Extraction) -> str:
-    """Return the JSON of an extraction, fields by position."""
-    return pack(
-        {
-            "entities": [(e.name, e.type, e.span) for e in extraction.entities],
-            "facts": [
-                (
-                    f.source, f.relation, f.text, f.kind, f.target,
-                    f.value and (f.value.type, f.value.value, f.value.unit),
-                    f.valid_from, f.valid_to, f.from_precision, f.to_precision, f.inferred,
-                )
-                for f in extraction.facts
-            ],
-            "dropped": extraction.dropped,
-            "model": extraction.model,
-            "prompts": extraction.prompts,
-        }
-    )  # fmt: skip
-
-
-def extraction(row: Row) -> Extraction:
-    """Read (calls, prompt_tokens, completion_tokens, body)."""
-    body = json.loads(row[3])
-    return Extraction(
-        entities=tuple(
-            ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]))
-            for name, type_, span in body["entities"]
-        ),
-        facts=tuple(
-            ExtractedFact(
-                source=source, relation=relation, text=text, kind=kind, target=target,
-                value=value and Value(*value), valid_from=valid_from, valid_to=valid_to,
-                from_precision=from_precision, to_precision=to_precision, inferred=inferred,
-            )
-            for source, relation, text, kind, target, value, valid_from, valid_to, from_precision,
-            to_precision, inferred in body["facts"]
-        ),
-        dropped=tuple(body["dropped"]),
-        model=body["model"],
-        prompts=tuple(body["prompts"]),
-        calls=row[0],
-        prompt_tokens=row[1],
-        completion_tokens=row[2],
-    )  # fmt: skip

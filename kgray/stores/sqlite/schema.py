@@ -156,8 +156,15 @@ CREATE VIRTUAL TABLE name_vocabulary USING fts5vocab ('name_words', 'row');
 CREATE VIRTUAL TABLE episode_vocabulary USING fts5vocab ('episode_words', 'row');
 """
 
+# bulk: in the backfill lane. The index answers whether a group has anything else pending, however long
+# its backfill is.
+_SECOND = """
+ALTER TABLE episodes ADD COLUMN bulk INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
+"""
+
 # STEPS[n] brings version n to n + 1. Add steps, never change one: files out there went through it.
-STEPS: tuple[str, ...] = (_FIRST,)
+STEPS: tuple[str, ...] = (_FIRST, _SECOND)
 VERSION = len(STEPS)
 
 

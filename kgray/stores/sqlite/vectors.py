@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray.ports import Vector
-from kgray.stores import statements as sql
-from kgray.stores.database import SHIFT, Database
-from kgray.stores.rows import array
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import SHIFT, Database
+from kgray.stores.sqlite.rows import array
 
 KIND_NUMBERS = {"name": 0, "statement": 1, "episode": 2}
 _KIND_SHIFT = SHIFT - 2
@@ -46,6 +46,8 @@ def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return (n, bytes): the signs of (n, d), padded with zero bits to whole words of 64."""
     packed = np.packbits(matrix > 0, axis=1)
     missing = -packed.shape[1] % 8
+    if not missing:
+        return packed
     return np.ascontiguousarray(np.pad(packed, ((0, 0), (0, missing))))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kgray.ports import SearchScope
 from kgray.records import Place
-from kgray.stores import statements as sql
-from kgray.stores.database import MASK, Database, keys_of
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.database import MASK, Database, keys_of
 from kgray.stores.words import query_words, term
 
 # A word that more than this share of a group's rows bear is left out of a query while others

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kgray.ports import Commit, ResponseCache, Store
-from kgray.stores import applying, folder, lock, schema
-from kgray.stores import statements as sql
-from kgray.stores.cache import ResponseFile, SqliteResponses
-from kgray.stores.database import Database, key_of
-from kgray.stores.log import LogFace
-from kgray.stores.reading import ReadingFace
-from kgray.stores.vectors import VectorSets
+from kgray.errors import StoreError
+from kgray.ports import Commit, ResponseCache, Store, Write
+from kgray.stores import lock
+from kgray.stores.sqlite import folder, schema, writing
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
+from kgray.stores.sqlite.database import Database, digest, key_of
+from kgray.stores.sqlite.log import LogFace
+from kgray.stores.sqlite.reading import ReadingFace
+from kgray.stores.sqlite.vectors import VectorSets
 
 # How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
 # a compaction of a large file for seconds.
@@ -56,16 +58,19 @@ class SqliteStore(LogFace, ReadingFace):
         return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self.standing)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the folder's ingest lock and a new fencing epoch. Raises Locked, naming the holder."""
-        with lock.held(self.folder):
-            self._db.take_epoch()
-            yield
+    def writing(self, *, epoch: int | None = None, shard: int = 0) -> Iterator[int]:
+        """Hold the folder's ingest lock and a fencing epoch, new or adopted; see `ports.Store`."""
+        if shard:
+            raise StoreError(f"the embedded store is one shard, 0, and has no shard {shard}")
+        with lock.held(self.folder), self._db.fenced(epoch) as held:
+            yield held
 
-    def apply(self, commit: Commit) -> None:
-        """Apply one sequence: atomic, idempotent, durable. Raises StaleWriter for an older epoch."""
-        self._erase_responses(commit)
-        applying.apply(self._db, commit, self.dimensions)
+    def write(self, writes: Sequence[Write]) -> None:
+        """Carry out writes in order, in one transaction; see `ports.Store`."""
+        for write in writes:
+            if isinstance(write, Commit):
+                self._erase_responses(write)
+        writing.write(self._db, writes, self.dimensions)
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
@@ -85,8 +90,9 @@ class SqliteStore(LogFace, ReadingFace):
         """
         if commit.forgotten:
             self._responses.erase_group(commit.group)
-        elif commit.erased and (no := self._db.number(commit.group)) is not None:
-            rows = (self._db.row(sql.EPISODE_ID, (key_of(no, n),)) for n in sorted(set(commit.erased)))
+        elif commit.erased and (group := self._db.held(sql.GROUP_NUMBER, (digest(commit.group),))):
+            keys = [key_of(group[0], sequence) for sequence in sorted(set(commit.erased))]
+            rows = [self._db.held(sql.EPISODE_ID, (key,)) for key in keys]
             self._responses.erase(commit.group, [row[0] for row in rows if row is not None])
 
 

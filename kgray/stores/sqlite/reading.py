@@ -13,13 +13,13 @@ import numpy as np
 from kgray.graph import Entity
 from kgray.ports import GraphView, SearchScope, Vector
 from kgray.records import Episode, EpisodeHead, GroupRecords, Place, Ruling, Verdict
-from kgray.stores import rows
-from kgray.stores import statements as sql
-from kgray.stores.applying import folded
-from kgray.stores.database import MASK, Database, keys_of
-from kgray.stores.lexical import find_words
-from kgray.stores.vectors import KIND_NUMBERS, VectorSets, first_key, last_key
-from kgray.stores.view import StoredView
+from kgray.stores.sqlite import rows
+from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.applying import folded
+from kgray.stores.sqlite.database import MASK, Database, keys_of
+from kgray.stores.sqlite.lexical import find_words
+from kgray.stores.sqlite.vectors import KIND_NUMBERS, VectorSets, first_key, last_key
+from kgray.stores.sqlite.view import StoredView
 from kgray.times import Instant
 
 _PAGE_ROWS = 500  # rows a step of an iterator: no snapshot is held between two

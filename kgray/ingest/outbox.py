@@ -1,0 +1,102 @@
+"""What a run has decided and not yet written: in order, one batch on its way at a time.
+
+A run decides on the state in memory, which is ahead of the store by what stands here; so a group's state
+is read from the store, and a correction is carried out, only after `flush`. What arrives while a batch is on
+its way goes with the next: the slower the store, the more episodes share a transaction.
+
+Extractions and answers stand before the commits that used them, so a batch never tells of a commit whose
+journal is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from kgray.ports import Answer, Answered, Store, Write, Writer
+
+_ANSWERS = 4096  # the latest, kept for those who ask the same at once
+MOST = 32  # writes of a batch: a commit takes some 2 ms, and a reader of the store waits for no longer
+Done = Callable[[], None]
+
+
+class Direct:
+    """A writer in this process: the store itself, inside `Store.writing()`."""
+
+    def __init__(self, store: Store) -> None:
+        """Write to this store."""
+        self._store = store
+
+    async def write(self, writes: Sequence[Write]) -> None:
+        """Write in this thread: the store has one writer, and it is short."""
+        self._store.write(writes)
+
+
+class Outbox:
+    """Posted writes, and the one task that sends them while there are any."""
+
+    def __init__(self, writer: Writer, took: Callable[[float], None] = lambda _: None) -> None:
+        """`took` is told the seconds of each batch."""
+        self._writer, self._took = writer, took
+        self._waiting: deque[tuple[Write, Done | None]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
+
+    def post(self, write: Write, done: Done | None = None) -> None:
+        """Take a write; `done` is called when it is durable."""
+        self._waiting.append((write, done))
+        if isinstance(write, Answered) and write.judged is not None:
+            self._answers[write.group, write.key] = write.judged.answers
+            if len(self._answers) > _ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        # After a batch that failed nothing is sent: it would stand in the store without what came before it.
+        if self._sending is None or _went_well(self._sending):
+            self._sending = asyncio.create_task(self._send())
+
+    def recall(self, group: str, key: str) -> tuple[Answer, ...] | None:
+        """Return a request's answers where they arrived of late: the journal may not have them yet."""
+        return self._answers.get((group, key))
+
+    @property
+    def sending(self) -> asyncio.Task[None] | None:
+        """The task that sends; a failed one keeps its error."""
+        return self._sending
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was posted is durable."""
+        return not self._waiting and (self._sending is None or _went_well(self._sending))
+
+    async def flush(self) -> None:
+        """Wait until all that was posted is durable; raises what kept it from being so."""
+        while self._sending is not None and not self.idle:
+            if self._sending.done():
+                self._sending.result()
+            await asyncio.shield(self._sending)
+
+    def drop(self) -> None:
+        """Forget what was posted and not sent; what is on its way may arrive or not."""
+        if self._sending is not None:
+            self._sending.cancel()
+            if self._sending.done() and not self._sending.cancelled():
+                self._sending.exception()
+        self._sending = None
+        self._waiting.clear()
+        self._answers.clear()
+
+    async def _send(self) -> None:
+        await asyncio.sleep(0)  # what is posted in the same moment goes together
+        while self._waiting:
+            taken = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+            since = time.monotonic()
+            await self._writer.write([write for write, _ in taken])
+            self._took(time.monotonic() - since)
+            for _, done in taken:
+                if done is not None:
+                    done()
+
+
+def _went_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

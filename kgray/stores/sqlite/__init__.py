@@ -1,0 +1,15 @@
+"""The embedded store: one SQLite file in a data folder, log and graph.
+
+store      SqliteStore, `open_sqlite`
+folder     the file: made, checked, opened; schema: its tables
+database   its two connections and their transactions
+log        acceptance, pending, answers; applying: a run's writes; erasing: removal
+reading    records and look-ups; view: the derived graph; vectors, lexical: what search asks
+cache      model replies, in a file of their own
+"""
+
+from __future__ import annotations
+
+from kgray.stores.sqlite.store import SqliteStore, open_sqlite
+
+__all__ = ["SqliteStore", "open_sqlite"]

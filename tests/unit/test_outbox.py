@@ -1,0 +1,90 @@
+"""What a run has decided and not yet written: in order, one batch at a time, told when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from kgray.errors import StaleWriter
+from kgray.ingest.outbox import MOST, Outbox
+from kgray.ports import Answered, Commit, Judged, Write
+
+
+class Slow:
+    """A writer that notes its batches and takes its time."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.busy = False
+        self.fails: Exception | None = None
+
+    async def write(self, writes: Sequence[Write]) -> None:
+        assert not self.busy, "one batch at a time"
+        self.busy = True
+        await asyncio.sleep(0.001)
+        self.busy = False
+        if self.fails:
+            raise self.fails
+        self.batches.append([write.sequence for write in writes])
+
+
+def commit(sequence: int) -> Commit:
+    return Commit(group="g", sequence=sequence, recorded_at=sequence)
+
+
+async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_order():
+    writer = Slow()
+    outbox = Outbox(writer)
+    durable: list[int] = []
+    for sequence in range(3):
+        outbox.post(commit(sequence), lambda s=sequence: durable.append(s))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for sequence in range(3, 3 + MOST + 2):
+        outbox.post(commit(sequence), lambda s=sequence: durable.append(s))
+    assert durable == []
+    assert not outbox.idle
+    await outbox.flush()
+    assert [len(batch) for batch in writer.batches] == [3, MOST, 2]
+    assert durable == [s for batch in writer.batches for s in batch] == list(range(5 + MOST))
+    assert outbox.idle
+
+
+async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothing_goes_after_it():
+    writer = Slow()
+    writer.fails = StaleWriter("an older epoch")
+    outbox = Outbox(writer)
+    durable: list[int] = []
+    outbox.post(commit(1), lambda: durable.append(1))
+    for _ in range(2):
+        with pytest.raises(StaleWriter):
+            await outbox.flush()
+    assert (durable, outbox.idle) == ([], False)
+    writer.fails = None
+    outbox.post(commit(9))
+    await asyncio.sleep(0.01)
+    assert writer.batches == []
+    outbox.drop()
+    assert outbox.idle
+    outbox.post(commit(2))
+    await outbox.flush()
+    assert writer.batches == [[2]]
+
+
+async def test_answers_are_recalled_while_they_are_on_their_way():
+    """R21: who asks the same at once gets the first answer, though the journal does not hold it yet."""
+    outbox = Outbox(Slow())
+    judged = Judged(answers=({"duplicate_of": 0},))
+    outbox.post(Answered(group="g", sequence=1, key="k", judged=judged))
+    outbox.post(Answered(group="g", sequence=2, key="k", judged=None))
+    assert outbox.recall("g", "k") == ({"duplicate_of": 0},)
+    assert outbox.recall("h", "k") is None
+    await outbox.flush()
+
+
+async def test_flushing_what_is_empty_waits_for_nothing():
+    outbox = Outbox(Slow())
+    await outbox.flush()
+    assert outbox.idle
