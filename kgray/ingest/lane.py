@@ -34,6 +34,8 @@ from kgray.records import Episode, Extraction, Operation
 LATE_S = 6.0
 LATE_TIMES = 4.0  # and never before so many times what an extraction takes of late: a slow model is not late
 
+# Deciding ahead waits for what is mostly near as long as an extraction usually takes, and this.
+PATIENT_S = 0.02
 # About what the fixed head of a prompt holds, in tokens: only the budget of tokens in flight goes by it.
 HEAD_TOKENS = 800
 CHARACTERS_A_TOKEN = 4
@@ -54,6 +56,8 @@ class Ticket:
     )
     sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call is under way
     sent_at: float = 0.0
+    tried: bool = False  # decided ahead once, or nothing can be
+    clear: asyncio.Event = field(default_factory=asyncio.Event)  # all before it were tried
     touched: asyncio.Event = field(default_factory=asyncio.Event)  # what its last try read has changed
     vectors: dict[str, Vector] = field(default_factory=dict)
     asked: dict[str, asyncio.Task[Said]] = field(default_factory=dict)  # request key -> its answers
@@ -127,16 +131,49 @@ class Lane:
         What the episode itself is to blame for is met again at the head of the line, which fails it in order.
         """
         with suppress(ContentError):
-            await self._extract(ticket, episode, urgency)
-            read = Read(episode=episode, extraction=await asyncio.shield(ticket.extracted))
+            try:
+                await self._extract(ticket, episode, urgency)
+                read = Read(episode=episode, extraction=await asyncio.shield(ticket.extracted))
+            except ContentError:
+                self._tried(ticket)
+                raise
+            await self._soon(ticket.clear)
             await self._decide_ahead(ticket, read)
 
+    def _tried(self, ticket: Ticket) -> None:
+        """Note that later episodes see what this one probably adds; let them go on in order."""
+        ticket.tried = True
+        for later in self.tickets:
+            later.clear.set()
+            if not later.tried and isinstance(later.entry, Episode):
+                return
+
+    async def _soon(self, event: asyncio.Event) -> None:
+        """Wait for an event that is mostly near: as long as an extraction usually takes, and a little."""
+        usual = statistics.median(self._took) if self._took else 0.0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(usual + PATIENT_S):
+                await event.wait()
+
     async def _decide_ahead(self, ticket: Ticket, read: Read) -> None:
+        """Try again and again, until the commit ends it.
+
+        Who asks before his elders were tried, or about an entity that is itself a guess, asks again later:
+        with a model that answers at once 8 of 10 answers were wasted. So both are waited for, but not long:
+        one that is late must not keep the model idle.
+        """
+        hold = True
         while True:
             ticket.touched.clear()
-            waiting = self._try(ticket, read, await self._committer.state(self.group))
+            waiting = self._try(ticket, read, await self._committer.state(self.group), hold=hold)
             if isinstance(waiting, list):
                 await self._embed(waiting, ticket.vectors)
+                continue
+            if not ticket.tried:
+                self._tried(ticket)
+            if waiting is None:
+                await self._soon(ticket.touched)
+                hold = ticket.touched.is_set()
                 continue
             changed = asyncio.ensure_future(ticket.touched.wait())
             try:
@@ -144,10 +181,13 @@ class Lane:
             finally:
                 changed.cancel()
 
-    def _try(self, ticket: Ticket, read: Read, base: GroupState) -> list[str] | set[asyncio.Task[Said]]:
+    def _try(
+        self, ticket: Ticket, read: Read, base: GroupState, *, hold: bool
+    ) -> list[str] | set[asyncio.Task[Said]] | None:
         """Decide on a view; return the texts to embed, or the calls whose answers would take it further.
 
-        Its rows are replaced by what this try found, and the later episodes that read them are touched.
+        None: with `hold`, where the questions hang on a guess. Its rows are replaced by what this try
+        found, and the later episodes that read them are touched.
         """
         answers = Answers(vectors=ticket.vectors)
         keys: set[Key] = {("ruling", fact.relation) for fact in read.extraction.facts}
@@ -158,6 +198,10 @@ class Lane:
             if attempt.change is None:
                 return attempt.asked.texts
             keys |= view.read_keys
+            if hold and attempt.asked.early:
+                self._show(sequence, attempt)
+                self._rows.reads(sequence, keys)
+                return None
             calls = self._ask_ahead(ticket, read.episode, attempt)
             open_calls = {call for _, call in calls if not call.done()}
             failed = any(call.done() and call.exception() for _, call in calls)
@@ -282,6 +326,7 @@ class Lane:
             for key, call in ticket.asked.items()
             if call.done() and not call.cancelled() and key not in ticket.used
         ]
+        self._tried(ticket)
         self._totals.wasted += len(unused)
         self._totals.wasted_tokens += sum(ticket.spent.get(key, 0) for key in unused)
         for call in ticket.asked.values():
