@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kgray.derivation import names
@@ -18,10 +19,11 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
 from kgray.ingest.decide import Attempt
+from kgray.ingest.nearest import Nearest, Prepared
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change
 from kgray.ports import Vector
-from kgray.records import Place
+from kgray.records import Place, Ruling
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -33,9 +35,12 @@ _LATER = 1 << 62
 class Rows:
     """The rows of a group's uncommitted episodes, by key; each carries the sequence that would add it."""
 
-    def __init__(self) -> None:
-        """Start with no row."""
+    def __init__(self, dimensions: int) -> None:
+        """Start with no row; dimensions: numbers a vector."""
+        self._dimensions = dimensions
+        self._prepare = Nearest(dimensions).prepared
         self._rows: dict[Key, list[tuple[int, int, Any]]] = {}
+        self.used: dict[str, None] = {}  # the relation names that these episodes use
         self._of: dict[int, dict[Key, list[Any]]] = {}
         self._readers: dict[Key, set[int]] = {}
         self._read: dict[int, set[Key]] = {}
@@ -43,7 +48,7 @@ class Rows:
 
     def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
         """Replace an episode's rows (None: take them out); return the later ones that read what changed."""
-        rows = {} if attempt is None else _rows_of(attempt)
+        rows = {} if attempt is None else _rows_of(attempt, self._prepare)
         before = self._of.pop(sequence, {})
         changed = [k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))]
         for key in before:
@@ -52,7 +57,11 @@ class Rows:
                 self._rows[key] = kept
             else:
                 del self._rows[key]
+                if key[0] == "use":
+                    del self.used[str(key[1])]
         for key, items in rows.items():
+            if key[0] == "use":
+                self.used[str(key[1])] = None
             for item in items:
                 self._count += 1
                 insort(self._rows.setdefault(key, []), (sequence, self._count, item))
@@ -85,10 +94,18 @@ class Rows:
 
     def forget(self) -> None:
         """Drop everything: a correction moved records, or the group's state was read anew."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._dimensions)  # type: ignore[misc]
 
 
-def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
+@dataclass(frozen=True, slots=True)
+class _NameRow:
+    """A new name's vector; two mean the same to a reader where their entity is the same."""
+
+    entity: str
+    prepared: Prepared = field(compare=False)
+
+
+def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[Key, list[Any]]:
     """Return what later episodes would find if this one were committed as it looks now."""
     rows: dict[Key, list[Any]] = {}
 
@@ -98,7 +115,7 @@ def _rows_of(attempt: Attempt) -> dict[Key, list[Any]]:
     _put_entities(attempt, put)
     if attempt.change is not None:
         _put_statements(attempt.statements, put)
-        _put_records(attempt.change, put)
+        _put_records(attempt.change, prepare, put)
     return rows
 
 
@@ -124,10 +141,10 @@ def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
         put("relation", statement.relation, statement.id)
 
 
-def _put_records(change: Change, put: _Put) -> None:
+def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
     for named in change.vectors:
         if named.kind == "name":
-            put("vectors", "", (named.owner, named.vector))
+            put("vectors", "", _NameRow(named.owner, prepare(named.vector)))
     for evidence in change.evidence:
         put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
     for ruling in change.rulings:
@@ -136,9 +153,8 @@ def _put_records(change: Change, put: _Put) -> None:
             put("ruling", ruling.other, ruling)
     for verdict in change.verdicts:
         put("verdict", (verdict.a, verdict.b), verdict.exclusive)
-    if change.rulings or change.evidence:
-        uses = tuple((e.relation, e.ordinal) for e in change.evidence)
-        put("names-and-rulings", "", (change.rulings, uses))
+    if change.rulings:
+        put("rulings", "", change.rulings)
 
 
 def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
@@ -153,8 +169,6 @@ def _told(item: object) -> object:
         return item.id, tuple(item.surfaces), item.card, item.labels
     if isinstance(item, Statement):
         return item.id, item.key, item.wording, item.variant
-    if isinstance(item, tuple) and len(item) == 2 and hasattr(item[1], "tobytes"):
-        return item[0]
     return item
 
 
@@ -267,20 +281,18 @@ class _Graph(GroupGraph):
 
     def _seen_relations(self) -> Relations:
         base = self._reads.base.graph.relations
-        # One key for all names: a new name or ruling is rare, and may fold any other.
-        found: list[tuple[tuple[Any, ...], tuple[tuple[str, int], ...]]] = self._reads.rows.below(
-            "names-and-rulings", "", self._reads.sequence
-        )
-        new = [name for _, uses in found for name, _ in uses if not base.in_use(name)]
-        if not new and not any(rulings for rulings, _ in found):
+        rows, sequence = self._reads.rows, self._reads.sequence
+        # One key for all rulings: one is rare, and may fold any name. Few names are new, each is used often.
+        rulings: list[tuple[Ruling, ...]] = rows.below("rulings", "", sequence)
+        uses = {name: rows.below("use", name, sequence) for name in rows.used if not base.in_use(name)}
+        if not rulings and not any(uses.values()):
             return base
         relations = base.copy()
-        for rulings, uses in found:
-            for name, ordinal in uses:
-                if not base.in_use(name):
-                    relations.use(name, (rulings[0].sequence if rulings else self._reads.sequence, ordinal))
-            for ruling in rulings:
-                relations.rule(ruling, _LATER)
+        for name, places in uses.items():
+            if places:
+                relations.use(name, places[0])
+        for ruling in (one for of_one in rulings for one in of_one):
+            relations.rule(ruling, _LATER)
         return relations
 
 
@@ -310,10 +322,9 @@ class AheadState(GroupState):
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return the near names, those of uncommitted episodes among them."""
         found = self._reads.base.near_scored(vector, floor, limit)
-        rows: Iterable[tuple[str, Vector]] = self._reads.rows.below("vectors", "", self._reads.sequence)
-        for entity, other in rows:
-            cosine = self.nearest.cosine(vector, other)
-            if cosine >= floor:
-                found.append((cosine, entity))
+        # Not noted as read: every episode brings names, and each would have all later ones tried again.
+        rows: list[_NameRow] = self._reads.rows.below("vectors", "", self._reads.sequence)
+        cosines = self.nearest.cosines(vector, [row.prepared for row in rows])
+        found += [(float(cosines[n]), row.entity) for n, row in enumerate(rows) if cosines[n] >= floor]
         found.sort(key=lambda pair: -pair[0])
         return found[:limit]

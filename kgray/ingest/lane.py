@@ -97,7 +97,7 @@ class Lane:
         self.last = 0  # the sequence of the newest entry that was taken
         self._parts, self._committer, self._gate = parts, committer, gate
         self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
-        self._rows = Rows()
+        self._rows = Rows(parts.embedder.dimensions)
         self._took = took
         self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
         self._by_sequence: dict[int, Ticket] = {}

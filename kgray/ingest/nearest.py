@@ -10,6 +10,7 @@ STOC 2002, for the sign bits; banding as in Leskovec et al., Mining of Massive D
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ EXACT_UP_TO = 512
 MOST_SCORED = 64  # rows whose exact product is taken, past EXACT_UP_TO
 _RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
 _PIECE = 16
+
+
+Prepared = tuple[NDArray[np.float32], float]  # quantised, its length
 
 
 class Nearest:
@@ -93,11 +97,18 @@ class Nearest:
         order = np.lexsort((ids, -cosines))[:limit]
         return [(float(cosines[i]), int(ids[i])) for i in order if cosines[i] >= floor]
 
-    def cosine(self, a: Vector, b: Vector) -> float:
-        """Return the cosine of two vectors as rows would have it: of their integers, exact."""
-        rows = self.quantised(np.stack((a, b)))
-        lengths = _lengths(rows)
-        return float(rows[0].astype(np.int64) @ rows[1].astype(np.int64)) / float(lengths[0] * lengths[1])
+    def prepared(self, vector: Vector) -> Prepared:
+        """Return a row that stands in no index yet, ready for `cosines`."""
+        row = self.quantised(vector)
+        return row.astype(np.float32), float(_lengths(row[None, :])[0])
+
+    def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
+        """Return the cosine of a vector and each of these rows, as the index itself would have it."""
+        if not rows:
+            return np.empty(0, np.float64)
+        query, length = self.prepared(vector)
+        dots = np.stack([row for row, _ in rows]) @ query
+        return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
     def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64] | None:
         """Return the rows that share a whole piece of sign bits with the query; None = all rows."""
