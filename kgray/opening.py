@@ -33,4 +33,9 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     """
     folder = data_folder(data, os.environ)
     chosen = load(config_file(config, folder, os.environ), overrides=settings)
-    return Memory(build_parts(chosen, folder, create=create))
+    parts = build_parts(chosen, folder, create=create)
+    if chosen.runtime.backend == "local":
+        return Memory(parts)
+    from kgray.runtime.ingest import RayIngest
+
+    return Memory(parts, RayIngest(chosen, folder, parts.store))

@@ -6,7 +6,7 @@ calls are short and its one writer is one thread. Arrays: (n, d) means n rows of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray.graph import Derived, Entity, Fact
+from kgray.kept import Kept
 from kgray.records import (
     Draft,
     Episode,
@@ -539,6 +540,24 @@ class Store(Protocol):
 
     def last_recorded(self, group: str) -> Instant:
         """Return the group's newest record time; 0 for an empty group."""
+        ...
+
+    # --- moving a group to another store -----------------------------------------------------
+
+    def export(self, group: str) -> Iterator[Kept]:
+        """Yield all that is kept of a group, in the order of `kept`; nothing for a group that is not there.
+
+        To be read by who holds the source (`writing`): what others append meanwhile is left out.
+        """
+        ...
+
+    def adopt(self, group: str, rows: Iterable[Kept], verify: Callable[[], None]) -> None:
+        """Take over what another store exported, in many transactions, inside `writing()`.
+
+        No read and no append finds any of it before all of it is there; then `verify` is called, and where
+        it raises, all is taken away again. What a killed process left behind is, too, at the next call.
+        Raises StoreError where the group is there, or was and its sequences are used up.
+        """
         ...
 
     def close(self) -> None:

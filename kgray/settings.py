@@ -131,10 +131,14 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """Where the work runs. window: episodes in flight; state_mb: groups' state in memory."""
+    """Where the work runs. window: episodes in flight; state_mb: groups' state in memory.
+
+    profile: of the cluster, a TOML file; None = the laptop's.
+    """
 
     backend: Literal["local", "ray"] = "local"
     address: str | None = None
+    profile: Path | None = None
     window: int = 128
     state_mb: int = 1024
     chunk_episodes: int | None = None
@@ -236,14 +240,27 @@ def _frozen(named: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str,
     return MappingProxyType({name: MappingProxyType(table) for name, table in named.items()})
 
 
+def public_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that set what is no secret, files by their absolute paths: what may travel."""
+    found: dict[str, str] = {}
+    for variable, text in environ.items():
+        key = _VARIABLES.get(variable)
+        if text and (
+            (key is not None and key not in _SECRETS) or variable.startswith((_RELATIONS, _ENTITIES))
+        ):
+            is_path = key is not None and _kind(key) is Path
+            found[variable] = str(Path(text).expanduser().absolute()) if is_path else text
+    return found
+
+
 def unbuilt(settings: Settings) -> Iterator[str]:
     """Yield one line for each value that the interface knows and this version has not built."""
     asked = (
-        ("store.backend", settings.store.backend, ("sqlite",)),
+        ("store.backend", settings.store.backend, ("sqlite", "neo4j")),
         ("model.backend", settings.model.backend, ("rules", "scripted", "openai")),
         ("embedder.backend", settings.embedder.backend, ("hashing", "openai", "minilm")),
         ("reranker.backend", settings.reranker.backend, ("none",)),
-        ("runtime.backend", settings.runtime.backend, ("local",)),
+        ("runtime.backend", settings.runtime.backend, ("local", "ray")),
     )
     for key, value, built in asked:
         if value not in built:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kgray.errors import SettingsError
-from kgray.settings import ModelSettings, Secret, Settings, require_built
+from kgray.errors import SettingsError, StoreError
+from kgray.settings import ModelSettings, Secret, Settings, StoreSettings, require_built
 
 if TYPE_CHECKING:
     from kgray.backends.rules import RulesExtractor
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache
+    from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache, Store
     from kgray.prompting import Prompts
     from kgray.records import Extraction
 
@@ -25,16 +25,15 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
     create: make the folder and its store where there are none. Raises NotBuilt, SettingsError, StoreError.
     """
     from kgray.ingest.parts import Parts, Pipeline
-    from kgray.stores.sqlite import open_sqlite
 
     require_built(settings)
     ontology = build_ontology(settings)
     extractor, judge = build_models(settings, ontology)
     embedder = build_embedder(settings)
-    store = open_sqlite(data, embedder=embedder.identity, dimensions=embedder.dimensions, create=create)
-    if settings.model.backend == "openai" and (bound := settings.model.cache_mb << 20):
+    store, cache = open_store(settings, data, embedder, create=create)
+    if settings.model.backend == "openai" and cache is not None:
         # Made once more, with the cache: what is wrong with the settings was said before a folder is made.
-        extractor, judge = build_models(settings, ontology, store.responses(max_bytes=bound))
+        extractor, judge = build_models(settings, ontology, cache)
     chosen = settings.pipeline
     return Parts(
         store=store,
@@ -54,6 +53,41 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
         window=settings.runtime.window,
         streams=settings.model.max_concurrency,
     )
+
+
+def open_store(
+    settings: Settings, data: Path, embedder: Embedder, *, create: bool
+) -> tuple[Store, ResponseCache | None]:
+    """Return the store, open, and the cache of replies beside it: the embedded store has one."""
+    chosen = settings.store
+    if chosen.backend == "neo4j":
+        from kgray.stores.neo4j import open_neo4j
+
+        if create:
+            _make_folder(data)
+        return open_neo4j(
+            uri=_store_address(chosen.uri),
+            user=chosen.user or "neo4j",
+            password=_password(chosen).reveal(),
+            database=chosen.database,
+            embedder=embedder.identity,
+            dimensions=embedder.dimensions,
+            folder=data,
+            create=create,
+        ), None
+    from kgray.stores.sqlite import open_sqlite
+
+    store = open_sqlite(data, embedder=embedder.identity, dimensions=embedder.dimensions, create=create)
+    bound = settings.model.cache_mb << 20
+    return store, store.responses(max_bytes=bound) if bound else None
+
+
+def _make_folder(data: Path) -> None:
+    """Make the data folder of a store on a server: the lock, reports and settings lie in it."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{error.filename or data}: {error.strerror}") from None
 
 
 def build_ontology(settings: Settings) -> Ontology:
@@ -196,6 +230,40 @@ def _address(section: str, given: str | None) -> str:
             f"(http or https, a host; no user or password: {section}.api_key is for that)."
         )
     return url
+
+
+_SCHEMES = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
+
+
+def _store_address(uri: str | None) -> str:
+    if uri is None:
+        raise SettingsError(
+            'store.backend = "neo4j" needs store.uri (KGRAY_STORE_URI): the server\'s address, '
+            "such as bolt://localhost:7687."
+        )
+    try:
+        parts = urlsplit(uri)
+        sound = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound or "@" in uri:
+        raise SettingsError(
+            f"store.uri is not an address such as bolt://localhost:7687 ({', '.join(_SCHEMES)}; a host; "
+            "no user or password: store.user and store.password are for that)."
+        )
+    return uri
+
+
+def _password(store: StoreSettings) -> Secret:
+    """Return the password: as set, else the text of its file."""
+    if store.password is not None:
+        return store.password
+    if store.password_file is None:
+        raise SettingsError(
+            'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
+            "store.password_file."
+        )
+    return Secret(_file_text("store.password_file", store.password_file).rstrip("\r\n"))
 
 
 def _key(model: ModelSettings) -> Secret | None:

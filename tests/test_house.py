@@ -81,7 +81,14 @@ def test_every_module_has_a_layer():
 
 
 @pytest.mark.parametrize(
-    ("contract", "door"), [("sqlite", "stores"), ("dateparser", "backends"), ("openai", "backends")]
+    ("contract", "door"),
+    [
+        ("sqlite", "stores"),
+        ("neo4j", "stores"),
+        ("ray", "runtime"),
+        ("dateparser", "backends"),
+        ("openai", "backends"),
+    ],
 )
 def test_an_outsider_has_one_door(contract, door):
     """A new module must not be able to slip past a contract by not being listed in it."""

@@ -8,8 +8,9 @@ import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
+from kgray.bench.places import free_port
 from kgray.bench.quality import Models
 from kgray.bench.world import Oracle
 from kgray.errors import KgrayError
@@ -19,6 +20,7 @@ from kgray.settings import ModelSettings, PipelineSettings, Settings
 from kgray.wiring import build_models
 
 _STOP_S = 10.0
+MODEL = "world"  # the model's name, as the server knows it
 
 
 def flags_of(oracle: Oracle) -> list[str]:
@@ -33,23 +35,72 @@ def flags_of(oracle: Oracle) -> list[str]:
     ]
 
 
+class Server:
+    """`kgray bench model-server` at an address that it keeps: one that was killed can be started again."""
+
+    def __init__(self, flags: Sequence[str]) -> None:
+        """Choose a free port; `start` starts it with these options."""
+        port = free_port()
+        # -P: a folder named kgray where the command runs would be taken for this package.
+        self._command = [sys.executable, "-P", "-m", "kgray", "bench", "model-server", "--json", *flags]
+        self._command += ["--port", str(port)]
+        self._process: subprocess.Popen[str] | None = None
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it; it answers on return."""
+        process = self._process = subprocess.Popen(  # noqa: S603 - our own
+            self._command, stdout=subprocess.PIPE, text=True
+        )
+        line = process.stdout.readline() if process.stdout else ""
+        if not line:
+            raise KgrayError(f"The model server did not start (exit {process.wait(_STOP_S)}).")
+
+    def kill(self) -> None:
+        """End it at once; whoever asks meets a refused connection."""
+        self._end(lambda process: process.kill())
+
+    def stop(self) -> None:
+        """End it in order. Idempotent."""
+        self._end(lambda process: process.terminate())
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it has counted."""
+        return stats(self.base_url)
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.stop()
+
+    def _end(self, ask: Any) -> None:  # noqa: ANN401 - what is done to the process
+        process, self._process = self._process, None
+        if process is None:
+            return
+        ask(process)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 @contextmanager
 def serving(flags: Sequence[str]) -> Iterator[str]:
     """Yield the base URL of a server with these options; it ends with the block, or by itself when idle."""
-    # -P: a folder named kgray where the command runs would be taken for this package.
-    command = [sys.executable, "-P", "-m", "kgray", "bench", "model-server", "--json", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            if not line:
-                raise KgrayError(f"The model server did not start (exit {process.wait(_STOP_S)}).")
-            yield str(json.loads(line)["base_url"])
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with Server(flags) as server:
+        yield server.base_url
 
 
 @contextmanager
@@ -57,7 +108,7 @@ def over_http(oracle: Oracle, pipeline: Pipeline, more: Sequence[str] = ()) -> I
     """Yield the `openai` backend before a model server that knows the world; more: its further flags."""
     with serving([*flags_of(oracle), *more]) as base_url:
         settings = Settings(
-            model=ModelSettings(backend="openai", base_url=base_url, name="world"),
+            model=ModelSettings(backend="openai", base_url=base_url, name=MODEL),
             pipeline=PipelineSettings(
                 extraction=pipeline.extraction,  # type: ignore[arg-type]
                 resolution=pipeline.resolution,  # type: ignore[arg-type]
@@ -66,10 +117,11 @@ def over_http(oracle: Oracle, pipeline: Pipeline, more: Sequence[str] = ()) -> I
             ),
         )
         extractor, judge = build_models(settings, shipped())
-        yield Models(extractor, judge, lambda: _stats(base_url))
+        yield Models(extractor, judge, lambda: stats(base_url))
 
 
-def _stats(base_url: str) -> dict[str, Any]:
+def stats(base_url: str) -> dict[str, Any]:
+    """Return what a model server has counted."""
     with urllib.request.urlopen(f"{base_url}/stats", timeout=10) as answer:  # noqa: S310 - loopback, http
         found: dict[str, Any] = json.load(answer)
     return found

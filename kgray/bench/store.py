@@ -19,6 +19,7 @@ from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import commit_of
 from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
+from kgray.ingest.outbox import Direct, Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change, Read
@@ -131,9 +132,13 @@ class _Run:
         if state is None:
             state = GroupState.load(self.store, episode.group, self.embedder.dimensions)
             self._states[episode.group] = state
-        extraction = await extract(self.store, TellingReader(self.told), episode, 0)
+        # One run of the event loop an episode: what is posted is written in it.
+        outbox = Outbox(Direct(self.store))
+        extraction = await extract(self._parts, outbox, episode)
+        await outbox.flush()
         embedded, start = self.embedder.cpu_s, time.process_time()
-        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state)
+        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state, outbox)
+        await outbox.flush()
         embedding = self.embedder.cpu_s - embedded
         costs.decide.append(time.process_time() - start - embedding)
         costs.embed.append(embedding)
@@ -142,7 +147,7 @@ class _Run:
         derived = state.commit(change, recorded_at)
         if derived is None:
             raise RuntimeError("the generated group never folds relation names")
-        self.store.apply(commit_of(change, derived, recorded_at))
+        self.store.write([commit_of(change, derived, recorded_at)])
         costs.commit.append(time.process_time() - start)
         costs.wall.append(time.perf_counter() - wall)
         costs.rows += _rows(change) + len(derived.facts) + len(derived.entities)

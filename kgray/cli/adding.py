@@ -1,4 +1,4 @@
-"""add, backfill, retry: input to the log, and what is pending to the graph."""
+"""add, retry: input to the log, and what is pending to the graph."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished
+from kgray.cli.outcome import nothing_accepted, print_report, refusal_line, say_quality
 from kgray.cli.progress import Progress
-from kgray.errors import ContentError, InputError, NotBuilt
+from kgray.errors import ContentError, InputError
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
     from kgray.intake import Defaults, Refusal, Submitted
-    from kgray.memory import Memory, Report
+    from kgray.memory import Memory
 
-_KINDS = ("message", "text", "json", "triples")
+KINDS = ("message", "text", "json", "triples")
 
 
 @click.command(short_help="Accept files and ingest them.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none.")
 @click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none.")
-@click.option("--kind", type=click.Choice(_KINDS), help="The kind of rows that name none.")
+@click.option("--kind", type=click.Choice(KINDS), help="The kind of rows that name none.")
 @click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none.")
 @click.option("--dry-run", is_flag=True, help="Print what would change; accept nothing.")
 @click.option("--accept-only", is_flag=True, help="Accept and return; a later add ingests.")
@@ -64,7 +65,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
             if refused:
                 from kgray.memory import Report
 
-                return _nothing_accepted(call, Report(refusals=refused))
+                return nothing_accepted(call, Report(refusals=refused).as_dict(), refused)
         with Signals.gentle():
             progress = Progress()
             report = finished(
@@ -78,25 +79,8 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
             )
             progress.close()
         if not options["accept_only"]:
-            _say_quality(call)
-    return _print_report(call, report)
-
-
-@click.command(
-    short_help="Bulk add on a cluster (not built in this version).",
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-@click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
-@common
-def backfill(_call: Call, **_: Any) -> int:  # noqa: ANN401 - whatever it will take
-    r"""Add in bulk, through the configured runtime. Not built in this version: it says so and exits 2.
-
-    \b
-    Example, and what to use until then:
-      kgray backfill archive/*.jsonl --group team
-      kgray add archive/*.jsonl --group team
-    """
-    raise NotBuilt("`kgray backfill` is not built in this version: use `kgray add`, which resumes as well")
+            say_quality(call)
+    return print_report(call, report)
 
 
 @click.command(short_help="Take failed episodes up again.")
@@ -118,7 +102,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
             memory.retry(group=group, episodes=episodes, on_step=_steps(progress, memory), stop=Signals.asked)
         )
         progress.close()
-    return _print_report(call, report)
+    return print_report(call, report)
 
 
 # -------------------------------------------------------------------------------------- input
@@ -190,11 +174,11 @@ async def _print_changes(
     count = 0
     for item in items:
         if isinstance(item, Refusal):
-            faults.append(f"refused: {_refusal_line(item)}")
+            faults.append(f"refused: {refusal_line(item)}")
             continue
         if reason := preview.conflict(item.draft):
             refusal = Refusal(file=item.file, line=item.line, field="id", reason=reason)
-            faults.append(f"refused: {_refusal_line(refusal)}")
+            faults.append(f"refused: {refusal_line(refusal)}")
             continue
         try:
             rows = await preview.rows(item.draft)
@@ -219,47 +203,3 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
     }
     told = ", ".join(f"{key}={value}" for key, value in shown.items())
     click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(told)}")
-
-
-# ------------------------------------------------------------------------------------- output
-
-
-def _say_quality(call: Call) -> None:
-    if call.settings().model.backend == "rules":
-        printing.note(
-            "the rules model reads simple English sentences and JSON only: demo quality, it will miss much"
-        )
-
-
-def _nothing_accepted(call: Call, report: Report) -> int:
-    _print_report(call, report, quiet=True)
-    printing.note(f"{report.refused} refused, so nothing of this run was accepted (--on-error stop)")
-    return 2
-
-
-def _print_report(call: Call, report: Report, *, quiet: bool = False) -> int:
-    call.code = report.exit_code
-    if call.as_json:
-        printing.emit_json(report.as_dict())
-    else:
-        names = ("accepted", "duplicate", "refused", "committed", "failed")
-        click.echo(", ".join(f"{getattr(report, name)} {name}" for name in names))
-        for refusal in report.refusals:
-            click.echo(_refusal_line(refusal))
-    if report.untimed:
-        shown = printing.counted(report.untimed, "episode")
-        printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
-    if report.stopped:
-        why = f" ({report.reason})" if report.reason else ""
-        printing.note(f"stopped before the end{why}; what was accepted is safe, run it again to go on")
-    elif (report.refused or report.failed) and not quiet:
-        wrong = [f"{report.refused} refused"] if report.refused else []
-        wrong += [f"{report.failed} failed (`kgray failures` says why)"] if report.failed else []
-        printing.note(", ".join(wrong))
-    return report.exit_code
-
-
-def _refusal_line(refusal: Refusal) -> str:
-    line = f":{refusal.line}" if refusal.line is not None else ""
-    field = f" {refusal.field}:" if refusal.field else ""
-    return printing.plain(f"{refusal.file or '(input)'}{line}:{field} {refusal.reason}")

@@ -107,7 +107,10 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             },
         ),
         "reranker": (settings.reranker.backend, {"none": "ranks are fused without one"}),
-        "runtime": (settings.runtime.backend, {"local": "in this process"}),
+        "runtime": (
+            settings.runtime.backend,
+            {"local": "in this process", "ray": "in the actors of Ray, joined or started when there is work"},
+        ),
         "store backend": (settings.store.backend, {"sqlite": "one file in the data folder"}),
     }
     wrong = {} if lines else dict(_unusable(settings))
@@ -141,7 +144,7 @@ def _optional() -> Iterator[Check]:
 
 
 def _data(call: Call) -> Iterator[Check]:
-    from kgray.stores.schema import FILE, VERSION
+    from kgray.stores.sqlite.schema import FILE, VERSION
 
     path = call.folder / FILE
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kgray.cli import printing
@@ -19,7 +21,7 @@ def init(call: Call) -> int:
     """
     settings = call.settings()
     with call.memory(create=True):
-        from kgray.stores.schema import VERSION
+        from kgray.stores.sqlite.schema import VERSION
     made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": VERSION}
     if call.as_json:
         printing.emit_json(made)
@@ -38,14 +40,17 @@ def status(call: Call, group: str | None) -> int:
     Example:
       kgray status
     """
+    from kgray.runtime import service
+
     with call.memory() as memory:
         counts = finished(memory.status(group=group))
+    runtime = service.status(call.settings(), call.folder)
     states = ("accepted", "extracted", "committed", "failed")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
     if call.as_json:
         groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
-        printing.emit_json({"groups": groups, "model": model})
+        printing.emit_json({"groups": groups, "model": model, "runtime": runtime})
         return 0
     rows = [[name, *(str(getattr(row, state)) for state in states)] for name, row in counts.items()]
     if rows:
@@ -56,7 +61,23 @@ def status(call: Call, group: str | None) -> int:
         f"model: {printing.counted(model['calls'], 'call')}, "
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
     )
+    if "state" in runtime:
+        click.echo(_told(runtime))
     return 0
+
+
+def _told(runtime: dict[str, Any]) -> str:
+    """Return a deployment in a line."""
+    where = f"ray at {runtime['address']}: {runtime['state']}"
+    if runtime["state"] != "up":
+        return f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}"
+    gone = [name for name, row in runtime["actors"].items() if row.get("state") == "unreachable"]
+    missing = f", not answering: {', '.join(gone)}" if gone else ""
+    epochs = ", ".join(map(str, runtime["epochs"]))
+    return (
+        f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
+        f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
+    )
 
 
 @click.command(short_help="Failed episodes with their reasons.")

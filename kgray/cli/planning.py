@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import click
 from kgray.cli import printing
 from kgray.cli.adding import regular
 from kgray.cli.frame import GROUP, TEXT, Call, common
+from kgray.cli.progress import duration
 
 if TYPE_CHECKING:
     from kgray.intake import Defaults, Refusal
@@ -56,10 +57,7 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
       kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
     """
     from kgray.intake import Defaults
-    from kgray.planning import Shape
-    from kgray.planning import plan as planned
     from kgray.settings import require_built
-    from kgray.wiring import build_ontology, build_prompts
 
     settings = call.settings()
     require_built(settings)
@@ -67,21 +65,31 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     with ExitStack() as stack:
         paths = [(name, regular(name, stack)) for name in files]
         drafts = _drafts(paths, Defaults(group=options["group"] or "plan"), refused)
-        chosen = settings.pipeline
-        shape = Shape(
-            extraction=chosen.extraction,
-            resolution=chosen.resolution,
-            judging=chosen.judging,
-            reflect_rounds=chosen.reflect_rounds,
-            previous_episodes=chosen.previous_episodes,
-        )
-        found = planned(drafts, build_prompts(settings, build_ontology(settings)), shape)
+        found = estimator(settings)(drafts)
     _show(call, settings, found, len(refused), options)
     if refused:
         first = refused[0]
         where = f"{first.file}:{first.line}" if first.line else first.file
         printing.note(f"{printing.counted(len(refused), 'row')} refused; the first: {where}: {first.reason}")
     return 1 if refused else 0
+
+
+def estimator(settings: Settings) -> Callable[[Iterable[Draft]], Plan]:
+    """Return what tells the cost of reading drafts with the pipeline of the settings."""
+    from kgray.planning import Shape
+    from kgray.planning import plan as planned
+    from kgray.wiring import build_ontology, build_prompts
+
+    chosen = settings.pipeline
+    shape = Shape(
+        extraction=chosen.extraction,
+        resolution=chosen.resolution,
+        judging=chosen.judging,
+        reflect_rounds=chosen.reflect_rounds,
+        previous_episodes=chosen.previous_episodes,
+    )
+    prompts = build_prompts(settings, build_ontology(settings))
+    return lambda drafts: planned(drafts, prompts, shape)
 
 
 def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Refusal]) -> Iterator[Draft]:
@@ -121,14 +129,8 @@ def _show(call: Call, settings: Settings, found: Plan, refused: int, options: di
         ("model calls", f"about {found.calls:,}"),
         ("prompt tokens", f"about {found.prompt_tokens:,}{share}"),
         ("completion tokens", f"about {found.completion_tokens:,}"),
-        ("time", f"about {_duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
+        ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
         ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
     ]
     for name, told in rows:
         click.echo(f"{name:18} {told}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
+
+from kgray.cli import printing
+
+if TYPE_CHECKING:
+    from kgray.backfill import Standing
 
 _PATIENCE_S = 2.0
 _EVERY_S = 0.1
 _CELLS = 30
+_LINE_S = 5.0
 
 
 class Progress:
@@ -46,3 +53,59 @@ class Progress:
         left = (self.total - self._done) / rate
         bar = "#" * filled + "." * (_CELLS - filled)
         return f"[{bar}] {self._done}/{self.total}{failed}, {rate:.0f}/s, {left:.0f} s left"
+
+
+class Ticker:
+    """Shows where a long run stands: a bar on a terminal, else a line every few seconds."""
+
+    def __init__(self, *, every_s: float = _LINE_S) -> None:
+        """every_s: between two lines."""
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._every_s = every_s
+        self._started = self._told = time.monotonic()
+        self._shown = False
+
+    def __call__(self, standing: Standing) -> None:
+        """Take note of where it stands."""
+        moment = time.monotonic()
+        if not self._terminal and moment - self._told >= self._every_s:
+            self._told = moment
+            printing.note(told(standing))
+        elif self._terminal and moment - self._started > _PATIENCE_S:
+            self._shown = True
+            click.echo(f"\r\x1b[K{_bar(standing)}{told(standing)}", err=True, nl=False)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def told(standing: Standing) -> str:
+    """Return where a run stands, in one line."""
+    counts = (
+        (standing.accepted, "accepted", True),
+        (standing.duplicate, "duplicate", False),
+        (standing.refused, "refused", False),
+        (standing.ended - standing.failed, "committed", True),
+        (standing.failed, "failed", True),
+    )
+    words = [f"{standing.sorting} rows read to be sorted"] if standing.sorting else []
+    words += [f"{number} {name}" for number, name, always in counts if number or always]
+    left = standing.left_s
+    words.append(f"{standing.rate:.1f}/s")
+    return ", ".join(words) + ("" if left is None else f", about {duration(left)} left")
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the unit that fits."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _bar(standing: Standing) -> str:
+    if not standing.total:
+        return ""
+    filled = min(_CELLS, _CELLS * standing.ended // standing.total)
+    return f"[{'#' * filled}{'.' * (_CELLS - filled)}] "

@@ -18,6 +18,8 @@ from kgray.ports import Commit, Declined, Failed, Failure, Write
 from kgray.records import Episode, Operation
 from kgray.times import Instant
 
+_WEIGHED_EVERY = 32  # commits: weighing all states each time would cost as much as many groups
+
 
 class Committer:
     """The groups' states, and what moves them; every runner commits through one of these.
@@ -30,6 +32,7 @@ class Committer:
         self._parts = parts
         told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
+        self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(parts.writer or Direct(parts.store), lambda s: told("write", s, None))
 
@@ -89,6 +92,9 @@ class Committer:
             raise
         self._recorded[group] = recorded_at
         self.outbox.post(commit_of(change, derived, recorded_at), done)
+        self._commits += 1
+        if self._commits % _WEIGHED_EVERY == 0:
+            self._keep_within_bound()  # states grow while all stay in use, and nothing is loaded
 
     def fail(self, episode: Episode, error: ContentError, done: Done | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""

@@ -8,7 +8,17 @@ rows      a row -> Draft, or the field and the reason why not
 
 from __future__ import annotations
 
-from kgray.intake.files import Submitted, read_file, spooled
+from kgray.intake.files import EXTENSIONS, Position, Submitted, read_file, spooled
 from kgray.intake.rows import FIELDS, Defaults, Refusal, draft_from
 
-__all__ = ["FIELDS", "Defaults", "Refusal", "Submitted", "draft_from", "read_file", "spooled"]
+__all__ = [
+    "EXTENSIONS",
+    "FIELDS",
+    "Defaults",
+    "Position",
+    "Refusal",
+    "Submitted",
+    "draft_from",
+    "read_file",
+    "spooled",
+]

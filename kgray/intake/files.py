@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -19,6 +21,7 @@ from kgray.intake.texts import Piece, pieces
 from kgray.records import MAX_CLIENT_ID, Draft
 
 Format = Literal["lines", "array", "csv", "tsv", "parquet", "text"]
+Share = Callable[[], float]
 _EXTENSIONS: dict[str, Format] = {
     ".jsonl": "lines",
     ".ndjson": "lines",
@@ -29,6 +32,7 @@ _EXTENSIONS: dict[str, Format] = {
     ".txt": "text",
     ".md": "text",
 }
+EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for; .json: by its first sign
 _SNIFFED = 1 << 16
 
 
@@ -42,21 +46,45 @@ class Submitted:
     whole: bool = False
 
 
-def read_file(path: Path, defaults: Defaults, *, name: str | None = None) -> Iterator[Submitted | Refusal]:
+class Position:
+    """How far a reading has come in its file, as a share of its bytes or rows: to be shown, no more."""
+
+    def __init__(self) -> None:
+        """Stand before the first row."""
+        self.share: Share = lambda: 0.0
+
+    def follow(self, file: BinaryIO) -> None:
+        """Tell the share of an open file that was read."""
+        size = max(1, os.fstat(file.fileno()).st_size)
+        self.share = lambda: 1.0 if file.closed else min(1.0, file.tell() / size)
+
+
+def read_file(
+    path: Path,
+    defaults: Defaults,
+    *,
+    name: str | None = None,
+    skip: int = 0,
+    position: Position | None = None,
+) -> Iterator[Submitted | Refusal]:
     """Yield each row of a file, taken or refused, in order; never raises for what the file contains.
 
-    name: what refusals and text sources call the file; its path unless said.
+    name      what refusals and text sources call the file; its path unless said
+    skip      the first so many are not yielded, and not read closely: an earlier reading had them
+    position  told how far the reading is
     """
     shown = name or str(path)
+    position = position or Position()
     try:
         form = _format(path)
         if form == "text":
-            yield from _text(path, defaults, shown)
+            yield from _text(path, defaults, shown, skip, position)
         elif form == "parquet":
-            yield from _drafts(parquet_rows(path), defaults, shown)
+            yield from _drafts(parquet_rows(path, skip=skip, reading=position), defaults, shown)
         else:
             with path.open("rb") as file:
-                yield from _drafts(_rows(file, form), defaults, shown)
+                position.follow(file)
+                yield from _drafts(_rows(file, form, skip), defaults, shown)
     except OSError as error:
         yield Refusal(file=shown, line=None, field=None, reason=f"cannot be read: {error.strerror or error}")
 
@@ -92,12 +120,11 @@ def _format(path: Path) -> Format:
     return "lines"
 
 
-def _rows(file: BinaryIO, form: Format) -> Iterator[Row]:
-    if form == "array":
-        return json_array(file)
-    if form in ("csv", "tsv"):
-        return csv_rows(file, "," if form == "csv" else "\t")
-    return json_lines(file)
+def _rows(file: BinaryIO, form: Format, skip: int) -> Iterator[Row]:
+    if form == "lines":
+        return json_lines(file, skip=skip)
+    rows = json_array(file) if form == "array" else csv_rows(file, "," if form == "csv" else "\t")
+    return islice(rows, skip, None)
 
 
 def _drafts(rows: Iterator[Row], defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
@@ -112,7 +139,9 @@ def _drafts(rows: Iterator[Row], defaults: Defaults, shown: str) -> Iterator[Sub
             yield Submitted(draft=draft, file=shown, line=line)
 
 
-def _text(path: Path, defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
+def _text(
+    path: Path, defaults: Defaults, shown: str, skip: int, position: Position
+) -> Iterator[Submitted | Refusal]:
     """Yield the pieces of a text file as `text` episodes of one source.
 
     A piece's client id is the file's and its number: the same file again is a no-op, an edited one a
@@ -127,15 +156,19 @@ def _text(path: Path, defaults: Defaults, shown: str) -> Iterator[Submitted | Re
     number = 0
     try:
         with path.open("rb") as file:
+            position.follow(file)
             for number, piece in enumerate(pieces(file), 1):
                 line = piece.line
+                if number <= skip:
+                    continue
                 row = _piece_row(piece, number, f"{prefix}#{number}", source)
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:
-        yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
+        if number >= skip:  # else it was yielded before, as the row after the last piece
+            yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
         return
-    if not number:
+    if not number and not skip:
         yield Refusal(file=shown, line=None, field="text", reason="the file holds no text")
 
 

@@ -10,9 +10,9 @@ import codecs
 import csv
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from kgray.errors import InputError
 from kgray.intake.rows import LENIENT, STRICT, parse_json
@@ -55,10 +55,12 @@ def _decoded(line: bytes) -> str:
 # ------------------------------------------------------------------------------------- JSON
 
 
-def json_lines(file: BinaryIO, first: int = 1) -> Iterator[Row]:
-    """Yield one row a line that is not blank."""
+def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Row]:
+    """Yield one row a line that is not blank, but for the first `skip` of them."""
     for number, line in lines(file, first):
-        if line is None:
+        if skip and (line is None or line.strip()):
+            skip -= 1
+        elif line is None:
             yield number, _too_long()
         elif line.strip():
             try:
@@ -265,24 +267,49 @@ def _record(header: list[str], cells: list[str]) -> object:
 # ---------------------------------------------------------------------------------- Parquet
 
 
-def parquet_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a Parquet file by number; a null, or NaN, is an absent field."""
+class Reading(Protocol):
+    """Who wants to know how far a reading is."""
+
+    share: Callable[[], float]
+
+
+def parquet_rows(path: Path, *, skip: int = 0, reading: Reading | None = None) -> Iterator[Row]:
+    """Yield the rows of a Parquet file by number, but for the first `skip`; a null, or NaN, is no field.
+
+    A row group that is skipped as a whole is not read at all.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH):
+            rows = max(1, file.metadata.num_rows)
+            if reading is not None:
+                reading.share = lambda: number / rows
+            number, groups = _behind(file.metadata, skip)
+            for batch in file.iter_batches(batch_size=BATCH, row_groups=groups):
                 for row in _micros(batch).to_pylist():
                     number += 1
-                    yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
+                    if number > skip:
+                        yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if skip and number < skip:  # it stood among what was skipped, as the last of them
+            return
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield (
             number + 1 if number else None,
             InputError(f"not readable as Parquet: {reason}; the rest of the file was not read"),
         )
+
+
+def _behind(metadata: Any, skip: int) -> tuple[int, list[int]]:  # noqa: ANN401 - pyarrow has no types
+    """Return how many rows the row groups hold that end before `skip`, and the numbers of the others."""
+    passed = first = 0
+    while first < metadata.num_row_groups and passed + metadata.row_group(first).num_rows <= skip:
+        passed += metadata.row_group(first).num_rows
+        first += 1
+    return passed, list(range(first, metadata.num_row_groups))
 
 
 def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -2,7 +2,8 @@
 
 face       Memory: the verbs
 arguments  what callers hand to them, checked
-queueing   taking input into the log, and having what is pending carried out, here or by another process
+taking     input into the log, in short transactions
+queueing   having what is pending carried out: by this process, by another one, by a runtime
 correcting whether a correction can be carried out
 showing    what hangs on an id
 reports    what the verbs answer

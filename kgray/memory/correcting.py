@@ -10,7 +10,7 @@ from kgray.derivation import names
 from kgray.derivation.fold import Fold
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity
-from kgray.memory.queueing import standing_ids
+from kgray.memory.taking import standing_ids
 from kgray.ports import Store
 from kgray.records import Operation
 

@@ -19,29 +19,27 @@ from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
 from kgray.ingest.parts import Parts
 from kgray.ingest.preview import Preview
-from kgray.ingest.runner import Runner
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.correcting import check
 from kgray.memory.queueing import (
     Done,
-    Intake,
-    Item,
+    Ingest,
+    LocalIngest,
     OnStep,
     OnWait,
     Queued,
     Stop,
-    carry_out,
     ignore,
     last_sequences,
     never,
     queued_at,
-    refusals_of,
     silent,
     why,
 )
 from kgray.memory.reports import History, Report
 from kgray.memory.showing import matches
+from kgray.memory.taking import Intake, Item, refusals_of
 from kgray.ports import FailedEpisode, GraphView, GroupCounts, SearchScope
 from kgray.records import Episode, Operation, OperationKind
 from kgray.search import Context, Filters
@@ -56,11 +54,11 @@ _VIEWS = 2  # known_at views kept: one is asked again for each page or search at
 class Memory:
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Take the parts over; `close` closes their store."""
+    def __init__(self, parts: Parts, ingest: Ingest | None = None) -> None:
+        """Take the parts over, and what carries out what is pending (None: this process)."""
         self.parts = parts
         self.store = parts.store
-        self._runner = Runner(parts)  # keeps the groups' states from one verb to the next
+        self.runtime: Ingest = LocalIngest(parts) if ingest is None else ingest
         self.on_wait: OnWait = silent  # told whom a verb waits for, where another process ingests
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
@@ -100,15 +98,17 @@ class Memory:
         group: str | None = None,
         replace: bool = False,
         accept_only: bool = False,
+        bulk: bool = False,
         on_step: OnStep = ignore,
         stop: Stop = never,
     ) -> Report:
         """Accept drafts, rows or what the intake read, then ingest until nothing is pending.
 
-        group: for rows that name none. A row that cannot be used is in the report's refusals.
+        group   for rows that name none. A row that cannot be used is in the report's refusals
+        bulk    in the backfill lane: what others add meanwhile is read first
         """
         before = last_sequences(self.store)
-        taken = Intake(self.store, replace=replace)
+        taken = Intake(self.store, replace=replace, bulk=bulk)
         try:
             for item in self._items(items, group):
                 taken.take(item)
@@ -135,7 +135,7 @@ class Memory:
 
     def preview(self, *, replace: bool = False) -> Preview:
         """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
-        return Preview(self.parts, self._runner.committer, replace=replace)
+        return Preview(self.parts, replace=replace)
 
     async def retry(
         self,
@@ -390,7 +390,7 @@ class Memory:
     # ------------------------------------------------------------------------------- inside
 
     async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> Done:  # noqa: ANN401
-        return await carry_out(self.store, self._runner, queued, on_wait=self.on_wait, **how)
+        return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
         defaults = Defaults(group=group)
@@ -442,6 +442,7 @@ class Memory:
     def close(self) -> None:
         """Release the store; idempotent."""
         self._views.clear()
+        self.runtime.close()
         self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -1,26 +1,25 @@
-"""Taking input into the log in short transactions, and having what is pending carried out."""
+"""Having what is pending carried out, by whatever runtime does the work, and waiting for it."""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from kgray import times
 from kgray.errors import Locked, NoSpace, Unavailable
+from kgray.ingest.outbox import Direct
+from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
-from kgray.intake import Refusal, Submitted
-from kgray.memory.reports import Report
-from kgray.ports import Acceptance, Store, conflict
-from kgray.records import Draft, Operation
+from kgray.ports import Store
+from kgray.records import Operation
 
-Item = Draft | Submitted | Refusal
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]
 OnWait = Callable[[str], None]
-MAX_ROWS = 500  # drafts of one accepting transaction ...
-MAX_CHARACTERS = 4 << 20  # ... and their text: what is held of the input at once
 _PAUSE_S = 0.1  # between two looks at what another process has done
+_LOOK_S = 0.02  # between two looks for what is appended meanwhile
 
 
 def never() -> bool:
@@ -36,22 +35,70 @@ def silent(line: str) -> None:
     """Say nothing."""
 
 
+class Sequences:
+    """Sequences of one group in ascending order, kept as spans: a million in a row take no room."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, sequences: Iterable[int] = ()) -> None:
+        """Take sequences in ascending order."""
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for sequence in sequences:
+            self.append(sequence)
+
+    def append(self, sequence: int) -> None:
+        """Add one that is greater than all before it."""
+        if self._lasts and sequence <= self._lasts[-1]:
+            raise ValueError(f"sequence {sequence} comes after {self._lasts[-1]}")
+        if self._lasts and sequence == self._lasts[-1] + 1:
+            self._lasts[-1] = sequence
+        else:
+            self._firsts.append(sequence)
+            self._lasts.append(sequence)
+
+    def __contains__(self, sequence: int) -> bool:
+        """Whether it is one of these."""
+        at = bisect_right(self._firsts, sequence) - 1
+        return at >= 0 and sequence <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield them in order."""
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            yield from range(first, last + 1)
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def before(self, bound: int | None) -> int:
+        """Return how many are less than a sequence; None = all."""
+        if bound is None:
+            return len(self)
+        spans = zip(self._firsts, self._lasts, strict=True)
+        return sum(min(last, bound - 1) - first + 1 for first, last in spans if first < bound)
+
+
 @dataclass(slots=True)
 class Queued:
-    """What a submission put into the order of one group, or found waiting there."""
+    """What a submission put into the order of one group, or found waiting there; it may still grow."""
 
-    sequences: list[int] = field(default_factory=list)  # accepted by it
+    sequences: Sequences = field(default_factory=Sequences)  # accepted by it
     last: int = 0  # the last to wait for, duplicates included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What was carried out. stopped: a signal came first, or an outage, which `reason` tells."""
+    """What was carried out. stopped: a signal came first, or an outage, which `reason` tells.
+
+    totals: how the run that did it went, as far as this process knows: empty where another process ingested.
+    """
 
     committed: int = 0
     failed: int = 0
     stopped: bool = False
     reason: str = ""
+    totals: Totals = field(default_factory=Totals)
 
 
 def why(done: Done) -> str:
@@ -59,130 +106,152 @@ def why(done: Done) -> str:
     return f" ({done.reason})" if done.reason else ""
 
 
-class Intake:
-    """Accepts items batch by batch and keeps count."""
+class Ingest(Protocol):
+    """A runtime: has what is pending carried out, and tells when it is."""
 
-    def __init__(self, store: Store, *, replace: bool = False) -> None:
-        """`replace`: a taken id with other content is replaced; so is what a text file no longer holds."""
-        self.queued: dict[str, Queued] = {}
-        self._store = store
-        self._replace = replace
-        self._batch: list[Submitted] = []
-        self._characters = 0
-        self._counts = {"accepted": 0, "duplicate": 0, "untimed": 0, "retracted": 0}
-        self._refusals: list[Refusal] = []
-        # (group, source) of text files -> the files, and the ids that they hold.
-        self._whole: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+    async def carry_out(
+        self,
+        queued: Mapping[str, Queued] | None,
+        *,
+        groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
+    ) -> Done:
+        """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
 
-    def take(self, item: Item) -> None:
-        """Take one item; what was taken is durable after `flush`."""
-        if isinstance(item, Refusal):
-            self._refusals.append(item)
-            return
-        if isinstance(item, Draft):
-            item = Submitted(draft=item, file="", line=None)
-        self._batch.append(item)
-        self._characters += len(item.draft.text)
-        if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
-            self.flush()
+        queued   None: all that is pending now. It is read live: what is queued while this runs is waited for
+        groups   carry out what is pending in these alone
+        before   `last_sequences` when the run began. What others append later is carried out too, but it
+                 is theirs to count: counted are what was there before, and what is queued
+        more     whether more is still being queued: while it is, this does not return because all is done
+        on_step  told of every step that this process sees: (group, sequence, outcome)
+        on_wait  told once, in one line, whom this process waits for
 
-    @property
-    def accepted(self) -> int:
-        """How many drafts are in the log by now."""
-        return self._counts["accepted"]
-
-    def flush(self) -> None:
-        """Accept what is held, in one transaction."""
-        if not self._batch:
-            return
-        answers = self._store.accept(
-            [item.draft for item in self._batch], now=times.now(), replace=self._replace
-        )
-        for item, answer in zip(self._batch, answers, strict=True):
-            self._note(item, answer)
-        self._batch, self._characters = [], 0
-
-    def finish(self, *, complete: bool) -> None:
-        """Accept the rest; with `replace`, retract what the text files no longer hold.
-
-        complete: False = the input was not read to its end, so nothing is known to be gone from it.
+        An outage beyond the patience and a full disk end it with `stopped` and the reason; what was accepted
+        is safe. Raises what else is wrong (SettingsError, StoreError).
         """
-        self.flush()
-        if not (self._replace and complete):
-            return
-        broken = {refusal.file for refusal in self._refusals}
-        for (group, source), (files, held) in sorted(self._whole.items()):
-            if files & broken:  # what stands behind the fault was not read, so it is not known to be gone
-                continue
-            gone = [id_ for id_ in standing_ids(self._store, group, source) if id_ not in held]
-            if gone:
-                operation = Operation(group=group, kind="retract", episodes=tuple(gone))
-                sequence = self._store.request(operation, now=times.now())
-                self._queue(group).last = sequence
-                self._counts["retracted"] += len(gone)
+        ...
 
-    def report(self, done: Done) -> Report:
-        """Return the counts so far, with what was carried out."""
-        return Report(
-            **self._counts,
-            committed=done.committed,
-            failed=done.failed,
-            stopped=done.stopped,
-            reason=done.reason,
-            refusals=tuple(self._refusals),
+    def close(self) -> None:
+        """Release what it holds; idempotent. The store is its owner's to close."""
+        ...
+
+
+class LocalIngest:
+    """Carries out in this process; where another one holds the folder, waits until that one has done it."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Keep the groups' states from one verb to the next."""
+        self._store = parts.store
+        # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.
+        self._runner = Runner(replace(parts, writer=parts.writer or Direct(parts.store)))
+
+    async def carry_out(
+        self,
+        queued: Mapping[str, Queued] | None,
+        *,
+        groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
+    ) -> Done:
+        """Carry out all that is pending; see `Ingest`. Should another process end first, this one goes on."""
+        store = self._store
+        before = last_sequences(store) if before is None else before
+        own: Mapping[str, Queued] = {} if queued is None else queued
+        told = False
+        while True:
+            try:
+                with store.writing():
+                    count = Count(before, own, done_elsewhere(store, own), on_step)
+                    return await self._run(count, groups, more, stop)
+            except Locked as error:
+                if not told and queued is None:
+                    own = all_pending(store)
+                coming = more()  # asked first, as below
+                left = waiting(store, own)
+                if stop() or not (left or coming):
+                    done = done_elsewhere(store, own)
+                    return Done(committed=done.committed, failed=done.failed, stopped=left or coming)
+                if not told:
+                    on_wait(f"waiting: {error}")
+                    told = True
+                await asyncio.sleep(_PAUSE_S)
+            except NoSpace as error:
+                return Done(stopped=True, reason=str(error))
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
+
+    async def _run(self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop) -> Done:
+        """Run until nothing is pending; an outage or a full disk ends it, and what was accepted is safe."""
+        reason, totals = "", Totals()
+        try:
+            while True:
+                coming = more()  # asked first: what came before it said no is met by the run that follows
+                try:
+                    await self._runner.run(groups=groups, stop=stop, on_step=count)
+                finally:
+                    totals = joined(totals, self._runner.totals)
+                if stop() or not coming:
+                    break
+                await asyncio.sleep(_LOOK_S)
+            pending = self._store.pending_groups()
+            stopped = stop() and (more() or any(groups is None or group in groups for group in pending))
+        except (Unavailable, NoSpace) as error:
+            stopped, reason = True, str(error)
+        return Done(
+            committed=count.committed,
+            failed=count.failed,
+            stopped=stopped,
+            reason=reason,
+            totals=totals,
         )
 
-    def _queue(self, group: str) -> Queued:
-        return self.queued.setdefault(group, Queued())
 
-    def _note(self, item: Submitted, answer: Acceptance) -> None:
-        if item.whole:
-            files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
-            files.add(item.file)
-            held.add(answer.id)
-        if answer.status == "conflict":
-            self._refusals.append(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
-            return
-        queue = self._queue(item.draft.group)
-        queue.last = max(queue.last, answer.sequence or 0)
-        self._counts[answer.status] += 1
-        if answer.status == "accepted":
-            self._counts["untimed"] += not answer.timed
-            if answer.sequence is not None:
-                queue.sequences.append(answer.sequence)
+class Count:
+    """Counts the steps that are this run's to report, and hands every step on."""
 
+    def __init__(
+        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: Done, on_step: OnStep
+    ) -> None:
+        """Start from what was `ended` of the queued already; before, queued: see `Ingest.carry_out`."""
+        self.committed, self.failed = ended.committed, ended.failed
+        self._before, self._queued, self._on_step = before, queued, on_step
 
-def standing_ids(store: Store, group: str, source: str) -> list[str]:
-    """Return the ids of a source's live episodes, in any state, in the group's order."""
-    found: dict[int, str] = {}
-    sequences = store.sequences(group, source=source)
-    found |= {episode.sequence: episode.id for episode in store.view(group).episodes(sequences)}
-    for failed in store.failures(group):
-        if failed.episode.source == source:
-            found[failed.episode.sequence] = failed.episode.id
-    if set(sequences) - found.keys():
-        for waiting in store.pending(group, store.pending_count(group)):
-            if not isinstance(waiting, Operation) and waiting.source == source:
-                found[waiting.sequence] = waiting.id
-    return list(dict.fromkeys(found[sequence] for sequence in sorted(found)))
+    def __call__(self, group: str, sequence: int, outcome: str) -> None:
+        """Count one step."""
+        queue = self._queued.get(group)
+        if sequence <= self._before.get(group, 0) or (queue is not None and sequence in queue.sequences):
+            self.committed += outcome == "committed"
+            self.failed += outcome == "failed"
+        self._on_step(group, sequence, outcome)
 
 
-def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
-    """Yield what accepting these items would refuse, conflicts with the store and among them included."""
-    seen: dict[str, str] = {}  # id -> content hash, of rows with a client id
-    for item in items:
-        if isinstance(item, Refusal):
-            yield item
-            continue
-        draft, file, line = (
-            (item.draft, item.file, item.line) if isinstance(item, Submitted) else (item, "", None)
-        )
-        if draft.client_id is None:
-            continue
-        held = seen.get(draft.id) or store.standing(draft.group, [draft.id]).get(draft.id)
-        seen[draft.id] = content = draft.content_sha256
-        if held is not None and held != content:
-            yield Refusal(file=file, line=line, field="id", reason=conflict(draft, held))
+def joined(first: Totals, then: Totals) -> Totals:
+    """Return the totals of two runs, one after the other."""
+    claims = [t.first_claim for t in (first, then) if t.first_claim is not None]
+    commits = [t.last_commit for t in (first, then) if t.last_commit is not None]
+    return Totals(
+        committed=first.committed + then.committed,
+        failed=first.failed + then.failed,
+        operations=first.operations + then.operations,
+        requests=first.requests + then.requests,
+        stalls=first.stalls + then.stalls,
+        wasted=first.wasted + then.wasted,
+        wasted_tokens=first.wasted_tokens + then.wasted_tokens,
+        seconds={
+            stage: first.seconds.get(stage, 0.0) + then.seconds.get(stage, 0.0)
+            for stage in (*first.seconds, *(then.seconds.keys() - first.seconds.keys()))
+        },
+        first_claim=min(claims, default=None),
+        last_commit=max(commits, default=None),
+    )
 
 
 def last_sequences(store: Store) -> dict[str, int]:
@@ -190,113 +259,45 @@ def last_sequences(store: Store) -> dict[str, int]:
     return {group: store.next_sequence(group) - 1 for group in store.pending_groups()}
 
 
-async def carry_out(
-    store: Store,
-    runner: Runner,
-    queued: Mapping[str, Queued] | None,
-    *,
-    groups: Collection[str] | None = None,
-    before: Mapping[str, int] | None = None,
-    stop: Stop = never,
-    on_step: OnStep = ignore,
-    on_wait: OnWait = silent,
-) -> Done:
-    """Carry out all that is pending; where another process ingests, wait until `queued` is.
-
-    queued   None: all that is pending now. Should the other process end first, this one goes on
-    groups   carry out what is pending in these alone
-    before   `last_sequences` when the run began. What others append later is carried out too, but it
-             is theirs to count: counted are what was there before, and what is queued
-    on_wait  told once, in one line, whom this process waits for
-    """
-    before = last_sequences(store) if before is None else before
-    waited: Mapping[str, Queued] | None = None
-    while True:
-        try:
-            with store.writing():
-                ended = _done_elsewhere(store, (queued if waited is None else waited) or {})
-                count = _Count(before, waited or queued or {}, ended, on_step)
-                return await _run(store, runner, count, groups, stop)
-        except Locked as error:
-            first = waited is None
-            if waited is None:
-                waited = _all_pending(store) if queued is None else queued
-            left = _waiting(store, waited)
-            if stop() or not left:
-                done = _done_elsewhere(store, waited)
-                return Done(committed=done.committed, failed=done.failed, stopped=left)
-            if first:
-                on_wait(f"waiting: {error}")
-            await asyncio.sleep(_PAUSE_S)
-        except NoSpace as error:
-            return Done(stopped=True, reason=str(error))
-
-
-class _Count:
-    """Counts the steps that are this run's to report, and hands every step on."""
-
-    def __init__(
-        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: Done, on_step: OnStep
-    ) -> None:
-        self.committed, self.failed = ended.committed, ended.failed
-        self._before, self._on_step = before, on_step
-        self._own = {group: set(queue.sequences) for group, queue in queued.items()}
-
-    def __call__(self, group: str, sequence: int, outcome: str) -> None:
-        if sequence <= self._before.get(group, 0) or sequence in self._own.get(group, ()):
-            self.committed += outcome == "committed"
-            self.failed += outcome == "failed"
-        self._on_step(group, sequence, outcome)
-
-
-async def _run(
-    store: Store, runner: Runner, count: _Count, groups: Collection[str] | None, stop: Stop
-) -> Done:
-    """Run the loop; an outage or a full disk ends it, and what was accepted is safe."""
-    reason = ""
-    try:
-        await runner.run(groups=groups, stop=stop, on_step=count)
-        stopped = stop() and any(groups is None or group in groups for group in store.pending_groups())
-    except (Unavailable, NoSpace) as error:
-        stopped, reason = True, str(error)
-    return Done(committed=count.committed, failed=count.failed, stopped=stopped, reason=reason)
-
-
-def _first_pending(store: Store, group: str) -> int | None:
-    waiting = store.pending(group, 1)
-    return waiting[0].sequence if waiting else None
-
-
-def _waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
+def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
+    """Whether anything that is queued has not ended."""
     return any(
         (first := _first_pending(store, group)) is not None and first <= queue.last
         for group, queue in queued.items()
     )
 
 
-def _done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
-    """Return what became of those that another process has ended."""
+def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
+    """Return what became of those of the queued that have ended, by whomever."""
     committed = failed = 0
     for group, queue in queued.items():
         first = _first_pending(store, group)
-        ended = [sequence for sequence in queue.sequences if first is None or sequence < first]
-        if ended:
-            broken = {row.episode.sequence for row in store.failures(group)}
-            failed += sum(sequence in broken for sequence in ended)
-            committed += sum(sequence not in broken for sequence in ended)
+        if ended := queue.sequences.before(first):
+            broken = sum(
+                row.episode.sequence in queue.sequences and (first is None or row.episode.sequence < first)
+                for row in store.failures(group)
+            )
+            failed += broken
+            committed += ended - broken
     return Done(committed=committed, failed=failed)
 
 
-def _all_pending(store: Store) -> dict[str, Queued]:
+def all_pending(store: Store) -> dict[str, Queued]:
+    """Return the queue that waits for all that is pending now."""
     return {group: _queue_of(store, group) for group in store.pending_groups()}
-
-
-def _queue_of(store: Store, group: str) -> Queued:
-    waiting = store.pending(group, store.pending_count(group))
-    sequences = [item.sequence for item in waiting if not isinstance(item, Operation)]
-    return Queued(sequences, waiting[-1].sequence if waiting else 0)
 
 
 def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
     """Return the queue that waits for these sequences of a group."""
     return {group: Queued(last=max(sequences, default=0))}
+
+
+def _first_pending(store: Store, group: str) -> int | None:
+    found = store.pending(group, 1)
+    return found[0].sequence if found else None
+
+
+def _queue_of(store: Store, group: str) -> Queued:
+    found = store.pending(group, store.pending_count(group))
+    sequences = Sequences(item.sequence for item in found if not isinstance(item, Operation))
+    return Queued(sequences, found[-1].sequence if found else 0)

@@ -23,6 +23,7 @@ def held(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK_FILE
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # the store may be a server's
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StoreError(f"{path} cannot be opened for writing: {error.strerror}") from None

@@ -373,13 +373,6 @@ def test_wrong_usage_exits_2_and_changes_nothing(kgray, arguments):
     assert not (kgray.folder / "kgray-data").exists()
 
 
-def test_backfill_says_that_it_is_not_built(kgray):
-    answer = kgray("backfill", "x.jsonl")
-    assert (answer.code, answer.err) == (
-        2, "kgray: `kgray backfill` is not built in this version: use `kgray add`, which resumes as well\n",
-    )  # fmt: skip
-
-
 def test_options_end_at_two_dashes(kgray):
     kgray.write("-odd.jsonl", *JOBS)
     assert kgray("add", "--json", "--", "-odd.jsonl").json["accepted"] == 3

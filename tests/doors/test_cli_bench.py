@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 
 import pytest
+
+from kgray.bench.model_server import record
+from kgray.bench.serving import Server
 
 
 def test_a_world_can_be_written_and_added(kgray):
@@ -131,6 +135,69 @@ def test_the_store_is_measured_at_each_size(kgray):
 )
 def test_sizes_that_cannot_be_measured_are_refused(kgray, option, given, reason):
     answer = kgray("bench", "store", option, given)
+
+    assert answer.code == 2
+    assert reason in answer.err
+
+
+def asked(server: Server, told: str) -> str:
+    """Return what a model server answers to an extraction, byte for byte but for its number."""
+    form = {"type": "json_schema", "json_schema": {"name": "combined", "schema": {"type": "object"}}}
+    data = json.dumps({"kind": "text", "time": "", "text": told})
+    messages = [{"role": "user", "content": f"<EPISODE>\n{data}\n</EPISODE>\n"}]
+    body = json.dumps({"model": "world", "messages": messages, "response_format": form}).encode()
+    connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=20)
+    connection.request("POST", "/v1/chat/completions", body)
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "a line that the kill has cut"])
+def test_a_model_server_that_was_killed_answers_the_same_at_the_same_address_and_counts_on(tmp_path, cut):
+    notes = tmp_path / "asked.tsv"
+    with Server(["--episodes", "20", "--record", str(notes), "--shuffle-s", "0.01"]) as server:
+        first = [asked(server, f"text {number}") for number in range(3)]
+        server.kill()
+        with pytest.raises(OSError, match="refused"):
+            asked(server, "text 0")
+        if cut:
+            with notes.open("a") as lines:
+                lines.write("17635.2\tcombi")
+        server.start()
+        again = [asked(server, f"text {number}") for number in range(4)]
+        counted = server.stats()
+
+    assert again[:3] == first
+    assert (counted["by_task"], counted["repeated"]) == ({"combined": 7}, {"combined": 3})
+    assert len({row.request for row in record.read(notes)}) == 4
+    assert sum(row.tokens > 0 for row in record.read(notes)) == 7
+
+
+def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(kgray):
+    answer = kgray(
+        *("bench", "ingest", "--episodes", "30", "--streams", "8", "--window", "16"),
+        *("--first-token-s", "0.01", "--tokens-per-s", "0", "--json"),
+    )
+
+    (result,) = answer.json["results"]
+    assert (result["runtime"], result["failed"], result["episodes"]) == ("local", 0, 30)
+    assert set(result["cpu_by_role"]) == {"model server", "driver"}
+    assert 0 < result["share"] <= 1
+    assert 0 <= result["waste_share"] < 0.5
+    assert len(result["digest"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("equality", "--groups", "0"), "'0' is no list such as"),
+        (("chaos", "--kills", "5", "--store-kills", "2"), "the embedded store has no server"),
+        (("chaos", "--kills", "5", "--episodes", "3"), "6 kills need more than 3 episodes"),
+    ],
+)
+def test_a_proof_that_cannot_be_made_is_refused_in_one_line(kgray, words, reason):
+    answer = kgray("bench", *words)
 
     assert answer.code == 2
     assert reason in answer.err

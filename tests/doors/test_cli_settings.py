@@ -51,7 +51,7 @@ def test_data_and_config_come_from_options_then_variables_then_folders(kgray):
         ("KGRAY_MODEL_BACKEND", "vllm"),
         ("KGRAY_EMBEDDER_BACKEND", "bge"),
         ("KGRAY_RERANKER_BACKEND", "http"),
-        ("KGRAY_RUNTIME_BACKEND", "ray"),
+        ("KGRAY_RUNTIME_BACKEND", "rya"),
         ("KGRAY_PIPELINE_EXTRACTION", "separate"),
         ("KGRAY_PIPELINE_REFLECT_ROUNDS", "2"),
         ("KGRAY_EMBEDDER_BACKEND", "openai"),

@@ -12,7 +12,7 @@ from kgray.backends.openai_api import client as clients
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.ports import QuestionRequest
-from kgray.stores.cache import FILE, _digest
+from kgray.stores.sqlite.cache import FILE, _digest
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import ALL, JUDGED, PROMPTS, answering
 from tests.graph.by_hand import draft, small

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray.graph import Derived, Entity, Fact
-from kgray.ports import Commit, NamedVector, Vector
-from kgray.records import Draft, Evidence, Mention, Operation, Value, canonical
+from kgray.ports import (
+    Answered,
+    Commit,
+    Declined,
+    Extracted,
+    Failed,
+    Failure,
+    Judged,
+    Matrix,
+    NamedVector,
+    SearchScope,
+    Store,
+    Vector,
+)
+from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 
 WIDTH = 16
@@ -90,17 +104,39 @@ def gone(*sequences: int) -> Derived:
     )
 
 
-def tell(store: SqliteStore, name: str, value: str, **fields: Any) -> int:
+def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> Extracted:
+    """Return the arrival of an extraction."""
+    return Extracted(group=group, sequence=sequence, extraction=extraction)
+
+
+def answered(sequence: int, key: str, *answers: dict[str, Any], group: str = "g", calls: int = 0) -> Answered:
+    """Return the arrival of a request's answers; without any, their use alone."""
+    judged = Judged(answers=answers, calls=calls) if answers else None
+    return Answered(group=group, sequence=sequence, key=key, judged=judged)
+
+
+def failed(sequence: int, at: int, message: str = "no", *, group: str = "g", raw: str = "") -> Failed:
+    """Return the end of an episode that the server refused."""
+    failure = Failure(kind="Refused", message=message, raw=raw)
+    return Failed(group=group, sequence=sequence, recorded_at=at, failure=failure)
+
+
+def declined(sequence: int, at: int, reason: str, *, group: str = "g") -> Declined:
+    """Return the end of an operation that cannot be done."""
+    return Declined(group=group, sequence=sequence, recorded_at=at, reason=reason)
+
+
+def tell(store: Store, name: str, value: str, **fields: Any) -> int:
     """Accept and commit one episode; return its sequence. To be called inside `writing()`."""
     accepted = store.accept([draft(f"{name} says {value}", **fields)], now=1)[0]
     group = fields.get("group", "g")
     at = store.last_recorded(group) + 10
     commit = told(accepted.sequence or 0, name, value, at, group=group, episode=accepted.id)
-    store.apply(commit)
+    store.write([commit])
     return commit.sequence
 
 
-def remove(store: SqliteStore, sequences: Sequence[int], *, group: str = "g", **named: Any) -> int:
+def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named: Any) -> int:
     """Request a hard removal and carry it out; return its sequence."""
     asked = Operation(group=group, kind="remove", **named)
     sequence = store.request(asked, now=1)
@@ -115,8 +151,45 @@ def remove(store: SqliteStore, sequences: Sequence[int], *, group: str = "g", **
         gone_births=tuple(f"{kind}{n}" for n in sequences for kind in "ES"),
         derived=gone(*sequences),
     )
-    store.apply(commit)
+    store.write([commit])
     return sequence
+
+
+def everything(store: Store, group: str = "g") -> tuple[object, ...]:
+    """Return what a reader can see of a group whose episodes were told by hand."""
+    sequences = range(1, 10)
+    entities = [f"E{n}" for n in sequences]
+    records, view = store.records(group), store.view(group)
+    return (
+        records, view.facts_at(entities, None, None), view.entities(entities), store.counts(group),
+        [store.lexical(group, scope, "al says one", 9) for scope in get_args(SearchScope)],
+        [(owner, surface, vector.tolist()) for owner, surface, vector in store.name_vectors(group)],
+        sorted(store.statement_vectors(group, [f"S{n}" for n in sequences])),
+        [found[0] for found in store.nearest(group, "episode", pointing(*range(WIDTH)), 9)],
+        list(store.episode_rows(group)), store.pending(group, 99), store.failures(group),
+        [store.extraction(group, n) for n in sequences], [store.result(group, n) for n in sequences],
+        store.last_recorded(group),
+    )  # fmt: skip
+
+
+def fill(
+    store: Store, matrix: Matrix, *, group: str = "g", kind: Literal["name", "statement"] = "statement"
+) -> None:
+    """Commit these vectors, owners "0", "1", ...; 5,000 a commit."""
+    for start in range(0, len(matrix), 5_000):
+        (accepted,) = store.accept([draft(f"rows {start} {len(matrix)}", group=group)], now=1)
+        named = tuple(
+            NamedVector(kind=kind, owner=f"{start + n}", text=f"{start + n}", vector=vector)
+            for n, vector in enumerate(matrix[start : start + 5_000])
+        )
+        at = store.last_recorded(group) + 1
+        commit = Commit(group=group, sequence=accepted.sequence or 0, recorded_at=at, vectors=named)
+        store.write([commit])
+
+
+def unit(matrix: NDArray[Any]) -> Matrix:
+    """Return the rows at length one, float32."""
+    return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
 
 
 def metadata(**fields: str) -> str:

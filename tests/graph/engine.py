@@ -35,6 +35,7 @@ from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.replies import parse_extraction
 from kgray.stores.sqlite import open_sqlite
 from kgray.triples import normalise
+from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
@@ -93,14 +94,17 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None = None,
         *,
         judge: Judge | None = None,
         ontology: Ontology | None = None,
         judging: str = "relation",
         store: Store | None = None,
     ) -> None:
-        self.store = store or open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
+        if store is None:
+            assert folder is not None
+            store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
+        self.store = store
         self.parts = Parts(
             store=self.store,
             extractor=ReadsItself(),
@@ -172,6 +176,12 @@ class Engine:
         assert facts == {f.id: f for f in view.all_facts()}
         counts = self.store.counts(group).get(group, GroupCounts())
         assert (counts.facts, counts.entities) == (len(facts), len(entities))
+
+
+def engine_on(stores: Stores, **how: Any) -> Engine:
+    """Return an engine at a fresh place; what was open at the last one is closed."""
+    stores.fresh()
+    return Engine(store=stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions), **how)
 
 
 def fingerprint(state: GroupState) -> dict[str, Any]:

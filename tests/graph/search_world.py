@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from kgray.backends.hashing import HashingEmbedder
@@ -10,6 +11,7 @@ from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, NamedVector, Store
 from kgray.records import Draft, Evidence, Mention, Place, Value, entity_id, fact_id, statement_id
 from kgray.times import DAY, Instant, parse
+from tests.graph.stores import Stores
 
 DAY_0 = parse("2026-01-01")[0]
 
@@ -21,7 +23,10 @@ def day(number: int) -> Instant:
 
 @dataclass(kw_only=True)
 class World:
-    """Entities and facts by name; every call commits one episode, recorded on the day it is said."""
+    """Entities and facts by name; every call commits one episode, recorded on the day it is said.
+
+    The store is held for writing all along.
+    """
 
     store: Store
     embedder: HashingEmbedder
@@ -82,22 +87,29 @@ class World:
             fact for (owner, _), fact in self.facts.items() if owner == group and fact.episodes == (episode,)
         ]
         self.recorded[group] = max(at, self.recorded[group] + 1, self.store.last_recorded(group) + 1)
-        with self.store.writing():
-            self.store.apply(
-                Commit(
-                    group=group,
-                    sequence=sequence,
-                    recorded_at=self.recorded[group],
-                    operation=Operation(group=group, sequence=sequence, kind="retract", episodes=(episode,)),
-                    result={"episodes": 1},
-                    retired=(self.sequences[episode],),
-                    derived=Derived(gone_facts=tuple(sorted(fact.id for fact in gone))),
-                )
-            )
+        done = Commit(
+            group=group,
+            sequence=sequence,
+            recorded_at=self.recorded[group],
+            operation=Operation(group=group, sequence=sequence, kind="retract", episodes=(episode,)),
+            result={"episodes": 1},
+            retired=(self.sequences[episode],),
+            derived=Derived(gone_facts=tuple(sorted(fact.id for fact in gone))),
+        )
+        self.store.write([done])
 
     def id_of(self, group: str, name: str) -> str:
         """Return the id of an entity."""
         return self.entities[group, name].id
+
+
+@contextmanager
+def a_world(stores: Stores) -> Iterator[World]:
+    """Yield an empty world in a store that is held for writing."""
+    embedder = HashingEmbedder(256)
+    store = stores.open(embedder=embedder.identity, dimensions=embedder.dimensions)
+    with store.writing():
+        yield World(store=store, embedder=embedder)
 
 
 @dataclass(kw_only=True)
@@ -206,16 +218,14 @@ class _Page:
             shown_entities=tuple(sorted((entity.id, entity.id) for entity in self.made)),
             shown_statements=tuple(self.shown),
         )
-        with self.world.store.writing():
-            self.world.store.apply(
-                Commit(
-                    group=self.group,
-                    sequence=self.sequence,
-                    recorded_at=self.recorded,
-                    births=tuple(self.births),
-                    mentions=tuple(self.mentions),
-                    evidence=tuple(self.evidence),
-                    vectors=named,
-                    derived=derived,
-                )
-            )
+        done = Commit(
+            group=self.group,
+            sequence=self.sequence,
+            recorded_at=self.recorded,
+            births=tuple(self.births),
+            mentions=tuple(self.mentions),
+            evidence=tuple(self.evidence),
+            vectors=named,
+            derived=derived,
+        )
+        self.world.store.write([done])

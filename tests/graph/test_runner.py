@@ -284,7 +284,7 @@ def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Pa
     with engine.store.writing():
         totals = asyncio.run(Runner(parts).run(on_step=step))
     assert totals.committed == 243
-    # What was decided already, or had its place at the model, goes first: some windows' worth, not the backlog.
+    # What was decided already, or had its place at the model, goes first: not the backlog.
     assert ended.index("live") - 20 <= 120
     assert ended.count("live") == 3
 

@@ -1,4 +1,4 @@
-"""Search on the real store: graph steps, filters, rerankers, folded entities, and enough candidates."""
+"""Search on every store: graph steps, filters, rerankers, folded entities, and enough candidates."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ from itertools import pairwise
 
 import pytest
 
-from kgray.backends.hashing import HashingEmbedder
 from kgray.graph import Derived, Entity
 from kgray.ports import Commit
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
 from kgray.search.steps import walk
-from kgray.stores.sqlite import open_sqlite
-from tests.graph.search_world import World, day
+from tests.graph.search_world import a_world, day
 
 
 @pytest.fixture
-async def world(tmp_path):
+async def world(stores):
     """Build a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
-    embedder = HashingEmbedder(256)
-    store = open_sqlite(tmp_path, embedder=embedder.identity, dimensions=256, create=True)
-    made = World(store=store, embedder=embedder)
-    chain = ["Ann", "Ben", "Cleo", "Dan", "Eve"]
-    for at, (left, right) in enumerate(pairwise(chain)):
+    with a_world(stores) as made:
+        chain = ["Ann", "Ben", "Cleo", "Dan", "Eve"]
+        for at, (left, right) in enumerate(pairwise(chain)):
+            await made.tell(
+                "demo",
+                f"{left} met {right}.",
+                day(at),
+                client_id=f"m{at}",
+                source="chat" if at % 2 else "mail",
+                names=[(left, "Person")],
+                facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+            )
         await made.tell(
             "demo",
-            f"{left} met {right}.",
-            day(at),
-            client_id=f"m{at}",
-            source="chat" if at % 2 else "mail",
-            names=[(left, "Person")],
-            facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+            "Far away Olaf rows.",
+            day(9),
+            client_id="m9",
+            names=[("Olaf", "Sailor")],
+            facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
         )
-    await made.tell(
-        "demo",
-        "Far away Olaf rows.",
-        day(9),
-        client_id="m9",
-        names=[("Olaf", "Sailor")],
-        facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
-    )
-    yield made
-    store.close()
+        yield made
 
 
 async def find(world, text="who", **how):
@@ -208,19 +203,15 @@ async def test_merged_entities_are_one_hit_at_the_best_rank(world):
     operation = Operation(group="demo", kind="merge", entities=(old.id, new.id))
     sequence = world.store.request(operation, now=day(14))
     folded = Entity(id=old.id, name="Olaf Nord", aliases=("Olaf",), labels=("Sailor",), born=old.born)
-    with world.store.writing():
-        world.store.apply(
-            Commit(
-                group="demo",
-                sequence=sequence,
-                recorded_at=world.store.last_recorded("demo") + 1,
-                operation=operation,
-                result={"sequence": sequence},
-                derived=Derived(
-                    entities=(folded,), gone_entities=(new.id,), shown_entities=((new.id, old.id),)
-                ),
-            )
-        )
+    done = Commit(
+        group="demo",
+        sequence=sequence,
+        recorded_at=world.store.last_recorded("demo") + 1,
+        operation=operation,
+        result={"sequence": sequence},
+        derived=Derived(entities=(folded,), gone_entities=(new.id,), shown_entities=((new.id, old.id),)),
+    )
+    world.store.write([done])
     hits = await find(world, text="Olaf", scopes=("entity",), recipe="lexical")
     assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
 

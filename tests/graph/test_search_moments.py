@@ -1,4 +1,4 @@
-"""Search on the real store: what is true at a moment, as known at a moment, in one group."""
+"""Search on every store: what is true at a moment, as known at a moment, in one group."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgray.backends.hashing import HashingEmbedder
 from kgray.derivation.view import View
 from kgray.errors import NotFound
 from kgray.graph import Hit
 from kgray.records import Value
 from kgray.search import Query, context, count_tokens, search
-from kgray.stores.sqlite import open_sqlite
-from tests.graph.search_world import World, day
+from tests.graph.search_world import a_world, day
 
 HOSTILE = [
     '"',
@@ -44,12 +42,10 @@ HOSTILE = [
 
 
 @pytest.fixture
-def world(tmp_path):
-    """Open an empty real store."""
-    embedder = HashingEmbedder(256)
-    store = open_sqlite(tmp_path, embedder=embedder.identity, dimensions=256, create=True)
-    yield World(store=store, embedder=embedder)
-    store.close()
+def world(stores):
+    """Open an empty store."""
+    with a_world(stores) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kgray.stores.cache import FILE, ResponseFile
+from kgray.stores.sqlite.cache import FILE, ResponseFile
 from tests.graph.by_hand import draft, small
 
 MB = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import apsw
 import pytest
 
 from kgray.errors import StoreError, Unavailable
-from kgray.stores import schema
-from tests.graph.by_hand import draft, small
+from kgray.stores.sqlite import schema
+from tests.graph.by_hand import draft, small, told
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -159,8 +160,43 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path):
     store.close()
 
 
+def test_a_file_of_version_1_goes_on_with_everything_in_the_live_lane(tmp_path):
+    """As the first version wrote it: what is pending in it was added by who waits for it."""
+    connection = apsw.Connection(str(tmp_path / schema.FILE))
+    connection.pragma("page_size", schema.PAGE_BYTES)
+    connection.pragma("journal_mode", "wal")
+    assert schema.migrate(connection, schema.STEPS[:1]) == 0
+    connection.execute(
+        "INSERT INTO meta VALUES ('embedder', 'by-hand'), ('dimensions', 16), ('epoch', 7);"
+        "INSERT INTO groups (name, digest, last, last_recorded) VALUES ('g', ?, 2, 30)",
+        (hashlib.sha256(b"g").digest(),),
+    )
+    for sequence, state, ended_at in ((1, 2, 30), (2, 0, None)):
+        sent = draft(f"text {sequence}")
+        connection.execute(
+            "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, "
+            "metadata, state, ended_at) VALUES (1 << 40 | ?1, 1, ?2, 's', 'text', ?3, 5, ?4, '{}', ?5, ?6)",
+            (sequence, sent.id, sent.text, sent.content_sha256, state, ended_at),
+        )
+    connection.close()
+    store = small(tmp_path, create=False)
+    assert store.pending_groups() == {"g": True}
+    assert [(row.sequence, row.text, row.bulk) for row in store.pending("g", 9)] == [(2, "text 2", False)]
+    assert [head.recorded_at for head in store.records("g").heads] == [30]
+    store.accept([draft("new")], now=1, bulk=True)
+    with store.writing() as epoch:
+        assert epoch == 8
+        store.write([told(2, "Al", "one", 40)])
+    assert store.pending_groups() == {"g": False}
+    store.close()
+    connection = apsw.Connection(str(tmp_path / schema.FILE))
+    assert connection.pragma("user_version") == schema.VERSION == 2
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
 def test_an_older_file_goes_through_every_missing_step_once(tmp_path):
-    """The chain from the first release on, on a copy of a file of version 1."""
+    """The chain from the file of today on."""
     store = small(tmp_path)
     store.accept([draft("kept")], now=1)
     store.close()

@@ -1,4 +1,4 @@
-"""Acceptance, order, failures, journal: R19 and R21-R24 on the real file."""
+"""Acceptance, order, failures, journal: R19 and R21-R24, on every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kgray.errors import InputError
-from kgray.ports import Commit, Failure, GroupCounts, Judged
+from kgray.ports import Commit, Failed, Failure, GroupCounts
 from kgray.records import (
     Episode,
     ExtractedEntity,
@@ -16,14 +16,18 @@ from kgray.records import (
     Operation,
     Value,
 )
-from tests.graph.by_hand import draft, gone, metadata, remove, small, tell, told
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = small(tmp_path)
-    yield opened
-    opened.close()
+from tests.graph.by_hand import (
+    answered,
+    declined,
+    draft,
+    extracted,
+    failed,
+    gone,
+    metadata,
+    remove,
+    tell,
+    told,
+)
 
 
 def statuses(answers):
@@ -38,7 +42,7 @@ def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
     assert statuses(store.accept([draft("b"), draft("c")], now=8)) == [("duplicate", 2), ("accepted", 3)]
     assert store.accept([], now=9) == []
     assert store.groups() == ["g", "h"]
-    assert store.pending_groups() == ["g", "h"]
+    assert store.pending_groups() == {"g": True, "h": True}
     assert [store.pending_count("g"), store.pending_count("h"), store.pending_count("none")] == [3, 1, 0]
     assert store.pending_count() == 4
 
@@ -91,7 +95,7 @@ def test_replace_retracts_in_order_and_accepts_anew(store):
 def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
     with store.writing():
         store.accept([draft("a", client_id="c")], now=1)
-        store.fail("g", 1, Failure(kind="Refused", message="no"), now=2)
+        store.write([failed(1, 2)])
         assert statuses(store.accept([draft("b", client_id="c")], now=3, replace=True)) == [("accepted", 3)]
         assert store.retry("g", [], now=4) == 0
 
@@ -123,9 +127,9 @@ def test_an_operation_goes_pending_done_or_refused(store):
         assert store.result("g", 1) is None
         assert store.pending("g", 1) == [replace(asked, sequence=1)]
         done = replace(asked, sequence=1, moved=("k",), made="m")
-        store.apply(Commit(group="g", sequence=1, recorded_at=50, operation=done, result={"sequence": 1}))
-        store.refuse("g", 2, "no such surface", now=9)
-        store.refuse("g", 2, "again", now=99)
+        carried_out = Commit(group="g", sequence=1, recorded_at=50, operation=done, result={"sequence": 1})
+        store.write([carried_out, declined(2, 9, "no such surface")])
+        store.write([declined(2, 99, "again")])
     assert store.result("g", 1) == {"sequence": 1}
     assert store.result("g", 2) == {"error": "no such surface"}
     assert store.result("g", 3) is None
@@ -135,7 +139,7 @@ def test_an_operation_goes_pending_done_or_refused(store):
     assert records.operations == [done]
     assert records.recorded == {1: 50}
     assert store.records("g", known_at=49).operations == []
-    assert store.pending_groups() == []
+    assert store.pending_groups() == {}
 
 
 def test_previous_context_follows_the_rule(store):
@@ -181,9 +185,11 @@ EXTRACTION = Extraction(
 def test_the_first_extraction_stays(store):
     store.accept([draft("a")], now=1)
     assert store.extraction("g", 1) is None
-    store.keep_extraction("g", 1, EXTRACTION)
-    store.keep_extraction("g", 1, Extraction())
-    store.keep_extraction("g", 7, Extraction())
+    with store.writing():
+        store.write([extracted(1, EXTRACTION)])
+        store.write([extracted(1, Extraction()), extracted(7, Extraction())])
+        store.write([extracted(1, Extraction(), group="none")])
+    assert store.groups() == ["g"]
     assert store.extraction("g", 1) == EXTRACTION
     assert store.extraction("g", 7) is None
     assert [row.state for row in store.pending("g", 9)] == ["extracted"]
@@ -194,30 +200,40 @@ def test_the_first_extraction_stays(store):
 
 def test_a_models_broken_unicode_is_kept_as_what_can_be_stored(store):
     store.accept([draft("a")], now=1)
-    store.keep_extraction("g", 1, Extraction(entities=(ExtractedEntity(name="A\ud800"),)))
+    broken = Extraction(entities=(ExtractedEntity(name="A\ud800"),))
+    with store.writing():
+        store.write([extracted(1, broken), answered(1, "k", {"why": "\udfff"})])
     assert store.extraction("g", 1) == Extraction(entities=(ExtractedEntity(name="A?"),))
-    assert store.remember("g", "k", 1, Judged(answers=({"why": "\udfff"},))) == ({"why": "?"},)
+    assert store.recall("g", "k") == ({"why": "?"},)
 
 
 def test_the_first_answers_stay_and_uses_are_noted(store):
     """R21: first write wins; a removal takes the answers that the removed sequence used."""
-    first, second = Judged(answers=({"duplicate_of": None},), calls=1), Judged(answers=({"duplicate_of": 0},))
+    first, second = {"duplicate_of": None}, {"duplicate_of": 0}
     with store.writing():
         tell(store, "Al", "one")
         tell(store, "Bo", "two")
-        assert store.recall("g", "k", 1) is None
-        assert store.remember("g", "k", 1, first) == ({"duplicate_of": None},)
-        assert store.remember("g", "k", 2, second) == ({"duplicate_of": None},)
-        assert store.remember("g", "mine", 1, second) == ({"duplicate_of": 0},)
-        assert store.recall("g", "mine", 2) == ({"duplicate_of": 0},)
-        assert store.remember("g", "other", 1, second) == ({"duplicate_of": 0},)
-        assert store.recall("h", "k", 1) is None
+        assert store.recall("g", "k") is None
+        store.write([answered(1, "k", first, calls=1), answered(2, "k", second, calls=7)])
+        assert store.recall("g", "k") == (first,)
+        store.write([answered(1, "mine", second), answered(1, "other", second, first)])
+        store.write([answered(2, "mine")])
+        store.write([answered(2, "absent")])
+        assert [store.recall("g", key) for key in ("mine", "other", "absent")] == [
+            (second,), (second, first), None,
+        ]  # fmt: skip
+        assert store.recall("h", "k") is None
+        assert store.counts("g")["g"].calls == 1
         remove(store, [2], source="none")
-        assert [store.recall("g", key, 1) for key in ("k", "mine")] == [None, None]
-        assert store.recall("g", "other", 1) == ({"duplicate_of": 0},)
-        # What was asked for a removed sequence leaves no trace, but is answered.
-        assert store.remember("g", "late", 2, first) == ({"duplicate_of": None},)
-        assert store.recall("g", "late", 1) is None
+        assert [store.recall("g", key) for key in ("k", "mine")] == [None, None]
+        assert store.recall("g", "other") == (second, first)
+        # What was asked for a removed sequence, or for one that was never taken, leaves no trace.
+        store.write([answered(2, "late", first), answered(2, "other"), answered(9, "never", first)])
+        store.write([answered(1, "stray", first, group="none")])
+        assert [store.recall("g", key) for key in ("late", "never")] == [None, None]
+        assert store.groups() == ["g"]
+        remove(store, [1], source="none")
+        assert store.recall("g", "other") is None
 
 
 def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
@@ -225,8 +241,9 @@ def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
     why = Failure(kind="InvalidAnswer", message="no JSON", raw="bad \ud800 output", attempts=3)
     with store.writing():
         store.accept([draft("a", client_id="c"), draft("b")], now=1)
-        store.fail("g", 1, why, now=100)
-        store.fail("g", 1, replace(why, message="again"), now=200)
+        store.write([Failed(group="g", sequence=1, recorded_at=100, failure=why)])
+        again = replace(why, message="again")
+        store.write([Failed(group="g", sequence=1, recorded_at=200, failure=again), failed(7, 300)])
         (row,) = store.failures()
         assert (row.episode.sequence, row.episode.state) == (1, "failed")
         assert row.failure == replace(why, raw="bad ? output")
@@ -246,15 +263,14 @@ def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
 def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
     with store.writing():
         store.accept([draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
-        store.apply(told(1, "Al", "one", 10))
-        store.fail("g", 2, Failure(kind="Refused", message="no"), now=20)
+        store.write([told(1, "Al", "one", 10), failed(2, 20)])
         asked = Operation(group="g", kind="retract", episodes=("1",))
         sequence = store.request(asked, now=1)
-        store.apply(told(3, "Bo", "two", 25))
+        store.write([told(3, "Bo", "two", 25)])
         done = Commit(
             group="g", sequence=sequence, recorded_at=30, operation=asked, retired=(1,), derived=gone(1)
         )
-        store.apply(done)
+        store.write([done])
         store.retry("g", [], now=40)
     shown = {
         at: [row.sequence for row in store.episode_rows("g", at)] for at in (9, 10, 20, 29, 30, 39, 40, None)
@@ -288,11 +304,40 @@ def test_the_next_sequence_is_told_and_not_taken(store):
     assert [store.next_sequence("g"), store.next_sequence("g")] == [3, 3]
 
 
-def test_a_refused_operation_keeps_nothing_that_it_named(store, tmp_path):
-    asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
-    sequence = store.request(asked, now=1)
-    store.refuse("g", sequence, "no such entity", now=2)
-    assert store.result("g", sequence) == {"error": "no such entity"}
+def test_what_is_accepted_in_bulk_is_told_apart_from_what_others_wait_for(store):
+    """A group is live as long as anything else of it is pending: an episode or a correction."""
+    store.accept([draft("a", group=name) for name in "ghi"], now=1, bulk=True)
+    (again,) = store.accept([draft("a", group="g")], now=1)
+    assert again.status == "duplicate"
+    assert store.pending_groups() == {"g": False, "h": False, "i": False}
+    store.accept([draft("b", group="g"), draft("b", group="new")], now=1)
+    store.request(Operation(group="h", kind="retract", episodes=("x",)), now=1)
+    assert store.pending_groups() == {"g": True, "h": True, "i": False, "new": True}
+    assert [row.bulk for row in store.pending("g", 9)] == [True, False]
     with store.writing():
-        assert store.compact()
-    assert b"Zebulon" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        store.write([told(1, "Al", "one", 10), told(2, "Al", "one", 20), declined(2, 9, "none", group="h")])
+        store.write([extracted(1, Extraction(), group="i"), failed(1, 9, group="new")])
+    assert store.pending_groups() == {"h": False, "i": False}
+    assert [(row.sequence, row.bulk) for row in store.episode_rows("g")] == [(1, True), (2, False)]
+
+
+def test_an_episode_that_is_retried_stays_in_its_lane(store):
+    store.accept([draft("a")], now=1, bulk=True)
+    store.accept([draft("b", group="h")], now=1)
+    with store.writing():
+        store.write([failed(1, 9), failed(1, 9, group="h")])
+        assert [row.episode.bulk for row in store.failures()] == [True, False]
+        assert store.pending_groups() == {}
+        assert store.retry(None, [], now=20) == 2
+    assert store.pending_groups() == {"g": False, "h": True}
+
+
+def test_attempts_add_up_over_retries(store):
+    """R24: what is read counts the sequences that it was retried from."""
+    why = Failure(kind="InvalidAnswer", message="no JSON", attempts=2)
+    store.accept([draft("a")], now=1)
+    with store.writing():
+        for sequence in (1, 2, 3):
+            store.write([Failed(group="g", sequence=sequence, recorded_at=9, failure=why)])
+            assert [row.failure.attempts for row in store.failures("g")] == [2 * sequence]
+            store.retry("g", [], now=9)

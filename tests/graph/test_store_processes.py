@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from kgray.errors import Locked
-from kgray.stores import schema
+from kgray.stores.sqlite import schema
 from tests.graph.by_hand import small
 
 ROOT = Path(__file__).parents[2]

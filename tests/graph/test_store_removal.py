@@ -1,158 +1,24 @@
-"""Hard removal (R25, R27): nothing readable remains, in any read and in any byte of the folder."""
+"""Hard removal on every store (R25, R27): no read finds what was removed, and all else is there."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
-import apsw
-import pytest
-
 from kgray.graph import Derived
-from kgray.ports import Commit, Failure, Judged, NamedVector
-from kgray.records import (
-    ExtractedEntity,
-    Extraction,
-    Operation,
-    Ruling,
-    Verdict,
+from kgray.ports import Commit, GroupCounts, NamedVector
+from kgray.records import Extraction, Operation, Ruling, Verdict
+from tests.graph.by_hand import (
+    answered,
+    draft,
+    everything,
+    extracted,
+    failed,
+    gone,
+    pointing,
+    remove,
+    tell,
+    told,
 )
-from kgray.stores import schema
-from tests.graph.by_hand import draft, gone, metadata, pointing, remove, small, tell, told
-
-FILLER = "the quick brown fox jumps over a lazy dog while other animals watch and wonder why".split()
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = small(tmp_path)
-    yield opened
-    opened.close()
-
-
-def readable(folder):
-    """Return every byte of every file in the folder."""
-    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
-
-
-def marked_episode(store, dice, n, *, group="g", source=None):
-    """Commit an episode with a unique word in every field that takes one; return (sequence, words)."""
-
-    def word(field):
-        made = f"zq{field}{n}{''.join(dice.choice('bcdfghjk') for _ in range(8))}"
-        words.add(made)
-        return made
-
-    def padded(text):
-        before, after = (dice.choices(FILLER, k=dice.randint(1, 40)) for _ in range(2))
-        return " ".join([*before, text, *after])
-
-    words: set[str] = set()
-    sent = draft(
-        padded(word("text")), group=group, source=source or word("source"), kind="message",
-        speaker=word("speaker"), client_id=word("client"), metadata=metadata(note=word("metadata")),
-        reference_time=n,
-    )  # fmt: skip
-    (accepted,) = store.accept([sent], now=1)
-    sequence = accepted.sequence
-    store.keep_extraction(group, sequence, Extraction(entities=(ExtractedEntity(name=word("extracted")),)))
-    store.remember(group, f"key {n}", sequence, Judged(answers=({"why": word("answer")},)))
-    commit = told(sequence, word("name"), padded(word("value")), store.last_recorded(group) + 1, group=group,
-                  episode=accepted.id)  # fmt: skip
-    ruling = Ruling(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j",
-                    reason=word("ruling"))  # fmt: skip
-    verdict = Verdict(sequence=sequence, ordinal=1, a="A", b="B", exclusive=False, judge="j",
-                      reason=word("verdict"))  # fmt: skip
-    store.apply(replace(commit, rulings=(ruling,), verdicts=(verdict,)))
-    return sequence, words
-
-
-def withdraw(store, sequences, **named):
-    """Remove these episodes with their rulings; their verdicts stay, blanked."""
-    asked = Operation(group="g", kind="remove", **named)
-    sequence = store.request(asked, now=1)
-    store.apply(
-        Commit(
-            group="g", sequence=sequence, recorded_at=store.last_recorded("g") + 1, operation=asked,
-            erased=tuple(sequences), erased_rulings=tuple((n, 0) for n in sequences),
-            blanked=tuple((n, 1) for n in sequences), derived=gone(*sequences),
-            gone_births=tuple(f"{kind}{n}" for n in sequences for kind in "ES"),
-        )
-    )  # fmt: skip
-
-
-def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
-    dice = random.Random(7)
-    with store.writing():
-        kept: set[str] = set()
-        lost: set[str] = set()
-        chosen = []
-        for n in range(150):
-            sequence, words = marked_episode(store, dice, n)
-            if n % 3:
-                kept |= words
-            else:
-                lost |= words
-                chosen.append((sequence, next(w for w in words if w.startswith("zqclient"))))
-        dice.shuffle(chosen)
-        for sequence, client_id in chosen:
-            withdraw(store, [sequence], episodes=(client_id,))
-        assert store.compact()
-    left = readable(tmp_path)
-    assert {word for word in lost if word.encode() in left} == set()
-    assert {word for word in kept if word.encode() not in left} == set()
-    for word in lost:
-        assert store.find("g", word) == []
-        assert [store.lexical("g", scope, word, 5) for scope in ("fact", "entity", "episode")] == [[], [], []]
-    check = apsw.Connection(str(tmp_path / schema.FILE))
-    assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    for table in ("evidence_words", "name_words", "episode_words"):
-        check.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")  # noqa: S608
-    check.close()
-
-
-def test_no_word_of_a_removed_source_is_left(store, tmp_path):
-    dice = random.Random(8)
-    with store.writing():
-        told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
-        _, kept = marked_episode(store, dice, 99)
-        found = store.sequences("g", source="zqforgetme")
-        assert found == [sequence for sequence, _ in told_here]
-        withdraw(store, found, source="zqforgetme")
-        assert store.compact()
-    left = readable(tmp_path)
-    lost = {"zqforgetme"}.union(*(words for _, words in told_here))
-    assert {word for word in lost if word.encode() in left} == set()
-    assert {word for word in kept if word.encode() not in left} == set()
-
-
-def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
-    """R27; semantics 1: its last sequence and record time stay, so neither is ever used again."""
-    dice = random.Random(9)
-    with store.writing():
-        lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
-        _, kept = marked_episode(store, dice, 99, group="other")
-        store.accept([draft("zqfailed", group="zqgroup")], now=1)
-        store.fail("zqgroup", 21, Failure(kind="Refused", message="zqmessage", raw="zqraw"), now=1)
-        before = store.last_recorded("zqgroup")
-        removal = remove(store, [], group="zqgroup", everything=True)
-        assert store.compact()
-        assert removal == 22
-        assert store.groups() == ["other"]
-        assert list(store.counts()) == ["other"]
-        assert store.records("zqgroup").births == {}
-        assert store.result("zqgroup", removal) == {"episodes": 0}
-        left = readable(tmp_path)
-        lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
-        assert {word for word in lost if word.encode() in left} == set()
-        assert {word for word in kept if word.encode() not in left} == set()
-        (again,) = store.accept([draft("anew", group="zqgroup")], now=1)
-        assert again.sequence == 23
-        assert store.groups() == ["other", "zqgroup"]
-        assert store.last_recorded("zqgroup") > before
-        # A commit of the removed time that arrives late is one that has ended.
-        store.apply(told(3, "zq", "late", 10**6, group="zqgroup"))
-        assert store.records("zqgroup").heads == []
 
 
 def test_what_was_accepted_after_the_request_survives_a_groups_removal(store):
@@ -162,15 +28,15 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store):
         asked = Operation(group="g", kind="remove", everything=True)
         sequence = store.request(asked, now=1)
         store.accept([draft("after", client_id="c")], now=1)
-        store.remember("g", "shared", 1, Judged(answers=({},)))
-        store.remember("g", "shared", 3, Judged(answers=({},)))
-        store.remember("g", "ahead", 3, Judged(answers=({"a": 1},)))
-        store.apply(Commit(group="g", sequence=sequence, recorded_at=99, operation=asked, forgotten=True))
+        done = Commit(group="g", sequence=sequence, recorded_at=99, operation=asked, forgotten=True)
+        store.write(
+            [answered(1, "shared", {}), answered(3, "shared", {}), answered(3, "ahead", {"a": 1}), done]
+        )
         assert [row.sequence for row in store.pending("g", 9)] == [3]
         assert store.groups() == ["g"]
-        assert store.recall("g", "ahead", 3) == ({"a": 1},)
-        assert store.recall("g", "shared", 3) is None
-        store.apply(told(3, "Bo", "two", 100))
+        assert store.recall("g", "ahead") == ({"a": 1},)
+        assert store.recall("g", "shared") is None
+        store.write([told(3, "Bo", "two", 100)])
     assert store.lexical("g", "fact", "says", 9) == [(3, 0)]
     assert [found[0] for found in store.nearest("g", "fact", pointing(1), 9)] == ["S3"]
 
@@ -185,7 +51,7 @@ def test_a_surface_and_its_vector_stay_while_another_mention_bears_them(store):
             NamedVector(kind="name", owner="E1", text="Al", vector=pointing(1)),
             NamedVector(kind="statement", owner="S2", text="Al says two", vector=pointing(2)),
         )
-        store.apply(replace(second, mentions=(mention,), vectors=vectors))
+        store.write([replace(second, mentions=(mention,), vectors=vectors)])
         assert store.nearest("g", "fact", pointing(1), 9) == [("S1", 1.0), ("S2", 0.0)]
         remove(store, [1])
         assert store.lexical("g", "entity", "al", 9) == ["E1"]
@@ -203,33 +69,88 @@ def test_a_statement_that_survives_takes_the_vector_that_is_sent(store):
         store.accept([draft("b")], now=1)
         second = told(2, "Bo", "two", 20)
         again = replace(second.evidence[0], statement="S1")
-        store.apply(replace(second, evidence=(again,), vectors=second.vectors[:1]))
+        store.write([replace(second, evidence=(again,), vectors=second.vectors[:1])])
         asked = Operation(group="g", kind="remove", episodes=("x",))
         sequence = store.request(asked, now=1)
         renewed = (NamedVector(kind="statement", owner="S1", text="Bo says two", vector=pointing(5)),)
         done = Commit(group="g", sequence=sequence, recorded_at=30, operation=asked, erased=(1,),
                       vectors=renewed, derived=Derived(gone_facts=("F1",)))  # fmt: skip
         assert store.nearest("g", "fact", pointing(5), 9) == [("S1", 0.0)]
-        store.apply(done)
+        store.write([done])
     assert store.nearest("g", "fact", pointing(5), 9) == [("S1", 1.0)]
 
 
-def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
-    dice = random.Random(10)
-    other = small(tmp_path)
+def test_what_was_removed_is_found_by_no_read(store):
+    """R25: by none of its words, none of its ids; what shares a group with it is as it was."""
+    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j")
+    verdict = Verdict(sequence=2, ordinal=0, a="S1", b="S2", exclusive=True, judge="j", reason="zqwhy")
     with store.writing():
-        sequence, words = marked_episode(store, dice, 1)
-        with other.reading():
-            assert other.records("g").heads != []
-            withdraw(store, [sequence], source="x")
-            assert store.compact() is False
-        other.close()
-        assert store.compact() is True
-    left = readable(tmp_path)
-    assert {word for word in words if word.encode() in left} == set()
+        (gone_id, kept_id) = (
+            answer.id for answer in store.accept([
+                draft("zqtext", source="zqsource", client_id="zqclient", kind="message", speaker="zqspeaker"),
+                draft("kept text", client_id="kept"),
+            ], now=1)
+        )  # fmt: skip
+        store.write([
+            extracted(1, Extraction(calls=1)), answered(1, "k", {"why": "zqanswer"}), answered(2, "k"),
+            replace(told(1, "zqname", "zqvalue", 10, episode=gone_id), rulings=(ruling,)),
+            replace(told(2, "Bo", "two", 20, episode=kept_id), verdicts=(verdict,)),
+        ])  # fmt: skip
+        asked = Operation(group="g", kind="remove", episodes=("zqclient",))
+        sequence = store.request(asked, now=1)
+        done = Commit(
+            group="g", sequence=sequence, recorded_at=30, operation=replace(asked, sequence=sequence),
+            result={"episodes": 1}, erased=(1,), erased_rulings=((1, 0),), blanked=((2, 0),),
+            derived=gone(1), gone_births=("E1", "S1"),
+        )  # fmt: skip
+        store.write([done])
+        store.write([done])
+    for known_at in (None, 10, 20, 30):
+        records = store.records("g", known_at)
+        assert [head.sequence for head in records.heads] == ([] if known_at == 10 else [2])
+        assert records.births == {"E2": (2, 0), "S2": (2, 0)}
+        assert records.rulings == records.operations == []
+        assert [v.reason for v in records.verdicts] == ([] if known_at == 10 else [""])
+        assert [row.sequence for row in store.episode_rows("g", known_at)] == ([] if known_at == 10 else [2])
+    for word in ("zqtext", "zqspeaker", "zqname", "zqvalue", "zqclient", gone_id, "E1", "S1", "F1"):
+        assert store.find("g", word) == []
+        assert [store.lexical("g", scope, word, 5) for scope in ("fact", "entity", "episode")] == [[], [], []]
+        assert store.entities_named("g", word) == []
+        assert store.sequences("g", ids=[word], source="zqsource") == []
+    assert [owner for owner, _ in store.nearest("g", "fact", pointing(1), 9)] == ["S2"]
+    assert [owner for owner, _ in store.nearest("g", "entity", pointing(1), 9)] == ["E2"]
+    assert [owner for owner, _ in store.nearest("g", "episode", pointing(1), 9)] == ["2"]
+    assert store.surfaces("g", []) == ["Bo"]
+    assert [store.extraction("g", 1), store.recall("g", "k")] == [None, None]
+    assert store.counts("g")["g"] == GroupCounts(committed=1, entities=1, facts=1)
+    view = store.view("g")
+    assert view.facts_of(["S1", "S2"], None) == list(told(2, "Bo", "two", 20, episode=kept_id).derived.facts)
+    assert view.supporters([gone_id, kept_id]) == {kept_id: "kept"}
+    assert store.standing("g", [gone_id, kept_id]) == {
+        kept_id: draft("kept text", client_id="kept").content_sha256
+    }
 
 
-def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
-    store.accept([draft("a")], now=1)
-    assert store.compact() is True
-    assert store.pending_count() == 1
+def test_a_removed_group_leaves_its_place_in_the_order_alone(store):
+    """R27; semantics 1: no sequence and no record time of it is used again; no other group changes."""
+    with store.writing():
+        for group in ("gone", "other"):
+            tell(store, "Al", "one", group=group, client_id="c")
+            store.accept([draft("failed", group=group)], now=1)
+            store.write([failed(2, 50, group=group)])
+        before = everything(store, "other")
+        removal = remove(store, [], group="gone", everything=True)
+        assert (removal, store.result("gone", removal)) == (3, {"episodes": 0})
+        assert store.groups() == list(store.counts()) == ["other"]
+        assert everything(store, "other") == before
+        records = store.records("gone")
+        assert (records.heads, records.mentions, records.evidence, records.births) == ([], [], [], {})
+        assert store.failures("gone") == []
+        assert store.view("gone").facts_at(["E1"], None, None) == []
+        # A commit of the removed time that arrives late is one that has ended.
+        store.write([told(1, "Al", "late", 10**6, group="gone")])
+        assert store.records("gone").heads == []
+        (again,) = store.accept([draft("anew", group="gone", client_id="c")], now=1)
+        assert (again.status, again.sequence) == ("accepted", 4)
+        assert store.groups() == ["gone", "other"]
+        assert store.last_recorded("gone") == 60

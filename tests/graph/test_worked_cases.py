@@ -1,13 +1,13 @@
-"""The worked cases of semantics section 7 on the real store, in the given and the reversed order."""
+"""The worked cases of semantics section 7 on the real stores, in the given and the reversed order."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.graph.engine import Engine, iso, triples, works
+from tests.graph.engine import engine_on, iso, triples, works
+from tests.graph.stores import Stores
 
 Said = tuple[float, dict[str, Any]]
 
@@ -109,18 +109,19 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("said", "expected"), CASES)
 def test_a_history_gives_its_spans_whatever_the_order_of_arrival(
-    tmp_path: Path, said: list[Said], expected: dict[str, Any]
+    stores: Stores, said: list[Said], expected: dict[str, Any]
 ) -> None:
     """Section 7, R13: as given; reversed where the instants of saying differ; one by one and at once."""
     orders = {"given": said}
     if len({when for when, _ in said}) == len(said):
         orders["reversed"] = said[::-1]
     for name, order in orders.items():
-        one_by_one = Engine(tmp_path / f"{name}-1")
+        one_by_one = engine_on(stores)
         for when, triple in order:
             one_by_one.add(triples(when, triple))
             one_by_one.check()
-        at_once = Engine(tmp_path / f"{name}-2")
+        spans, dumped = one_by_one.spans(), one_by_one.dump()
+        at_once = engine_on(stores)
         at_once.add(*(triples(when, triple) for when, triple in order))
-        assert one_by_one.spans() == expected, name
-        assert one_by_one.dump() == at_once.dump()
+        assert spans == expected, name
+        assert at_once.dump() == dumped

@@ -13,14 +13,15 @@ import pytest
 from kgray import times
 from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.records import Draft
-from tests.graph.engine import GROUP, Engine, day, in_group, iso, reading, triples, works
+from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
+from tests.graph.stores import Stores
 
 
-def scripted(tmp_path: Path, *entries: dict[str, Any]) -> Engine:
+def scripted(stores: Stores, tmp_path: Path, *entries: dict[str, Any]) -> Engine:
     """Return an engine whose reader answers from a script."""
     script = tmp_path / "script.jsonl"
     script.write_text("".join(json.dumps(e) + "\n" for e in entries))
-    engine = Engine(tmp_path / "data", judge=ScriptedJudge(script))
+    engine = engine_on(stores, judge=ScriptedJudge(script))
     engine.parts = replace(engine.parts, extractor=ScriptedExtractor(script))
     engine.loop = type(engine.loop)(engine.parts)
     return engine
@@ -39,20 +40,20 @@ def extraction(client_id: str, entities: list[str], *facts: dict[str, Any]) -> d
     return {"episode": client_id, "extraction": {"entities": listed, "facts": list(facts)}}
 
 
-def test_g_at_equal_instants_the_later_sequence_holds(tmp_path: Path) -> None:
+def test_g_at_equal_instants_the_later_sequence_holds(stores: Stores) -> None:
     """g: the other keeps [0,0); arrival decides, so there is no reversed order."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     engine.add(triples(0, works("Acme")), triples(0, works("Beta")))
     assert engine.spans() == {"Acme": [(0, 0)], "Beta": [(0, None)]}
     engine.check()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
-def test_h_removing_the_successor_reopens_the_first(tmp_path: Path, order: tuple[int, int]) -> None:
+def test_h_removing_the_successor_reopens_the_first(stores: Stores, order: tuple[int, int]) -> None:
     """h: removed or retracted; after a retraction `known_at` before it still gives a."""
     said = [triples(0, works("Acme"), client_id="a"), triples(60, works("Beta"), client_id="b")]
     for kind in ("remove", "retract"):
-        engine = Engine(tmp_path / kind)
+        engine = engine_on(stores)
         engine.add(*(said[i] for i in order))
         before, dumped = engine.store.last_recorded(GROUP), engine.dump()
         result = engine.ask(kind, episodes=("b",))
@@ -63,23 +64,25 @@ def test_h_removing_the_successor_reopens_the_first(tmp_path: Path, order: tuple
         engine.check()
 
 
-def test_i_the_same_episode_three_times_is_one(tmp_path: Path) -> None:
+def test_i_the_same_episode_three_times_is_one(stores: Stores) -> None:
     """i: 1 episode, 2 mentions, 1 fact."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     for _ in range(3):
         engine.add(triples(0, works("Acme")))
     kinds = [json.loads(line)["type"] for line in engine.dump()]
     assert (kinds.count("episode"), kinds.count("mention"), kinds.count("fact")) == (1, 2, 1)
 
 
-def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(tmp_path: Path) -> None:
+def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
+    stores: Stores, tmp_path: Path
+) -> None:
     """j: 2 committed, 1 failed with its reason; the retry equals the plain loop over the final sequences."""
     fact = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at {}"}
     lines = [
         extraction(c, ["Alice", name], fact | {"fact": fact["fact"].format(name)})  # type: ignore[attr-defined]
         for c, name in (("a", "Acme"), ("b", "Beta"), ("c", "Gama"))
     ]
-    engine = scripted(tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
+    engine = scripted(stores, tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
     drafts = [message(c, at, f"text {c}") for c, at in (("a", 0), ("b", 60), ("c", 90))]
     engine.add(*drafts)
     counts = engine.store.counts(GROUP)[GROUP]
@@ -119,9 +122,9 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     engine.check()
 
 
-def test_n_what_was_known_before_beta_was_recorded(tmp_path: Path) -> None:
+def test_n_what_was_known_before_beta_was_recorded(stores: Stores) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     engine.add(triples(0, works("Acme")))
     before = engine.store.last_recorded(GROUP)
     engine.add(triples(60, works("Beta")))
@@ -131,16 +134,16 @@ def test_n_what_was_known_before_beta_was_recorded(tmp_path: Path) -> None:
     assert [f.text for f in now.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
 
 
-def test_u_one_episode_tells_the_old_and_the_new(tmp_path: Path) -> None:
+def test_u_one_episode_tells_the_old_and_the_new(stores: Stores) -> None:
     """u: "I have been at Acme since 18, now I am at Beta" (25), in this order."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     engine.add(triples(25, works("Acme", valid_at=iso(18)), works("Beta")))
     assert engine.spans() == {"Acme": [(18, 25)], "Beta": [(25, None)]}
 
 
-def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(tmp_path: Path) -> None:
+def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(stores: Stores) -> None:
     """w: two entities; no shared node, no shared fact, no hit across."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     fact = {"target": "Finance", "relation": "PART_OF", "fact": "The report is part of Finance"}
     reports = [
         reading(at, [], [fact | {"source": name}], client_id=name)
@@ -162,9 +165,9 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(tmp_path: Path
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
-def test_x_three_names_said_to_be_one_then_split(tmp_path: Path, order: tuple[int, ...]) -> None:
+def test_x_three_names_said_to_be_one_then_split(stores: Stores, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     said = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
     for number in order:
         name, drink = said[number]
@@ -185,7 +188,7 @@ def test_x_three_names_said_to_be_one_then_split(tmp_path: Path, order: tuple[in
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
-def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, int]) -> None:
+def test_y_many_valued_relations_and_values(stores: Stores, order: tuple[int, int]) -> None:
     """y: both likes hold; a price ends the one before, and no entity is named "100"."""
     likes = [
         triples(a, {"source": "Alice", "relation": "LIKES", "target": t})
@@ -194,7 +197,7 @@ def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, in
     costs = [
         triples(a, {"source": "Lamp", "relation": "COSTS", "target": v}) for a, v in ((0, 100), (60, 80))
     ]
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     engine.add(*(likes[i] for i in order), *(costs[i] for i in order))
     assert engine.spans("LIKES") == {"coffee": [(0, None)], "tea": [(1, None)]}
     assert engine.spans("COSTS") == {"100": [(0, 60)], "80": [(60, None)]}
@@ -203,9 +206,9 @@ def test_y_many_valued_relations_and_values(tmp_path: Path, order: tuple[int, in
 
 
 @pytest.mark.parametrize("late_first", [False, True], ids=["given", "reversed"])
-def test_z_the_previous_context_of_a_late_message(tmp_path: Path, late_first: bool) -> None:
+def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bool) -> None:
     """z, R22: those said no later than it, of its group and source, at most n, among smaller sequences."""
-    engine = Engine(tmp_path)
+    engine = engine_on(stores)
     chat = [message(f"m{n}", n * 10, f"chat {n}") for n in range(8)]
     engine.accept(*(reversed(chat) if late_first else chat))
     engine.accept(

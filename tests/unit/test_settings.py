@@ -59,6 +59,7 @@ def test_the_keys_are_those_of_the_interface():
         "pipeline.previous_episodes",
         "runtime.backend",
         "runtime.address",
+        "runtime.profile",
         "runtime.window",
         "runtime.state_mb",
         "runtime.chunk_episodes",
@@ -221,7 +222,6 @@ def test_relations_come_from_tables_and_variables(tmp_path):
         ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing" or "openai" or "minilm"'),
         ("KGRAY_RERANKER_BACKEND", "bge", '"none"'),
         ("KGRAY_RERANKER_BACKEND", "http", '"none"'),
-        ("KGRAY_RUNTIME_BACKEND", "ray", '"local"'),
     ],
 )
 def test_what_is_known_and_not_built_says_so(variable, value, use):

@@ -24,7 +24,7 @@ def test_a_wheel_holds_the_prompts_and_reads_them(tmp_path):
     tree.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for name in ("kgray", "prompts"):
+    for name in ("kgray", "prompts", "cluster"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta as b; print(b.build_wheel('.'))"
 
@@ -39,7 +39,8 @@ def test_a_wheel_holds_the_prompts_and_reads_them(tmp_path):
         archive.extractall(tmp_path / "installed")
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
     assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
-    assert not [name for name in names if name.startswith(("prompts/", "tests/"))]
+    assert "kgray/cluster/laptop.toml" in names
+    assert not [name for name in names if name.startswith(("prompts/", "cluster/", "tests/"))]
     ask = "import kgray.prompting as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
     found = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True

@@ -6,13 +6,16 @@ import asyncio
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kgray.bench.model_server.faults import MAX_REMEMBERED, Fault, Faults
+from kgray.bench.model_server.record import Answered, Record
 from kgray.bench.model_server.tasks import Unreadable, reply_to
 from kgray.bench.model_server.vectors import WorldEmbedder
+from kgray.bench.world.dice import chance
 from kgray.bench.world.latency import ZERO, Latency, Streams, tokens
 from kgray.bench.world.oracle import Oracle
 from kgray.records import canonical
@@ -61,8 +64,15 @@ class Service:
         affinity: float = 0.0,
         dimensions: int = 1024,
         model: str = "world",
+        shuffle_s: float = 0.0,
+        record: Record | None = None,
     ) -> None:
-        """Answer from `oracle`; wild: questions get answers that are a hash of the whole prompt."""
+        """Answer from `oracle`.
+
+        wild       questions get answers that are a hash of the whole prompt
+        shuffle_s  each answer is held back for up to so long, so that answers come in another order
+        record     where answers are noted, and what was answered before this server started
+        """
         self.oracle = oracle
         self.streams = Streams(latency)
         self.faults = faults or Faults()
@@ -71,7 +81,11 @@ class Service:
         self._model = model
         self._vectors = WorldEmbedder(oracle.world, dimensions=dimensions, affinity=affinity)
         self._heads: dict[str, int] = {}
-        self._answered: set[bytes] = set()
+        self._shuffle_s = shuffle_s
+        self._answered: set[str] = set()
+        self._record = record
+        for answer in record.before if record is not None else ():
+            self._count(answer)
 
     async def answer(self, method: str, path: str, body: bytes) -> Answer:
         """Return what this request gets; every fault is an answer too."""
@@ -123,9 +137,7 @@ class Service:
         if request.get("stream"):
             return _error(400, "this server does not stream")
         task, reply = reply_to(self.oracle, request, wild=self._wild)
-        digest = hashlib.sha256(canonical(request["messages"]).encode("utf-8", "replace")).digest()
-        if digest in self._answered:
-            self.stats.repeated[task] = self.stats.repeated.get(task, 0) + 1
+        digest = hashlib.sha256(canonical(request["messages"]).encode("utf-8", "replace")).hexdigest()[:32]
         text, reason = json.dumps(reply, ensure_ascii=False, separators=(",", ":")), "stop"
         if fault == "malformed":
             text = f"I think that {text[: len(text) // 2]}"
@@ -137,10 +149,14 @@ class Service:
         prompt, prefix = self._prompt(request)
         written = tokens(text)
         await self.streams.take(written)
-        if len(self._answered) < MAX_REMEMBERED:
-            self._answered.add(digest)
         stats = self.stats
-        stats.by_task[task] = stats.by_task.get(task, 0) + 1
+        if self._shuffle_s:
+            # By the request and its number, so that a repeated request is not held back for as long again.
+            await asyncio.sleep(self._shuffle_s * chance("shuffle", digest, stats.requests))
+        answer = Answered(time.time(), task, digest, prompt + written)
+        self._count(answer)
+        if self._record is not None:
+            self._record.note(answer)
         stats.prompt_tokens += prompt
         stats.prefix_tokens += prefix
         stats.completion_tokens += written
@@ -164,6 +180,14 @@ class Service:
                 "usage": usage,
             },
         )
+
+    def _count(self, answer: Answered) -> None:
+        stats, task = self.stats, answer.task
+        stats.by_task[task] = stats.by_task.get(task, 0) + 1
+        if answer.request in self._answered:
+            stats.repeated[task] = stats.repeated.get(task, 0) + 1
+        elif len(self._answered) < MAX_REMEMBERED:
+            self._answered.add(answer.request)
 
     def _prompt(self, request: dict[str, Any]) -> tuple[int, int]:
         """Return the prompt's tokens, and those of a head that was served before."""

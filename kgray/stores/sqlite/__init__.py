@@ -3,7 +3,7 @@
 store      SqliteStore, `open_sqlite`
 folder     the file: made, checked, opened; schema: its tables
 database   its two connections and their transactions
-log        acceptance, pending, answers; applying: a run's writes; erasing: removal
+log        acceptance, pending, failures; writing: a run's writes; applying: a commit; erasing: removal
 reading    records and look-ups; view: the derived graph; vectors, lexical: what search asks
 cache      model replies, in a file of their own
 """

@@ -52,6 +52,7 @@ class Database:
         self._snapshots = 0
         self._numbers: dict[str, int] = {}
         self.epoch: int | None = None  # while this process writes
+        self.staged: int | None = None  # the number that `standing_in` gives a group here
 
     def close(self) -> None:
         """Close both connections; the last of all processes folds the log into the file."""
@@ -115,6 +116,16 @@ class Database:
                 return None
             no = self._numbers[name] = int(row[0])
         return no
+
+    @contextmanager
+    def standing_in(self, group: str, no: int) -> Iterator[None]:
+        """Let reads of this process find a group under a number that has no name yet."""
+        self._numbers[group] = self.staged = no
+        try:
+            yield
+        finally:
+            self._numbers.pop(group, None)
+            self.staged = None
 
     def next_sequence(self, connection: apsw.Connection, no: int) -> int:
         """Take the group's next sequence; part of the accepting transaction."""

@@ -12,6 +12,7 @@ from kgray.stores import lock
 from kgray.stores.sqlite import folder, schema, writing
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
+from kgray.stores.sqlite.copying import CopyingFace
 from kgray.stores.sqlite.database import Database, digest, key_of
 from kgray.stores.sqlite.log import LogFace
 from kgray.stores.sqlite.reading import ReadingFace
@@ -36,7 +37,7 @@ def open_sqlite(
     return SqliteStore(folder, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s)
 
 
-class SqliteStore(LogFace, ReadingFace):
+class SqliteStore(LogFace, ReadingFace, CopyingFace):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
     def __init__(

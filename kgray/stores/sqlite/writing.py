@@ -81,7 +81,7 @@ def _decline(db: Database, connection: apsw.Connection, item: Declined) -> None:
     if no is None or row is None or row[0] != rows.PENDING:
         return
     recorded_at = db.next_record_time(connection, no, item.recorded_at)
-    body = packing.pack({"error": item.reason})
+    body = packing.pack({"error": packing.storable(item.reason)})
     # Its names may be of what is removed later, and no removal would look for them here.
     ended = (rows.REFUSED, recorded_at, body, packing.NOTHING_NAMED, key_of(no, item.sequence))
     connection.execute(sql.END_OPERATION, ended)

@@ -1,0 +1,120 @@
+"""Paths and folders to the files of a run, and the run's name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgray.errors import InputError
+from kgray.intake import EXTENSIONS
+from kgray.settings import Settings
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_TEXTS = (".txt", ".md")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A file of a run. name: what messages call it; path: absolute; size and mtime tell a change."""
+
+    name: str
+    path: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file is one source, cut into pieces."""
+        return Path(self.path).suffix.lower() in _TEXTS
+
+
+def find(paths: Sequence[str], data: Path) -> list[Input]:
+    """Return the files that paths name, folders searched through, in the order of the paths; each once.
+
+    The data folder is not searched, nor what is hidden.
+    Raises InputError for what cannot be read again later, and for a folder with nothing to read in it.
+    """
+    found: dict[str, Input] = {}
+    for path in paths:
+        if path == "-":
+            raise InputError(
+                "a backfill reads files, which it can go on with: `kgray add -` reads standard input"
+            )
+        for name in _walked(path, data) if Path(path).is_dir() else (path,):
+            item = _input(name)
+            found.setdefault(item.path, item)
+    return list(found.values())
+
+
+def run_name(settings: Settings, data: Path, paths: Iterable[str]) -> str:
+    """Return the name of the run that fills this store with these paths: 12 hex digits."""
+    store = settings.store
+    if store.backend == "neo4j":
+        identity = f"neo4j {store.uri} {store.database or ''}"
+    else:
+        identity = f"sqlite {data.expanduser().resolve()}"
+    parts = [identity, *sorted({_absolute(path) for path in paths})]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def check_name(name: str) -> str:
+    """Return a run's name. Raises InputError for one that cannot be a folder's."""
+    if not RUN_NAME.fullmatch(name):
+        raise InputError(f"{name[:80]!a} is no run's name: use 1 to 64 of A-Z a-z 0-9 _ . - (no dot first)")
+    return name
+
+
+def check_sources(inputs: Iterable[Input]) -> None:
+    """Raise InputError where two text files of one name would replace each other: a name is one source."""
+    seen: dict[str, str] = {}
+    for item in inputs:
+        base = Path(item.name).name
+        if item.is_text and seen.setdefault(base, item.name) != item.name:
+            raise InputError(
+                f"{seen[base]} and {item.name} are one source ({base}), and with --replace one would "
+                f"retract the other: fill them in separately, each with its own --source"
+            )
+
+
+def _walked(folder: str, data: Path) -> list[str]:
+    names: list[str] = []
+    own = _absolute(str(data))
+
+    def broken(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror or error}")
+
+    for where, folders, files in os.walk(folder, onerror=broken):
+        inside = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in inside if _absolute(os.path.join(where, name)) != own]  # noqa: PTH118
+        names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
+    if not names:
+        raise InputError(f"{folder} holds no file to read: {', '.join(sorted(EXTENSIONS))} are taken")
+    return sorted(names)
+
+
+def _is_taken(name: str) -> bool:
+    return not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
+
+
+def _input(name: str) -> Input:
+    path = Path(name)
+    try:
+        with path.open("rb"):  # whether it may be read is said before anything is accepted
+            pass
+        status = path.stat()
+        regular = path.is_file()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not regular:
+        raise InputError(
+            f"{name} is no regular file, and a backfill reads what it can go on with: use `kgray add`"
+        )
+    return Input(name=name, path=_absolute(name), size=status.st_size, mtime_ns=status.st_mtime_ns)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())

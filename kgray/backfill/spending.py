@@ -1,0 +1,100 @@
+"""What a run may spend of the model: calls and tokens, counted as the store's ledger counts them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kgray.ports import Store
+
+_FIRST_TOKENS = 1_000  # of an episode, until one was measured
+_LOOK_S = 0.02  # the least between two looks ...
+_SHARE = 10  # ... and as many times as long as the last one took: counting reads the whole ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Model calls and tokens, and how many episodes have ended."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    ended: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both kinds."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def since(self, before: Spent) -> Spent:
+        """Return what came on top of an earlier count."""
+        return Spent(
+            calls=self.calls - before.calls,
+            prompt_tokens=self.prompt_tokens - before.prompt_tokens,
+            completion_tokens=self.completion_tokens - before.completion_tokens,
+            ended=self.ended - before.ended,
+        )
+
+
+def spent(store: Store) -> Spent:
+    """Return what the store's ledger counts in all groups."""
+    counts = store.counts().values()
+    return Spent(
+        calls=sum(c.calls for c in counts),
+        prompt_tokens=sum(c.prompt_tokens for c in counts),
+        completion_tokens=sum(c.completion_tokens for c in counts),
+        ended=sum(c.committed + c.failed for c in counts),
+    )
+
+
+class Budget:
+    """Calls and tokens that one attempt may spend; None = any number.
+
+    What is asked already is waited for and kept, so a run may end a few calls above its bound.
+    """
+
+    def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
+        """Count from now on."""
+        self._store, self._calls, self._tokens = store, calls, tokens
+        self._before = spent(store)
+        self._now = Spent()
+        self._next = 0.0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any bound."""
+        return self._calls is not None or self._tokens is not None
+
+    def spent(self) -> Spent:
+        """Return what was spent since the start, counted now."""
+        began = time.monotonic()
+        self._now = spent(self._store).since(self._before)
+        ended = time.monotonic()
+        self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
+        return self._now
+
+    def over(self) -> str:
+        """Return which bound was reached, in words; "" where none is. Cheap: it counts now and then."""
+        if not self.bounded:
+            return ""
+        now = self._recent()
+        if self._calls is not None and now.calls >= self._calls:
+            return f"--max-calls {self._calls} is spent: {now.calls} calls were made"
+        if self._tokens is not None and now.tokens >= self._tokens:
+            return f"--max-tokens {self._tokens} is spent: {now.tokens} tokens were used"
+        return ""
+
+    def room(self, bound: int) -> int:
+        """Return how many episodes may wait in the log: no more than can be paid for."""
+        if not self.bounded:
+            return bound
+        now = self._recent()
+        if self._calls is not None:
+            bound = min(bound, self._calls - now.calls)
+        if self._tokens is not None:
+            each = max(1, now.tokens // now.ended) if now.ended and now.tokens else _FIRST_TOKENS
+            bound = min(bound, -(-(self._tokens - now.tokens) // each))
+        return max(0, bound)
+
+    def _recent(self) -> Spent:
+        return self.spent() if time.monotonic() >= self._next else self._now

@@ -1,0 +1,277 @@
+"""backfill: files and folders to the graph in bulk, resumable, here or as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.adding import KINDS
+from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, common, finished
+from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
+from kgray.cli.progress import Ticker
+from kgray.errors import InputError
+
+if TYPE_CHECKING:
+    from kgray.backfill import Asked, Checked, Summary
+    from kgray.intake import Refusal, Submitted
+    from kgray.memory import Memory
+    from kgray.settings import Settings
+
+_ANY = click.IntRange(min=1)
+# Options that a job is given as they were given here: name -> how it is spelled.
+_HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
+
+
+@click.command(short_help="Accept and ingest files and folders in bulk; resumable.")
+@click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
+@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none.")
+@click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none.")
+@click.option("--kind", type=click.Choice(KINDS), help="The kind of rows that name none.")
+@click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none.")
+@click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("skip", "stop")),
+    default="skip",
+    help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
+)
+@click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content.")
+@click.option("--limit", type=_ANY, metavar="N", help="Take N rows; running it again takes the next ones.")
+@click.option("--max-calls", type=_ANY, metavar="N", help="Stop when so many model calls were made.")
+@click.option("--max-tokens", type=_ANY, metavar="N", help="Stop when so many tokens were used.")
+@click.option(
+    "--order",
+    type=click.Choice(("file", "reference-time")),
+    default="file",
+    help="reference-time: sort the rows of all files by it first. Default: file.",
+)
+@click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
+@click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
+@click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
+@click.option("--python", type=TEXT, metavar="FILE", help="The job's interpreter. Default: this one.")
+@common
+def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
+    r"""Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
+
+    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time.
+    Stopped or killed, the same command goes on where it was: a file that has not changed is read on
+    behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
+
+    \b
+    Example:
+      kgray backfill archive/ --group team --dry-run
+      kgray backfill archive/ --group team --max-tokens 2000000
+    """
+    from kgray.backfill import run_name
+    from kgray.backfill.inputs import check_name
+
+    settings = call.settings()
+    given = options.pop("run")
+    run = run_name(settings, call.folder, paths) if given is None else check_name(given)
+    submitted = options.pop("submit")
+    server, python = options.pop("job_server"), options.pop("python")
+    if submitted:
+        return _submit(call, settings, run, paths, options, server=server, python=python)
+    if server or python:
+        raise InputError("--job-server and --python are for --submit")
+    return _in_place(call, settings, run, paths, options)
+
+
+def _in_place(
+    call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]
+) -> int:
+    from kgray.backfill import Asked, check, find
+    from kgray.intake import Defaults
+    from kgray.times import from_datetime
+
+    at = None if options["at"] is None else from_datetime(options["at"])
+    asked = Asked(
+        run=run,
+        inputs=find(paths, call.folder),
+        defaults=Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at),
+        replace=options["replace"],
+        order=options["order"],
+        limit=options["limit"],
+        max_calls=options["max_calls"],
+        max_tokens=options["max_tokens"],
+    )
+    with call.memory(create=not options["dry_run"]) as memory:
+        if options["dry_run"]:
+            return _dry_run(call, settings, memory, asked)
+        if options["on_error"] == "stop":
+            checked = check(memory.store, _rows(asked), replace=asked.replace)
+            if checked.refused:
+                document = checked.as_dict() | {"accepted": 0, "duplicate": 0}
+                return nothing_accepted(call, document, tuple(checked.refusals))
+        return _run(call, memory, asked)
+
+
+def _rows(asked: Asked) -> Iterator[Submitted | Refusal]:
+    from kgray.intake import read_file
+
+    for item in asked.inputs:
+        yield from read_file(Path(item.path), asked.defaults, name=item.name)
+
+
+def _run(call: Call, memory: Memory, asked: Asked) -> int:
+    from kgray.backfill import backfill as carried_out
+
+    ticker = Ticker()
+    try:
+        with Signals.gentle():
+            summary = finished(carried_out(memory, call.folder, asked, stop=Signals.asked, watch=ticker))
+    finally:
+        ticker.close()
+    call.code = summary.exit_code
+    print_counts(call, summary.as_dict(), summary.report.refusals)
+    if not call.as_json:
+        _show(summary.as_dict()["report"])
+    say_quality(call)
+    _say_state(summary)
+    return summary.exit_code
+
+
+def _say_state(summary: Summary) -> None:
+    if summary.state == "limited":
+        printing.note("--limit is reached; run it again to take the next rows")
+    say_end(summary.report, refused=summary.refused)
+
+
+def _show(report: dict[str, Any]) -> None:
+    """Print the report for people."""
+    tokens = f"{report['prompt_tokens']:,} prompt tokens, {report['completion_tokens']:,} completion tokens"
+    rate = report["episodes_per_s"]
+    sums = report["all_attempts"]
+    rows = {
+        "run": f"{report['run']}, attempt {report['attempt']}: {report['state']}",
+        "input": f"{printing.counted(report['files'], 'file')}, {printing.counted(report['rows'], 'row')} "
+        f"({report['skipped']} taken before)",
+        "model": f"{report['calls']:,} calls, {tokens}",
+        "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
+        f"({report['wasted_tokens']} tokens)",
+        "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in report["seconds"].items()),
+        "rate": "-" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
+        "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + " in all attempts",
+    }
+    if classes := report["failures"]["classes"]:
+        rows["failed"] = ", ".join(f"{number} {name}" for name, number in sorted(classes.items()))
+    printing.pairs(rows)
+    for row in report["failures"]["first"]:
+        name = row["client_id"] or row["id"]
+        click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
+
+
+def _dry_run(call: Call, settings: Settings, memory: Memory, asked: Asked) -> int:
+    from kgray.backfill import check
+    from kgray.backfill.inputs import check_sources
+    from kgray.cli.planning import estimator
+
+    if asked.replace:
+        check_sources(asked.inputs)
+    models = ("openai", "vllm")
+    estimate = estimator(settings) if settings.model.backend in models else None
+    checked = check(memory.store, _rows(asked), replace=asked.replace, estimate=estimate)
+    print_counts(call, checked.as_dict(), tuple(checked.refusals))
+    if not call.as_json:
+        _show_plan(checked)
+    if checked.refused:
+        printing.note(f"{checked.refused} would be refused")
+    return 1 if checked.refused else 0
+
+
+def _show_plan(checked: Checked) -> None:
+    if (plan := checked.plan) is None:
+        click.echo("Nothing is accepted. No language model is configured, so there is nothing to pay.")
+        return
+    click.echo(
+        f"Nothing is accepted. It would take about {plan.calls:,} model calls, {plan.prompt_tokens:,} prompt "
+        f"tokens and {plan.completion_tokens:,} completion tokens."
+    )
+
+
+# ------------------------------------------------------------------------------------ as a job
+
+
+def _submit(
+    call: Call,
+    settings: Settings,
+    run: str,
+    paths: tuple[str, ...],
+    options: dict[str, Any],
+    *,
+    server: str | None,
+    python: str | None,
+) -> int:
+    import os
+
+    from kgray.intake import Refusal
+    from kgray.runtime.jobs import follow
+    from kgray.settings import public_environ
+
+    if options["dry_run"]:
+        raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
+    address, token = _job_server(call, settings, server)
+    words = [python or sys.executable, "-m", "kgray", "backfill", *_handed_on(call, run, options)]
+    words += ["--", *(str(Path(path).absolute()) for path in paths)]
+    with Signals.gentle():
+        ended = follow(
+            address,
+            run,
+            words,
+            public_environ(os.environ),
+            tell=lambda line: click.echo(line, err=True),
+            stop=Signals.asked,
+            token=token,
+        )
+    if ended is None:
+        printing.note("the job goes on; the same command follows it again")
+        return 75
+    call.code = ended.code
+    if ended.document is not None:
+        refusals = tuple(Refusal(**row) for row in ended.document["refusals"])
+        print_counts(call, ended.document, refusals)
+        if not call.as_json and "report" in ended.document:
+            _show(ended.document["report"])
+    printing.note(f"job {ended.job}: {ended.status.lower()}{f' ({ended.reason})' if ended.reason else ''}")
+    return ended.code
+
+
+def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, Path | None]:
+    """Return the job server's address and its token's file: as said, as set, else that of `kgray up`."""
+    from kgray.runtime import head as heads
+
+    address = said or settings.runtime.address or ""
+    head = None if said else heads.read(call.folder)
+    if head is not None and head.jobs and address in ("", head.address, head.jobs):
+        return head.jobs, Path(head.token)
+    if address.startswith(("http://", "https://")):
+        return address, None
+    raise InputError(
+        "--submit needs the address of Ray's job server, such as http://127.0.0.1:8265: "
+        "say --job-server, or set runtime.address to it"
+    )
+
+
+def _handed_on(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
+    """Yield the job's options: this command's, with paths that do not depend on where it runs."""
+    import os
+
+    from kgray.settings import config_file
+
+    yield from ("--json", "--run", run, "--data", str(call.folder.absolute()))
+    if (config := config_file(call.config, call.folder, os.environ)) is not None:
+        yield from ("--config", str(config.absolute()))
+    if call.debug:
+        yield "--debug"
+    if options["replace"]:
+        yield "--replace"
+    if options["at"] is not None:
+        yield from ("--at", options["at"].isoformat())
+    for name in _HANDED_ON:
+        if options[name] is not None:
+            yield from (f"--{name.replace('_', '-')}", str(options[name]))

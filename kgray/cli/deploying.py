@@ -1,0 +1,68 @@
+"""up, down: the actors that stay, for the runtime `ray`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import Call, common
+
+
+@click.command(short_help="Start Ray and its actors, to stay.")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
+@common
+def up(call: Call, profile: Path | None) -> int:
+    r"""Start, or find, the actors that ingest the data folder, and Ray where it is not up.
+
+    They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
+    runtime.address they are started in the Ray at that address. Run again, it changes nothing.
+
+    \b
+    Example:
+      kgray up --data my-data
+    """
+    from kgray.runtime import service
+
+    settings = call.settings()
+    if profile is not None:
+        settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
+    with call.memory(create=True):
+        pass  # the folder is made, and what is wrong with it is said, before Ray is started
+    told = service.up(settings, call.folder)
+    if call.as_json:
+        printing.emit_json(told)
+        return 0
+    verb = "started" if told["started"] else "are up"
+    click.echo(f"{printing.counted(len(told['actors']), 'actor')} {verb} at {told['address']}.")
+    if told["jobs"]:
+        click.echo(f"Jobs are submitted to {told['jobs']}.")
+    if settings.runtime.backend != "ray":
+        printing.note('runtime.backend is "local": with "ray" other commands use what is up')
+    return 0
+
+
+@click.command(short_help="End the actors, and the Ray that up started.")
+@common
+def down(call: Call) -> int:
+    r"""Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
+
+    What was accepted is safe: the next run goes on.
+
+    \b
+    Example:
+      kgray down --data my-data
+    """
+    from kgray.runtime import service
+
+    ended = service.down(call.settings(), call.folder)
+    if call.as_json:
+        printing.emit_json(ended)
+    elif not any(ended.values()):
+        click.echo("Nothing is up.")
+    else:
+        actors = printing.counted(ended["actors"], "actor")
+        click.echo(f"{actors} and {ended['processes']} processes of Ray ended.")
+    return 0

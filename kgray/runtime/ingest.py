@@ -1,0 +1,258 @@
+"""A run through Ray: the driver appends to the store and waits; the sequencers carry out what is there.
+
+The store is what is asked whether all has ended; what the sequencers tell is for progress and reasons. So
+the driver may die, or a sequencer, and the one that looks next sees the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgray.errors import SettingsError, Unavailable
+from kgray.ingest.parts import Totals
+from kgray.memory.queueing import (
+    Done,
+    OnStep,
+    OnWait,
+    Queued,
+    Sequences,
+    Stop,
+    done_elsewhere,
+    ignore,
+    joined,
+    last_sequences,
+    never,
+    silent,
+    waiting,
+)
+from kgray.ports import Store
+from kgray.records import Episode
+from kgray.runtime import head as heads
+from kgray.runtime import profile as profiles
+from kgray.runtime.outcomes import error_of
+from kgray.settings import Settings
+
+if TYPE_CHECKING:
+    from kgray.runtime.deploy import Deployment
+    from kgray.runtime.session import Session
+
+_LOOK_S = 0.1  # between two looks at the store and the sequencers
+_LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
+
+
+class RayIngest:
+    """`memory.queueing.Ingest` through Ray, which is started, or joined, when there is something to do."""
+
+    def __init__(self, settings: Settings, data: Path, store: Store) -> None:
+        """Start nothing: reading never needs Ray."""
+        self._settings, self._data, self._store = settings, data, store
+        self._session: Session | None = None
+        self._deployment: Deployment | None = None
+
+    async def carry_out(
+        self,
+        queued: Mapping[str, Queued] | None,
+        *,
+        groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
+    ) -> Done:
+        """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
+        before = last_sequences(self._store) if before is None else before
+        own = {} if queued is None else queued  # itself, even where empty: it may still grow
+        wait = _Wait(self._store, own, _leftover(self._store, before, own, groups))
+        if not wait.left() and not more():
+            return wait.done()  # nothing to do is no reason to start Ray
+        follow = _Follow(self._up(), on_step, on_wait)
+        while True:
+            coming = more()
+            left = wait.left()
+            reason = await follow.look() if left or coming else ""
+            if follow.lost():
+                self._deployment = None
+                follow.over(self._up())
+            if stop() or reason or not (left or coming):
+                totals = await follow.totals()
+                if stop():
+                    self._land()
+                    left = wait.left()
+                return replace(wait.done(), stopped=left or coming, reason=reason, totals=totals)
+            await asyncio.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Leave Ray; what was started for this process ends. Idempotent."""
+        deployment, session = self._deployment, self._session
+        self._deployment = self._session = None
+        if deployment is not None and deployment.ours and session is not None and not session.owned:
+            deployment.stop(0)
+        if session is not None:
+            session.close()
+
+    def _up(self) -> Deployment:
+        """Return the actors, started where they are not there."""
+        if self._deployment is None:
+            require_ray()
+            from kgray.runtime.deploy import ensure
+            from kgray.runtime.session import open_session
+            from kgray.runtime.terms import terms_of
+
+            chosen = self._settings.runtime.profile
+            head = heads.read(self._data)
+            profile = (
+                profiles.profile_of(head.profile, heads.FILE)
+                if head is not None and chosen is None
+                else profiles.load(chosen)
+            )
+            if self._session is None:
+                self._session = open_session(self._settings, head, profile)
+            terms = terms_of(self._settings, self._data, profile.values())
+            self._deployment = ensure(terms, detached=False, chosen=chosen is not None)
+        return self._deployment
+
+    def _land(self) -> None:
+        """End what was started for this process, in order; what stays up goes on."""
+        if self._deployment is not None and self._deployment.ours:
+            self._deployment.stop(self._deployment.terms.profile["limits"]["grace_s"])
+            self._deployment = None
+
+
+def require_ray() -> None:
+    """Raise SettingsError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise SettingsError(
+            'runtime.backend = "ray" needs Ray, which is not installed: pip install "kgray[ray]", '
+            'or use runtime.backend = "local".'
+        )
+
+
+class _Wait:
+    """What a run waits for, asked of the store."""
+
+    def __init__(self, store: Store, queued: Mapping[str, Queued], rest: Mapping[str, Queued]) -> None:
+        self._store, self._queued, self._rest = store, queued, rest
+
+    def left(self) -> bool:
+        """Whether anything has not ended."""
+        return waiting(self._store, self._rest) or waiting(self._store, self._queued)
+
+    def done(self) -> Done:
+        """Count what has ended."""
+        own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
+        return Done(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
+
+
+class _Follow:
+    """What the sequencers tell, from when a run began to follow them."""
+
+    def __init__(self, deployment: Deployment, on_step: OnStep, on_wait: OnWait) -> None:
+        self._on_step, self._on_wait = on_step, on_wait
+        self._told = False
+        self._since = [0] * len(deployment.sequencers)
+        self._first: list[dict[str, Any]] | None = None
+        self._last: list[dict[str, Any]] = []
+        self.over(deployment)
+
+    def over(self, deployment: Deployment) -> None:
+        """Follow these from now on; what stood still because of a fault tries again."""
+        self._deployment = deployment
+        self._away_since: float | None = None
+        deployment.resume()
+
+    def lost(self) -> bool:
+        """Whether a sequencer has not answered for long."""
+        return self._away_since is not None and time.monotonic() - self._away_since > _LOST_S
+
+    async def look(self) -> str:
+        """Hand on new steps; return why to stop, "" while there is no reason. Raises a sequencer's fault."""
+        try:
+            rows = await self._deployment.news(self._since)
+        except Unavailable:
+            self._away_since = self._away_since or time.monotonic()
+            return ""  # it restarts; the store tells what has ended meanwhile
+        self._away_since = None
+        if self._first is None:
+            fresh = self._deployment.fresh
+            self._deployment.fresh = False
+            self._first = [row | {"totals": vars_of(Totals()) if fresh else row["totals"]} for row in rows]
+            self._since = [0 if fresh else row["stepped"] for row in rows]
+        self._last = rows
+        for number, row in enumerate(rows):
+            if row["stepped"] < self._since[number]:
+                self._since[number] = 0  # another process: its steps are told by the next look
+            else:
+                for step in row["steps"]:
+                    self._on_step(*step)
+                self._since[number] = row["stepped"]
+            if row["waits_for"] and not self._told:
+                self._told = True
+                self._on_wait(f"waiting: {row['waits_for']}")
+            if row["fault"] is not None:
+                raise error_of(row["fault"])
+        return next(
+            (
+                row["reason"]
+                for row, first in zip(rows, self._first, strict=True)
+                if row["given_up"] > first["given_up"]
+            ),
+            "",
+        )
+
+    async def totals(self) -> Totals:
+        """Return how the run went, as far as the sequencers that tell it were there all the time."""
+        await self.look_once_more()
+        total = Totals()
+        for first, last in zip(self._first or (), self._last, strict=False):
+            total = joined(total, _since(first["totals"], last["totals"]))
+        return total
+
+    async def look_once_more(self) -> None:
+        """Take the last steps and totals; what went wrong was said before."""
+        try:
+            await self.look()
+        except SettingsError:
+            return
+
+
+def vars_of(totals: Totals) -> dict[str, Any]:
+    """Return totals as plain values."""
+    return {field.name: getattr(totals, field.name) for field in fields(totals)}
+
+
+def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
+    """Return what was added between two looks at a service's totals; after its restart, all of the last."""
+    if first["committed"] > last["committed"]:
+        first = vars_of(Totals())
+    kept = ("first_claim", "last_commit", "seconds")
+    counts = {name: last[name] - first[name] for name in last if name not in kept}
+    seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
+    # A service that had committed before this run: its first claim was another's, its last commit is ours.
+    claim = last["first_claim"] if first["last_commit"] is None else first["last_commit"]
+    return Totals(**counts, seconds=seconds, first_claim=claim, last_commit=last["last_commit"])
+
+
+def _leftover(
+    store: Store, before: Mapping[str, int], queued: Mapping[str, Queued], groups: Collection[str] | None
+) -> dict[str, Queued]:
+    """Return what was pending when the run began, and is not queued by it."""
+    found = {}
+    for group, last in before.items():
+        if groups is not None and group not in groups:
+            continue
+        own = queued[group].sequences if group in queued else ()
+        entries = [
+            (entry.sequence, isinstance(entry, Episode))
+            for entry in store.pending(group, store.pending_count(group))
+            if entry.sequence <= last and entry.sequence not in own
+        ]
+        if entries:
+            found[group] = Queued(Sequences(number for number, told in entries if told), entries[-1][0])
+    return found

@@ -1,0 +1,134 @@
+"""A Ray to work in: the one that is there, else one of our own for the life of this process.
+
+Nothing is left to a default of Ray's: the address, the size, the temporary folder and who may talk to it
+are said. A Ray of our own asks everybody for a token, which stands in a file that only its owner reads (it
+listens on the machine's own address, whatever it is told); what was started here, `close` ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from kgray.errors import SettingsError, Unavailable
+from kgray.runtime.head import LOOPBACK, Head, new_folder
+from kgray.runtime.profile import Profile
+from kgray.runtime.terms import hand_over
+from kgray.settings import Settings
+
+_QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+_JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
+
+
+@dataclass(slots=True)
+class Session:
+    """What ties this process to a Ray. owned: it was started here, and ends with `close`."""
+
+    address: str
+    owned: bool
+    joined: bool  # this process connected, so that `close` disconnects it
+    _folder: Path | None = field(default=None)
+
+    def close(self) -> None:
+        """Leave; end what was started here. Idempotent."""
+        if self.joined and ray.is_initialized():
+            ray.shutdown()
+        self.joined = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def join(address: str, *, token: Path | None = None) -> Session:
+    """Join the Ray at an address. token: the file of its token; None = as the environment says.
+
+    Raises Unavailable where there is none.
+    """
+    if ray.is_initialized():
+        return Session(address=_here(), owned=False, joined=False)
+    if token is not None:
+        use_token(token)
+    try:
+        ray.init(address=address, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise Unavailable(f"no Ray answers at {address}: {first[0][:200]}", waited=True) from None
+    return Session(address=address, owned=False, joined=True)
+
+
+def start(settings: Settings, profile: Profile) -> Session:
+    """Start a Ray that lives as long as this process, or join the one this process is in already."""
+    if ray.is_initialized():
+        return Session(address=_here(), owned=False, joined=False)
+    folder = new_folder()
+    use_token(new_token(folder))
+    hand_over(settings, os.environ)  # its processes inherit them; they are in no argument
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=profile.ray.cpus,
+            object_store_memory=profile.ray.object_store_mb << 20,
+            include_dashboard=False,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(folder),
+            **_QUIET,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise Unavailable(f"no local Ray could be started: {first[0][:200]}", waited=True) from None
+    return Session(_here(), owned=True, joined=True, _folder=folder)
+
+
+def open_session(settings: Settings, head: Head | None, profile: Profile) -> Session:
+    """Join the Ray that the settings, the folder's `kgray up` or a submitted job name; else start one."""
+    address = settings.runtime.address
+    in_job = os.environ.get(_JOB_VARIABLE)
+    if address is not None and address.startswith(("http://", "https://")):
+        if not in_job:
+            raise SettingsError(
+                f"runtime.address = {address!r} takes submitted jobs: use `kgray backfill --submit`, "
+                f"or give the address of Ray itself, host:port."
+            )
+        address = in_job
+    if address is not None:
+        return join(address)
+    if head is not None:
+        return join(head.address, token=Path(head.token))
+    return join(in_job) if in_job else start(settings, profile)
+
+
+def new_token(folder: Path) -> Path:
+    """Write a token that only the file's owner can read."""
+    path = folder / "token"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, secrets.token_hex(32).encode())
+    finally:
+        os.close(handle)
+    return path
+
+
+def token_environment(path: Path) -> dict[str, str]:
+    """Return the variables by which Ray's processes ask for, and show, this token."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def use_token(path: Path) -> None:
+    """Have this process show this token; Ray has read its environment already, and is told to look again."""
+    os.environ.update(token_environment(path))
+    inside: Any = ray._raylet  # noqa: SLF001 - where Ray keeps what it read
+    inside.Config.initialize("")
+    inside.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _here() -> str:
+    context: Any = ray.get_runtime_context()
+    return str(context.gcs_address)

@@ -1,0 +1,213 @@
+"""The one driver of a process, its transactions, and how long they wait for the server."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from neo4j import (
+    GraphDatabase,
+    ManagedTransaction,
+    NotificationDisabledClassification,
+    NotificationMinimumSeverity,
+    Query,
+    Session,
+    Transaction,
+    unit_of_work,
+)
+from neo4j import exceptions as driver
+
+from kgray.errors import SettingsError
+from kgray.stores.neo4j.failing import explained, passing, said
+
+Row = list[Any]
+Done = TypeVar("Done")
+Running = ManagedTransaction | Transaction
+
+# How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
+PATIENCE_S = 30.0
+_CONNECT_S = 5.0
+_READ_S = 120.0  # a statement that runs longer is ended by the server
+_WRITE_S = 300.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
+_SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
+_log = logging.getLogger("kgray")
+# What the driver says of each broken connection is said by us where it matters; with a handler of its own
+# it goes where a program sends its logs, and not to stderr where it sends them nowhere.
+logging.getLogger("neo4j").addHandler(logging.NullHandler())
+
+
+class Connection:
+    """One driver; sessions are short, and each thread has its own."""
+
+    def __init__(
+        self, *, uri: str, user: str, password: str, database: str | None, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Connect once; what fails here is said at once and not waited for."""
+        self.where = f"the Neo4j server at {_host(uri)} (user {user!r})"
+        self._patience_s = patience_s
+        self._database = database
+        self._local = threading.local()
+        self._seen: set[str] = set()
+        try:
+            if _scheme(uri) not in _SCHEMES:
+                raise ValueError(uri)
+            self._driver = GraphDatabase.driver(
+                uri,
+                auth=(user, password),
+                connection_timeout=_CONNECT_S,
+                connection_acquisition_timeout=patience_s,
+                max_transaction_retry_time=0,  # its pauses double without end: ours do not
+                liveness_check_timeout=_IDLE_CHECK_S,
+                notifications_min_severity=NotificationMinimumSeverity.WARNING,
+                # A database that holds nothing yet knows none of our labels and properties.
+                notifications_disabled_classifications=[NotificationDisabledClassification.UNRECOGNIZED],
+                # Logged by us, once each: the driver would warn at each use.
+                warn_notification_severity=NotificationMinimumSeverity.OFF,
+                user_agent="kgray",
+            )
+        except (ValueError, driver.DriverError):
+            raise SettingsError(
+                f"store.uri {_host(uri)!r} cannot be used: give bolt://host:7687 or neo4j://host (with TLS: "
+                f"bolt+s, neo4j+s), without a user or password in it"
+            ) from None
+        try:
+            with explained(self.where):
+                self._driver.verify_connectivity()
+        except BaseException:
+            self._driver.close()
+            raise
+
+    def close(self) -> None:
+        """Close the driver; idempotent."""
+        self._driver.close()
+
+    # ------------------------------------------------------------------------------- reading
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold one read transaction for this thread's reads inside; nests.
+
+        It is no snapshot: Neo4j reads what is committed when a statement runs (read committed). It
+        spares each read two round trips, and a statement alone may still see a commit half way.
+        """
+        if getattr(self._local, "held", None) is not None:
+            yield
+            return
+        with explained(self.where), ExitStack() as stack:
+            self._local.held = self._patiently(lambda: self._begun(stack))
+            try:
+                yield
+            finally:
+                self._local.held = None
+
+    def _begun(self, stack: ExitStack) -> Transaction:
+        session = stack.enter_context(self._session(read=True))
+        return stack.enter_context(session.begin_transaction(timeout=_READ_S))
+
+    def rows(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+        """Return all rows of a read, each a list in the order of its RETURN."""
+        held: Transaction | None = getattr(self._local, "held", None)
+        if held is not None:
+            with explained(self.where):
+                return self.run(held, statement, **values)
+
+        return self.read(lambda transaction: self.run(transaction, statement, **values))
+
+    def row(self, statement: str, **values: Any) -> Row | None:  # noqa: ANN401 - what Cypher takes
+        """Return the first row of a read."""
+        found = self.rows(statement, **values)
+        return found[0] if found else None
+
+    def read(self, work: Callable[[Running], Done]) -> Done:
+        """Run several reads in one transaction, again from its start where the server was away."""
+        held: Transaction | None = getattr(self._local, "held", None)
+        if held is not None:
+            with explained(self.where):
+                return work(held)
+
+        def read() -> Done:
+            with self._session(read=True) as session:
+                return session.execute_read(unit_of_work(timeout=_READ_S)(work))
+
+        return self._patiently(read)
+
+    # ------------------------------------------------------------------------------- writing
+
+    def write(self, work: Callable[[Running, int], Done]) -> Done:
+        """Run a transaction to a known end: all of it or nothing.
+
+        work    takes the transaction and how often its commit was sent before without an answer: from 1
+                on what it does may be done already, and it must look. It is run again after a deadlock
+                and while the server restarts, up to the patience; then Unavailable.
+        """
+        unknown = 0
+
+        @unit_of_work(timeout=_WRITE_S)
+        def again(transaction: ManagedTransaction) -> Done:
+            return work(transaction, unknown)
+
+        def write() -> Done:
+            nonlocal unknown
+            try:
+                with self._session(read=False) as session:
+                    return session.execute_write(again)
+            except driver.IncompleteCommit:
+                unknown += 1
+                raise
+
+        return self._patiently(write)
+
+    def _patiently(self, attempt: Callable[[], Done]) -> Done:
+        """Try until it works or the patience is spent; what cannot pass is raised at once."""
+        ends = time.monotonic() + self._patience_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return attempt()
+            except (driver.DriverError, driver.Neo4jError) as error:
+                if not passing(error) or time.monotonic() >= ends:
+                    raise said(error, self.where) from None
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
+            pause = min(2 * pause, _LAST_PAUSE_S)
+
+    def alone(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+        """Run a statement in a transaction of the server's own: schema, and deletions in portions."""
+        with explained(self.where), self._session(read=False) as session:
+            return self._taken(session.run(Query(statement), values))
+
+    def run(self, transaction: Running, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - as rows
+        """Run one of our statements in a transaction and return its rows."""
+        return self._taken(transaction.run(statement, values))
+
+    def _taken(self, result: Any) -> list[Row]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
+        found: list[Row] = result.values()
+        for status in result.consume().gql_status_objects:
+            if status.is_notification and status.gql_status not in self._seen:
+                self._seen.add(status.gql_status)
+                _log.warning("%s says: %s", self.where, " ".join(status.status_description.split()))
+        return found
+
+    def _session(self, *, read: bool) -> Session:
+        return self._driver.session(database=self._database, default_access_mode="READ" if read else "WRITE")
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition("://")[0]
+
+
+def _host(uri: str) -> str:
+    """Return scheme, host and port of a URI, without a user or password that was written into it."""
+    try:
+        parts = urlsplit(uri)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "(no URI)"
+    return f"{parts.scheme}://{parts.hostname or ''}{port}"

@@ -1,0 +1,125 @@
+"""Who writes: the fencing epoch of a shard, and the lease that keeps a second process away (R23).
+
+The epoch decides: each write matches it, and the token of the holder, first. The lease only spares
+two processes from taking the shard from each other again and again: it is renewed by writes and by a
+thread, and one that was not renewed for LEASE_MS is taken over. Times are the server's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from kgray.errors import KgrayError, Locked, StaleWriter
+from kgray.stores.neo4j import statements as cypher
+from kgray.stores.neo4j.connection import Connection, Running
+
+LEASE_MS = 10_000
+_BEAT_S = 3.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A shard held: what its writes are checked against. renewed: when they last were, by this clock."""
+
+    shard: int
+    epoch: int
+    token: str
+    renewed: float
+
+
+@contextmanager
+def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
+    """Hold a shard until the end.
+
+    epoch   None: a new one; else that one: who held it is followed at once, and is stale from then on
+
+    Raises Locked, naming the holder, where a living process holds it; StaleWriter where the epoch
+    is not the newest.
+    """
+    token = str(uuid.uuid4())
+
+    def take(running: Running, _: int) -> int:
+        return _take(db, running, epoch=epoch, shard=shard, token=token)
+
+    held = Held(shard, db.write(take), token, time.monotonic())
+    ended = threading.Event()
+    beating = threading.Thread(target=_beat, args=(db, held, ended), name="kgray-lease", daemon=True)
+    beating.start()
+    try:
+        yield held
+    finally:
+        ended.set()
+        beating.join()
+        with suppress(KgrayError):  # the server is away: the lease runs out by itself
+            db.write(lambda running, _: db.run(running, cypher.FREE_SHARD, shard=str(shard), token=token))
+
+
+def check(db: Connection, running: Running, held: Held | None) -> None:
+    """Lock the shard and renew the lease. Raises StaleWriter where it is another's: roll back then."""
+    if held is None:
+        raise StaleWriter(
+            f"this process does not ingest {db.where}: nothing was changed; it must hold the store to write"
+        )
+    found = db.run(running, cypher.FENCE, shard=str(held.shard))
+    held.renewed = time.monotonic()
+    if found != [[held.epoch, held.token]]:
+        epoch = found[0][0] if found else None
+        raise StaleWriter(
+            f"{db.where} is at epoch {epoch}, and {held.epoch} was superseded: nothing was changed; "
+            f"run it again"
+        )
+
+
+def _take(db: Connection, running: Running, *, epoch: int | None, shard: int, token: str) -> int:
+    newest, holder, holding_token, host, pid, age_ms = db.run(running, cypher.LOCK_SHARD, shard=str(shard))[0]
+    if holding_token == token:
+        return int(newest)  # the commit that took it had lost its answer
+    if epoch is None:
+        if holder is not None and age_ms < LEASE_MS and _may_live(host, pid):
+            raise Locked(
+                f"{holder} is ingesting {db.where} now; adding and reading go on, and what is added is "
+                f"ingested by it"
+            )
+        epoch = newest + 1
+    elif epoch != newest:
+        raise StaleWriter(
+            f"{db.where} is at epoch {newest}, and {epoch} was superseded: nothing was changed; run it again"
+        )
+    own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": socket.gethostname()}
+    db.run(
+        running, cypher.HOLD_SHARD, shard=str(shard), epoch=epoch, token=token, pid=os.getpid(), **own
+    )  # fmt: skip
+    return epoch
+
+
+def _may_live(host: str | None, pid: int | None) -> bool:
+    """Whether a holder may still be there: a process of this host that is gone is not waited for."""
+    if host != socket.gethostname() or pid is None:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
+    """Renew the lease until the end; where that fails, the next write says why."""
+
+    def renew(running: Running, _: int) -> None:
+        check(db, running, held)
+
+    while not ended.wait(_BEAT_S):
+        if time.monotonic() - held.renewed < _BEAT_S:
+            continue  # a write did: beside it this would only wait for its lock
+        with suppress(KgrayError):
+            db.write(renew)

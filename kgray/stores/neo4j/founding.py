@@ -1,0 +1,120 @@
+"""Make, check and migrate what the store keeps in a database; refuse what is not ours or newer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kgray.errors import StoreError
+from kgray.stores.neo4j import schema
+from kgray.stores.neo4j import statements as cypher
+from kgray.stores.neo4j.connection import Connection, Row, Running
+from kgray.stores.neo4j.schema import Rule
+
+_OLDEST = (5, 23)  # relationship uniqueness, vector indexes on both, `CALL (x) {}`
+_FILTERS_FROM = (2026, 1)  # SEARCH ... WHERE: filters inside a vector index
+_AWAIT_S = 600
+_SAME_RULE = (
+    "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists",
+    "Neo.ClientError.Schema.ConstraintAlreadyExists",
+    "Neo.ClientError.Schema.IndexAlreadyExists",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What was probed once. filters: vector indexes filter by group inside."""
+
+    version: str
+    edition: str
+    filters: bool
+
+
+def probed(db: Connection) -> Server:
+    """Ask the server what it is. Raises StoreError where it is too old."""
+    version, edition = db.alone(cypher.SERVER)[0]
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if numbers < _OLDEST:
+        raise StoreError(f"{db.where} is version {version}: kgray needs Neo4j 5.26 or newer")
+    return Server(version=version, edition=edition, filters=numbers >= _FILTERS_FROM)
+
+
+def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, create: bool) -> None:
+    """Bring the database to this version, made where nothing of ours is in it.
+
+    Raises StoreError where it is newer, built with another embedder, or empty and not to be made.
+    Safe for several processes at once: each rule and the meta node are made once.
+    """
+    if dimensions > schema.MAX_DIMENSIONS:
+        raise StoreError(
+            f"the embedder {embedder!r} gives {dimensions} numbers a text, and Neo4j's vector indexes take "
+            f"at most {schema.MAX_DIMENSIONS}: set embedder.dimensions to fewer"
+        )
+    found = _meta(db)
+    if found is None:
+        if not create:
+            raise StoreError(f"there is no kgray store in {db.where}: run `kgray init`")
+        _make_rules(db, server, 0, dimensions)
+        values = {"schema": schema.VERSION, "embedder": embedder, "dimensions": dimensions}
+
+        def make(transaction: Running, _: int) -> None:
+            db.run(transaction, cypher.NEW_META, **values)
+
+        db.write(make)
+        found = _meta(db)
+    _check(db, found or [None, None, None], embedder, dimensions)
+    if found and found[0] < schema.VERSION:
+        _make_rules(db, server, found[0], dimensions)
+
+        def migrate(transaction: Running, _: int) -> None:
+            db.run(transaction, cypher.SET_SCHEMA, schema=schema.VERSION)
+
+        db.write(migrate)
+
+
+def missing(db: Connection, server: Server) -> list[str]:
+    """Return the names of the constraints and indexes that should be there and are not, or do not work."""
+    working = {name for name, state, _ in db.alone(cypher.INDEXES) if state == "ONLINE"}
+    return sorted(rule.name for rule in schema.rules(0, filters=server.filters) if rule.name not in working)
+
+
+def _meta(db: Connection) -> Row | None:
+    found = db.alone(cypher.META)
+    return found[0] if found else None
+
+
+def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
+    version, other, numbers = stored
+    if version > schema.VERSION:
+        raise StoreError(
+            f"the store in {db.where} was written by a newer kgray (schema {version}; this one knows "
+            f"{schema.VERSION}): upgrade kgray"
+        )
+    if (other, numbers) != (embedder, dimensions):
+        raise StoreError(
+            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {db.where} "
+            f"was built with {other!r} ({numbers} numbers): set embedder.backend to that one, or start an "
+            f"empty database and add the episodes again"
+        )
+
+
+def _make_rules(db: Connection, server: Server, stored: int, dimensions: int) -> None:
+    """Make what is missing, each rule in a transaction of its own, and wait until all work."""
+    there = {name: width for name, _, width in db.alone(cypher.INDEXES)}
+    for rule in schema.vector_rules(filters=server.filters):
+        # The database was emptied by hand, and its indexes are of another embedder.
+        if stored == 0 and there.get(rule.name) not in {None, dimensions}:
+            db.alone(cypher.DROP_VECTORS[rule.name])
+            del there[rule.name]
+    _make(db, (r for r in schema.rules(stored, filters=server.filters) if r.name not in there), dimensions)
+    db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
+
+
+def _make(db: Connection, rules: Iterable[Rule], dimensions: int) -> None:
+    for rule in rules:
+        try:
+            db.alone(rule.statement, dimensions=dimensions)
+        except StoreError as error:
+            if not any(code in str(error) for code in _SAME_RULE):
+                raise

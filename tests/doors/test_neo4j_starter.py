@@ -1,0 +1,70 @@
+"""cluster/neo4j/server: what it says, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.neo4j_server import STARTER
+
+
+def run(*arguments, **environment):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NEO4J_")}
+    return subprocess.run(
+        [STARTER, *arguments], env=kept | environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("start",), ("begin", "here"), ("stop",), ("start", "here", "80", "more")]
+)
+def test_what_it_cannot_do_is_answered_by_what_it_can(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    done = run(*arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: server start DIR [PORT]" in done.stderr
+
+
+def test_a_folder_that_is_not_there_and_a_port_that_is_none_are_named(tmp_path):
+    assert "no such folder" in run("stop", tmp_path / "none").stderr
+    assert "many is no port" in run("start", tmp_path / "new", "many").stderr
+    assert (run("status", tmp_path).returncode, run("status", tmp_path).stdout) == (
+        1,
+        f"not running in {tmp_path.resolve()}\n",
+    )
+
+
+def test_a_release_without_its_java_is_not_tried(tmp_path):
+    """No Java is as new as release 9999 would need here: none at all is found."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for name in ("bash", "dirname", "env", "sed", "head"):
+        found = next(path for path in ("/bin", "/usr/bin") if os.path.exists(f"{path}/{name}"))  # noqa: PTH110
+        (bare / name).symlink_to(f"{found}/{name}")
+    java = bare / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    (tmp_path / "jvm").mkdir()
+    done = run(
+        "check", PATH=str(bare), JAVA_HOME="", NEO4J_VERSION="5.26.30", NEO4J_JVMS=str(tmp_path / "jvm")
+    )
+
+    assert done.returncode == 3
+    assert "needs Java 17 or newer" in done.stderr
+
+
+@pytest.mark.neo4j
+def test_a_server_that_runs_is_left_as_it_is(neo4j_server):
+    if neo4j_server.folder is None:
+        pytest.skip("needs a Neo4j server of the tests' own: unset KGRAY_TEST_NEO4J_URI")
+    port = neo4j_server.uri.rpartition(":")[2]
+    told = run("status", neo4j_server.folder).stdout
+
+    assert told.startswith(f"{neo4j_server.uri}, Neo4j ")
+    assert run("start", neo4j_server.folder, port).stdout == f"{neo4j_server.uri}\n"
+    assert f"runs in {neo4j_server.folder} already" in run("start", neo4j_server.folder, "1").stderr
+    assert run("status", neo4j_server.folder).stdout == told

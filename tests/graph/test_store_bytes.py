@@ -1,0 +1,192 @@
+"""Hard removal in the embedded store (R25, R27): nothing is left in any byte of the folder."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import apsw
+import pytest
+
+from kgray.ports import Commit
+from kgray.records import ExtractedEntity, Extraction, Operation, Ruling, Verdict
+from kgray.stores.sqlite import schema
+from tests.graph.by_hand import (
+    answered,
+    declined,
+    draft,
+    extracted,
+    failed,
+    gone,
+    metadata,
+    remove,
+    small,
+    told,
+)
+
+FILLER = "the quick brown fox jumps over a lazy dog while other animals watch and wonder why".split()
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = small(tmp_path)
+    yield opened
+    opened.close()
+
+
+def readable(folder):
+    """Return every byte of every file in the folder."""
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def marked_episode(store, dice, n, *, group="g", source=None):
+    """Commit an episode with a unique word in every field that takes one; return (sequence, words)."""
+
+    def word(field):
+        made = f"zq{field}{n}{''.join(dice.choice('bcdfghjk') for _ in range(8))}"
+        words.add(made)
+        return made
+
+    def padded(text):
+        before, after = (dice.choices(FILLER, k=dice.randint(1, 40)) for _ in range(2))
+        return " ".join([*before, text, *after])
+
+    words: set[str] = set()
+    sent = draft(
+        padded(word("text")), group=group, source=source or word("source"), kind="message",
+        speaker=word("speaker"), client_id=word("client"), metadata=metadata(note=word("metadata")),
+        reference_time=n,
+    )  # fmt: skip
+    (accepted,) = store.accept([sent], now=1)
+    sequence = accepted.sequence
+    extraction = Extraction(entities=(ExtractedEntity(name=word("extracted")),))
+    arrived = [
+        extracted(sequence, extraction, group=group),
+        answered(sequence, f"key {n}", {"why": word("answer")}, group=group),
+    ]
+    commit = told(sequence, word("name"), padded(word("value")), store.last_recorded(group) + 1, group=group,
+                  episode=accepted.id)  # fmt: skip
+    ruling = Ruling(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j",
+                    reason=word("ruling"))  # fmt: skip
+    verdict = Verdict(sequence=sequence, ordinal=1, a="A", b="B", exclusive=False, judge="j",
+                      reason=word("verdict"))  # fmt: skip
+    store.write([*arrived, replace(commit, rulings=(ruling,), verdicts=(verdict,))])
+    return sequence, words
+
+
+def withdraw(store, sequences, **named):
+    """Remove these episodes with their rulings; their verdicts stay, blanked."""
+    asked = Operation(group="g", kind="remove", **named)
+    sequence = store.request(asked, now=1)
+    done = Commit(
+        group="g", sequence=sequence, recorded_at=store.last_recorded("g") + 1, operation=asked,
+        erased=tuple(sequences), erased_rulings=tuple((n, 0) for n in sequences),
+        blanked=tuple((n, 1) for n in sequences), derived=gone(*sequences),
+        gone_births=tuple(f"{kind}{n}" for n in sequences for kind in "ES"),
+    )  # fmt: skip
+    store.write([done])
+
+
+def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
+    dice = random.Random(7)
+    with store.writing():
+        kept: set[str] = set()
+        lost: set[str] = set()
+        chosen = []
+        for n in range(150):
+            sequence, words = marked_episode(store, dice, n)
+            if n % 3:
+                kept |= words
+            else:
+                lost |= words
+                chosen.append((sequence, next(w for w in words if w.startswith("zqclient"))))
+        dice.shuffle(chosen)
+        for sequence, client_id in chosen:
+            withdraw(store, [sequence], episodes=(client_id,))
+        assert store.compact()
+    left = readable(tmp_path)
+    assert {word for word in lost if word.encode() in left} == set()
+    assert {word for word in kept if word.encode() not in left} == set()
+    for word in lost:
+        assert store.find("g", word) == []
+        assert [store.lexical("g", scope, word, 5) for scope in ("fact", "entity", "episode")] == [[], [], []]
+    check = apsw.Connection(str(tmp_path / schema.FILE))
+    assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    for table in ("evidence_words", "name_words", "episode_words"):
+        check.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")  # noqa: S608
+    check.close()
+
+
+def test_no_word_of_a_removed_source_is_left(store, tmp_path):
+    dice = random.Random(8)
+    with store.writing():
+        told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
+        _, kept = marked_episode(store, dice, 99)
+        found = store.sequences("g", source="zqforgetme")
+        assert found == [sequence for sequence, _ in told_here]
+        withdraw(store, found, source="zqforgetme")
+        assert store.compact()
+    left = readable(tmp_path)
+    lost = {"zqforgetme"}.union(*(words for _, words in told_here))
+    assert {word for word in lost if word.encode() in left} == set()
+    assert {word for word in kept if word.encode() not in left} == set()
+
+
+def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
+    """R27; semantics 1: its last sequence and record time stay, so neither is ever used again."""
+    dice = random.Random(9)
+    with store.writing():
+        lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
+        _, kept = marked_episode(store, dice, 99, group="other")
+        store.accept([draft("zqfailed", group="zqgroup")], now=1)
+        store.write([failed(21, 1, "zqmessage", group="zqgroup", raw="zqraw")])
+        before = store.last_recorded("zqgroup")
+        removal = remove(store, [], group="zqgroup", everything=True)
+        assert store.compact()
+        assert removal == 22
+        assert store.groups() == ["other"]
+        assert list(store.counts()) == ["other"]
+        assert store.records("zqgroup").births == {}
+        assert store.result("zqgroup", removal) == {"episodes": 0}
+        left = readable(tmp_path)
+        lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
+        assert {word for word in lost if word.encode() in left} == set()
+        assert {word for word in kept if word.encode() not in left} == set()
+        (again,) = store.accept([draft("anew", group="zqgroup")], now=1)
+        assert again.sequence == 23
+        assert store.groups() == ["other", "zqgroup"]
+        assert store.last_recorded("zqgroup") > before
+        # A commit of the removed time that arrives late is one that has ended.
+        store.write([told(3, "zq", "late", 10**6, group="zqgroup")])
+        assert store.records("zqgroup").heads == []
+
+
+def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
+    dice = random.Random(10)
+    other = small(tmp_path)
+    with store.writing():
+        sequence, words = marked_episode(store, dice, 1)
+        with other.reading():
+            assert other.records("g").heads != []
+            withdraw(store, [sequence], source="x")
+            assert store.compact() is False
+        other.close()
+        assert store.compact() is True
+    left = readable(tmp_path)
+    assert {word for word in words if word.encode() in left} == set()
+
+
+def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
+    store.accept([draft("a")], now=1)
+    assert store.compact() is True
+    assert store.pending_count() == 1
+
+
+def test_a_refused_operation_keeps_nothing_that_it_named(store, tmp_path):
+    asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
+    with store.writing():
+        sequence = store.request(asked, now=1)
+        store.write([declined(sequence, 2, "no such entity")])
+        assert store.result("g", sequence) == {"error": "no such entity"}
+        assert store.compact()
+    assert b"Zebulon" not in readable(tmp_path)

@@ -1,0 +1,304 @@
+"""What is Neo4j's alone: the lease, lost answers, refusals in one line, the graph that Graphiti reads."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavailable
+from kgray.graph import Derived, Entity, Fact
+from kgray.ports import Commit, Failed, Failure
+from kgray.records import Mention, Operation
+from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, tell, told
+from tests.graph.stores import Neo4jStores
+
+pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+
+
+@pytest.fixture
+def stores(neo4j_server, neo4j_driver):
+    made = Neo4jStores(neo4j_server, neo4j_driver)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ask(neo4j_driver):
+    """Return a function that asks the database as another tool would: rows of a query."""
+
+    def asked(query, **values):
+        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
+
+    return asked
+
+
+def opened(server, **options):
+    """Open the database of the tests with other options."""
+    from kgray.stores.neo4j import open_neo4j
+
+    given = {"uri": server.uri, "user": server.user, "password": server.password}
+    return open_neo4j(**{**given, "embedder": "by-hand", "dimensions": WIDTH, **options})
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+def test_a_wrong_password_is_one_line_that_names_the_setting_and_not_the_password(neo4j_server):
+    with pytest.raises(SettingsError) as refused:
+        opened(neo4j_server, password="hush-hush")  # noqa: S106
+    assert "store.password" in str(refused.value)
+    assert "hush" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_server_that_does_not_answer_is_unavailable_at_once(neo4j_server):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port} \(user 'neo4j'\)"):
+        opened(neo4j_server, uri=f"bolt://127.0.0.1:{port}", user="neo4j")
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://127.0.0.1:1", "nowhere", "bolt://[::1", "bolt://user:hush-hush@127.0.0.1:1"]
+)
+def test_a_uri_that_cannot_be_used_is_named_without_what_it_hides(neo4j_server, uri):
+    with pytest.raises((SettingsError, Unavailable)) as refused:
+        opened(neo4j_server, uri=uri)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_database_that_is_not_there_is_named_by_its_setting(neo4j_server):
+    with pytest.raises(SettingsError, match=r"store\.database"):
+        opened(neo4j_server, database="elsewhere")
+
+
+def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(stores, neo4j_server, ask):
+    stores.open()
+    before = ask("MATCH (m:KgrayMeta) RETURN properties(m)")
+    for options in ({"embedder": "other"}, {"dimensions": WIDTH + 1}):
+        with pytest.raises(StoreError, match="was built with 'by-hand'"):
+            opened(neo4j_server, **options)
+    with pytest.raises(StoreError, match="at most 4096"):
+        opened(neo4j_server, dimensions=5000)
+    assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
+    ask("MATCH (m:KgrayMeta) SET m.schema = 99")
+    with pytest.raises(StoreError, match="upgrade kgray"):
+        opened(neo4j_server)
+    ask("MATCH (m:KgrayMeta) DELETE m")
+    with pytest.raises(StoreError, match="kgray init"):
+        opened(neo4j_server, create=False)
+
+
+def test_an_index_that_somebody_dropped_is_missed(stores, ask):
+    store = stores.open()
+    assert store.missing() == []
+    ask("DROP INDEX kgray_fact_source")
+    assert store.missing() == ["kgray_fact_source"]
+    ask("MATCH (m:KgrayMeta) DELETE m")
+    assert stores.open().missing() == []
+
+
+# ------------------------------------------------------------------------------------- the lease
+
+
+def test_a_living_holder_is_named_and_a_dead_or_silent_one_is_followed(stores, ask):
+    first, second = stores.open(), stores.open()
+    first.accept([draft("a")], now=1)
+    with first.writing() as epoch:
+        with pytest.raises(Locked, match=r"process \d+ on .* is ingesting"), second.writing():
+            pass
+        ask("MATCH (s:KgrayShard) SET s.beat = s.beat - 11000")
+        with second.writing() as newer:
+            assert newer == epoch + 1
+            with pytest.raises(StaleWriter, match="nothing was changed"):
+                first.write([told(1, "Al", "one", 10)])
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with second.writing() as newest:
+        ask("MATCH (s:KgrayShard) SET s.pid = $pid, s.token = 'lost'", pid=dead.pid)
+        with first.writing() as after:
+            assert after == newest + 1
+
+
+def test_who_adopts_an_epoch_follows_its_holder_at_once(stores):
+    """A writer that was restarted goes on for its run; the one before it, should it still live, is stale."""
+    first, second = stores.open(), stores.open()
+    first.accept([draft("a")], now=1)
+    with first.writing() as epoch:
+        with second.writing(epoch=epoch) as same:
+            assert same == epoch
+            with pytest.raises(StaleWriter):
+                first.write([told(1, "Al", "one", 10)])
+            second.write([told(1, "Al", "one", 10)])
+        with pytest.raises(StaleWriter), second.writing(epoch=epoch + 1):
+            pass
+    assert [head.sequence for head in first.records("g").heads] == [1]
+
+
+def test_shards_are_held_one_by_one(stores):
+    first, second = stores.open(), stores.open()
+    with first.writing(shard=0) as one, second.writing(shard=1) as other:
+        assert (one, other) == (1, 1)
+
+
+# --------------------------------------------------------------------------------- lost answers
+
+
+@pytest.fixture
+def deaf(stores, monkeypatch):
+    """Open a store whose commits all succeed, and whose first answers are lost: everything is sent again."""
+    store = stores.open()
+    write = store._db.write
+
+    def again(work):
+        write(work)
+        return write(lambda running, _: work(running, 1))
+
+    monkeypatch.setattr(store._db, "write", again)
+    return store
+
+
+def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf):
+    answers = deaf.accept([draft("a"), draft("b", client_id="c"), draft("a")], now=1)
+    assert [(a.status, a.sequence) for a in answers] == [("accepted", 1), ("accepted", 2), ("duplicate", 1)]
+    (answer,) = deaf.accept([draft("other", client_id="c")], now=1, replace=True)
+    assert (answer.status, answer.sequence) == ("accepted", 4)
+    assert deaf.request(Operation(group="g", kind="merge", entities=("x", "y")), now=1) == 5
+    assert deaf.next_sequence("g") == 6
+    assert [row.sequence for row in deaf.pending("g", 9)] == [1, 2, 3, 4, 5]
+    with deaf.writing():
+        deaf.write(
+            [Failed(group="g", sequence=1, recorded_at=9, failure=Failure(kind="Refused", message="no"))]
+        )
+        assert [row.failure.attempts for row in deaf.failures("g")] == [1]
+        assert deaf.retry("g", [], now=10) == 1
+        assert deaf.next_sequence("g") == 7
+        deaf.write([told(6, "Al", "one", 20)])
+    assert [head.sequence for head in deaf.records("g").heads] == [6]
+
+
+# -------------------------------------------------------------------------- the graph of Graphiti
+
+SEEN = """
+MATCH (e:Episodic) WHERE e.group_id = 'g'
+OPTIONAL MATCH (e)-[m:MENTIONS]->(n:Entity)
+RETURN e.name, e.content, e.source, n.uuid ORDER BY e.name, n.uuid
+"""
+KNOWN = """
+MATCH (a:Entity)-[f:RELATES_TO]->(b) WHERE f.group_id = 'g'
+RETURN a.name, f.name, f.fact, b.name, b:Entity, toString(f.valid_at), f.invalid_at, f.fact_embedding
+ORDER BY f.uuid
+"""
+
+
+def test_graphitis_readers_find_what_means_the_same(stores, ask):
+    store = stores.open()
+    with store.writing():
+        tell(store, "Al", "one", client_id="c1", metadata=metadata(a="b"))
+        (accepted,) = store.accept([draft("Bo knows Al", kind="triples", client_id="c2")], now=1)
+        commit = told(2, "Bo", "two", 20, episode=accepted.id)
+        knows = Fact(
+            id="F3", statement="S2", source="E2", relation="KNOWS", text="Bo knows Al", created_at=20,
+            target="E1", valid_at=5, episodes=(accepted.id,),
+        )  # fmt: skip
+        mention = Mention(sequence=2, ordinal=1, surface="Al", entity="E1")
+        store.write(
+            [
+                replace(
+                    commit,
+                    mentions=(*commit.mentions, mention),
+                    derived=replace(commit.derived, facts=(*commit.derived.facts, knows)),
+                )
+            ]
+        )
+    assert ask(SEEN) == [
+        ["c1", "Al says one", "text", "E1"],
+        ["c2", "Bo knows Al", "json", "E1"],
+        ["c2", "Bo knows Al", "json", "E2"],
+    ]
+    moment = "1970-01-01T00:00:00.000005Z"
+    first, second = (pointing(n).tolist() for n in (1, 2))
+    assert ask(KNOWN) == [
+        ["Al", "SAYS", "Al says one", "one", False, moment, None, first],
+        ["Bo", "SAYS", "Bo says two", "two", False, moment, None, second],
+        ["Bo", "KNOWS", "Bo knows Al", "Al", True, moment, None, second],
+    ]
+    assert ask("MATCH (n:Entity) RETURN n.uuid, n.summary, n.name_embedding ORDER BY n.uuid") == [
+        ["E1", "", first],
+        ["E2", "", second],
+    ]
+
+
+def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(stores, ask):
+    store = stores.open()
+    with store.writing():
+        tell(store, "Al", "one", client_id="c1")
+        tell(store, "Bo", "two", client_id="c2")
+        asked = Operation(group="g", kind="merge", entities=("E1", "E2"))
+        merged = Derived(
+            entities=(Entity(id="E1", name="Al", aliases=("Bo",), born=(1, 0)),),
+            gone_entities=("E2",),
+            facts=(replace(told(2, "Bo", "two", 20).derived.facts[0], source="E1"),),
+            shown_entities=(("E2", "E1"),),
+        )
+        sequence = store.request(asked, now=1)
+        store.write([Commit(group="g", sequence=sequence, recorded_at=50, derived=merged, operation=asked)])
+        assert [row[::3] for row in ask(SEEN)] == [["c1", "E1"], ["c2", "E1"]]
+        asked = Operation(group="g", kind="retract", episodes=("c1",))
+        sequence = store.request(asked, now=1)
+        retracted = Derived(gone_facts=("F1",))
+        store.write(
+            [
+                Commit(
+                    group="g",
+                    sequence=sequence,
+                    recorded_at=60,
+                    derived=retracted,
+                    operation=asked,
+                    retired=(1,),
+                )
+            ]
+        )
+    assert [row[::3] for row in ask(SEEN)] == [["c2", "E1"]]
+    assert [row[1] for row in ask("MATCH (v:Value) RETURN v.uuid, v.name")] == ["two"]
+
+
+# --------------------------------------------------------------------------------- hard removal
+
+EVERY_WORD = """
+MATCH (n) RETURN labels(n) AS kinds, properties(n) AS held
+UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
+"""
+
+
+def test_no_property_holds_a_word_of_what_was_removed(stores, ask):
+    """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
+    store = stores.open()
+    with store.writing():
+        tell(store, "Kept", "keptvalue", client_id="keptclient")
+        tell(
+            store, "Zqname", "zqvalue", client_id="zqclient", source="zqsource", metadata=metadata(a="zqmeta")
+        )
+        assert "zq" in str(ask(EVERY_WORD)).lower()
+        asked = Operation(group="g", kind="remove", episodes=("zqclient",))
+        sequence = store.request(asked, now=1)
+        done = Commit(
+            group="g", sequence=sequence, recorded_at=90, operation=asked, erased=(2,), derived=gone(2),
+            gone_births=("E2", "S2"),
+        )  # fmt: skip
+        store.write([done])
+        left = str(ask(EVERY_WORD)).lower()
+        assert "zq" not in left
+        assert "kept" in left
+        asked = Operation(group="g", kind="remove", everything=True)
+        sequence = store.request(asked, now=1)
+        store.write([Commit(group="g", sequence=sequence, recorded_at=99, operation=asked, forgotten=True)])
+    nodes = "MATCH (n) WHERE NOT n:KgrayMeta RETURN labels(n)[0], n.group_id ORDER BY labels(n)[0]"
+    assert [row[0] for row in ask(nodes)] == ["KgrayGroup", "KgrayOperation", "KgrayShard"]
+    assert "'g'" not in str(ask(EVERY_WORD))
+    assert store.groups() == []
+    assert store.next_sequence("g") == 5

@@ -1,0 +1,78 @@
+"""One Ray for all tests that need one: a start takes most of ten seconds. Each store has its actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.memory import Memory
+from kgray.settings import Settings
+
+# Few processes, and deadlines that a test can wait for.
+SMALL = """
+[extraction]
+workers = {workers}
+cpus = 0.1
+
+[embedding]
+workers = {embedders}
+cpus = 0.1
+
+[limits]
+health_every_s = 0.2
+health_deadline_s = 5.0
+"""
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[Any]:
+    """Start a Ray of this process; every test asks for it by name or by the marker `ray`."""
+    if find_spec("ray") is None:
+        pytest.skip('Ray is not installed: pip install "kgray[ray]"')
+    from kgray.runtime import profile, session
+
+    kept = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        del os.environ[name]
+    started = session.start(Settings(), profile.Profile())
+    yield started
+    started.close()
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@contextmanager
+def over_ray(folder: Path, *, workers: int = 1, embedders: int = 0, **settings: Any) -> Iterator[Memory]:
+    """Open a memory whose actors are few; they end with it."""
+    import kgray
+
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = folder / "profile.toml"
+    profile.write_text(SMALL.format(workers=workers, embedders=embedders))
+    memory = kgray.open(folder, runtime_backend="ray", runtime_profile=profile, **settings)
+    try:
+        yield memory
+    finally:
+        memory.runtime.close()
+        memory.close()
+
+
+def kill(memory: Memory, name: str) -> None:
+    """End an actor's process, as the kernel would for want of memory."""
+    os.kill(pid_of(memory, name), signal.SIGKILL)
+
+
+def pid_of(memory: Memory, name: str) -> int:
+    """Return an actor's process, once it answers."""
+    from kgray.runtime.deploy import described
+
+    handle = dict(memory.runtime._deployment.all())[name]  # type: ignore[attr-defined]
+    return int(described(handle, time.monotonic() + 60)["pid"])

@@ -1,0 +1,56 @@
+"""A backfill through Ray, under kills of everything: the short form of `kgray bench chaos`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from kgray.bench import chaos
+from kgray.bench.fire import Scene
+from kgray.bench.world import Plan
+from kgray.bench.world.latency import Latency
+
+EPISODES = 150
+KINDS = ("writer", "worker", "sequencer", "server", "driver")
+
+
+@pytest.mark.ray
+def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
+    """Promises 1 and 2, R19-R24: the same graph, every episode ended once, epochs grow."""
+    if find_spec("psutil") is None:
+        pytest.skip("psutil is not installed")
+    from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
+
+    kills = [(15 + 25 * place, kind) for place, kind in enumerate(KINDS)]
+    scene = Scene(
+        plan=Plan(seed=5, episodes=EPISODES, entities=60, groups=3),
+        kills=kills,
+        latency=Latency(streams=6, first_token_s=0.2, tokens_per_s=0.0),
+        window=24,
+        limit_s=240,  # a hung run ends the test; it takes a tenth of it
+        address=ray_session.address,
+        profile=Profile(
+            extraction=WorkersProfile(workers=2, cpus=0.1),
+            embedding=WorkersProfile(workers=0, cpus=0.1),
+            limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
+        ),
+    )
+
+    outcome = chaos.run(scene)
+
+    assert outcome.faults == []
+    assert [kill.kind for kill in outcome.log.kills] == list(KINDS)
+    assert all(kill.back_s is not None for kill in outcome.log.kills)
+    assert outcome.ledger == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
+    assert outcome.digest == outcome.expected
+    assert outcome.log.epochs["writer-0"][-1] > outcome.log.epochs["writer-0"][0]
+
+
+def test_a_fifth_of_the_kills_at_most_meets_driver_or_node() -> None:
+    kinds = chaos.kinds_of(100, store_kills=20)
+
+    assert len(kinds) == 120
+    assert sum(kind in ("driver", "node") for kind in kinds) <= 20
+    assert {kind: kinds.count(kind) >= 6 for kind in chaos.SHARES} == dict.fromkeys(chaos.SHARES, True)
+    assert chaos.scheduled(1000, kinds, 3, outage=True) == chaos.scheduled(1000, kinds, 3, outage=True)

@@ -1,0 +1,220 @@
+"""Who may use which actors, who may write, and where secrets are: deployments, epochs, `up` and `down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.errors import SettingsError, StaleWriter, StoreError
+from kgray.ports import Declined
+from kgray.records import Operation
+from kgray.runtime import head as heads
+from kgray.runtime.terms import differences, terms_of
+from kgray.settings import Settings, load
+from tests.doors.shell import Answer, Shell
+from tests.ray_session import over_ray
+
+pytestmark = pytest.mark.ray
+KEY = "sk-nobody-may-read-this"
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("KGRAY_", "RAY_"))]:
+        monkeypatch.delenv(name)
+    return Shell(tmp_path, {"KGRAY_RUNTIME_BACKEND": "ray"})
+
+
+def test_terms_hold_no_secret_and_come_back_as_the_settings(tmp_path: Path) -> None:
+    """What travels to actors is plain; they take secrets from their environment, and say what it lacks."""
+    given = load(
+        None,
+        environ={},
+        overrides={
+            "model.backend": "openai",
+            "model.base_url": "http://localhost:1/v1",
+            "model.name": "m",
+            "model.api_key": KEY,
+            "relations": {"WORKS_AT": {"cardinality": "many", "excludes": ["LEFT"]}},
+        },
+    )
+    terms = terms_of(given, tmp_path, {})
+
+    packed = pickle.dumps(terms)
+    assert KEY.encode() not in packed
+    back = pickle.loads(packed)  # noqa: S301 - packed two lines above
+    assert back.secrets == ("model.api_key",)
+    assert back.settings({"KGRAY_MODEL_API_KEY": KEY}) == given
+    with pytest.raises(SettingsError, match="KGRAY_MODEL_API_KEY is not set where Ray's processes run"):
+        back.settings({})
+
+
+def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
+    ours = terms_of(load(None, environ={}, overrides={"runtime.window": 8}), Path("/srv/a"), {"name": "a"})
+    theirs = terms_of(
+        load(None, environ={}, overrides={"model.name": "m", "runtime.address": "far:1"}),
+        Path("/srv/b"),
+        {"name": "b"},
+    )
+
+    assert differences(ours, theirs) == [
+        "model.name is not set here and m there",
+        "profile name is a here and b there",
+        "runtime.window is 8 here and 128 there",
+        "the data folder is /srv/a here and /srv/b there",
+    ]
+    assert differences(ours, ours) == []
+    assert ours.namespace() != theirs.namespace()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: Path) -> None:
+    """R23: a batch that comes again changes nothing; a run that another one followed changes nothing."""
+    from kgray.runtime.outcomes import Fault
+    from kgray.runtime.writer import GraphWriter
+
+    memory = kgray.open(tmp_path)
+    sequence = memory.store.request(Operation(group="g", kind="undo", target=1), now=1)
+    batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
+    terms = terms_of(Settings(), tmp_path, {})
+    first = GraphWriter(terms, 0)
+    epoch = first.begin()
+    assert isinstance(epoch, int)
+
+    assert first.write(epoch, 1, batch) is None
+    assert first.write(epoch, 1, batch) is None
+    assert first.stats()["repeats"] == 1
+    locked = GraphWriter(terms, 0).begin()
+    assert isinstance(locked, Fault)
+    assert (locked.kind, str(os.getpid()) in locked.message) == ("Locked", True)
+    first.close()
+    second = GraphWriter(terms, 0)  # the process was started anew: it takes the run's epoch over
+    assert second.write(epoch, 2, batch) is None
+    newer = second.begin()
+    assert newer == epoch + 1
+    stale = second.write(epoch, 3, batch)
+    assert isinstance(stale, Fault)
+    assert stale.kind == StaleWriter.__name__
+    second.close()
+    assert memory.store.result("g", sequence) == {"error": "no such merge"}
+    memory.close()
+
+
+@pytest.mark.usefixtures("ray_session")
+async def test_actors_are_not_mixed(tmp_path: Path) -> None:
+    """A second command with other settings is refused by name; so is one whose secret the actors lack."""
+    from kgray.runtime.deploy import ensure
+
+    with over_ray(tmp_path) as memory:
+        await memory.add("Alice works at Acme", group="g", id="1")
+        settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
+        profile = memory.runtime._deployment.terms.profile  # type: ignore[attr-defined]
+        with pytest.raises(SettingsError) as refused:
+            ensure(terms_of(settings, tmp_path, profile), detached=False, chosen=True)
+    assert "runtime.window is 9 here and 128 there" in str(refused.value)
+    assert str(refused.value).endswith("kgray down")
+    lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
+    with over_ray(tmp_path, model_api_key=KEY) as memory, pytest.raises(SettingsError, match=lacking):
+        await memory.add("Alice works at Beta", group="g", id="2")
+
+
+def test_a_note_of_a_ray_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+    """A later process may bear the id; a note that cannot be read is told of."""
+    me = heads.started_at(os.getpid())
+    assert me is not None
+    there = heads.Head(address="a:1", jobs="", pid=os.getpid(), started=me, token="t", folder="f")  # noqa: S106
+    heads.write(tmp_path, there)
+    assert heads.read(tmp_path) == there
+    heads.write(tmp_path, heads.Head(**{**vars_of(there), "started": me - 1}))
+    assert heads.read(tmp_path) is None
+    (tmp_path / heads.FILE).write_text("{")
+    with pytest.raises(StoreError, match="cannot be used"):
+        heads.read(tmp_path)
+    heads.forget(tmp_path)
+    assert heads.read(tmp_path) is None
+
+
+def arguments_of_processes() -> bytes:
+    """Return the command lines of all processes of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes())
+    return b"\n".join(found)
+
+
+def vars_of(head: heads.Head) -> dict[str, object]:
+    return {name: getattr(head, name) for name in head.__slots__}
+
+
+def run(shell: Shell, *words: str) -> Answer:
+    """Run a command to its end: a start of Ray takes its time on a busy machine."""
+    running = shell.start(*words, stdin=subprocess.DEVNULL)
+    out, err = running.communicate(timeout=400)
+    return Answer(running.returncode, out.decode(), err.decode())
+
+
+def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
+    """The whole way by commands, each a process of its own; only our own processes are ended."""
+    shell.write(
+        "profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
+    )
+    shell.env["KGRAY_MODEL_API_KEY"] = KEY
+    try:
+        up = run(shell, "up", "--profile", "profile.toml", "--json")
+        assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0"]), up.err
+        head = heads.read(shell.folder / "kgray-data")
+        assert head is not None
+        assert KEY.encode() not in arguments_of_processes()
+        assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
+        shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
+        added = run(shell, "add", "in.jsonl", "--json")
+        assert (added.code, added.json["committed"]) == (0, 1), added.err
+        told = run(shell, "status", "--json").json["runtime"]
+        assert (told["state"], told["epochs"], told["lag"]) == ("up", [1], 0)
+        assert told["actors"]["sequencer-0"]["totals"]["committed"] == 1
+        shell.env["KGRAY_RUNTIME_WINDOW"] = "7"
+        other = run(shell, "up")
+        assert (other.code, "runtime.window is 7 here and 128 there" in other.err) == (2, True)
+        del shell.env["KGRAY_RUNTIME_WINDOW"]
+    finally:
+        down = run(shell, "down", "--json")
+    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 3, True), down.err
+    assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
+    assert run(shell, "down").out == "Nothing is up.\n"
+    assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}
+
+
+@pytest.mark.usefixtures("ray_session")
+async def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(tmp_path: Path) -> None:
+    """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
+    from kgray.runtime.logs import trace_of
+
+    text = "Alice works at Acme"
+    with over_ray(tmp_path) as memory:
+        await memory.add(text, group="traced", id="1")
+    found = [row for row in log_rows() if row.get("group") == "traced"]
+    assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
+        ("models", "extract", trace_of("traced", 1)),
+        ("writer", "committed", trace_of("traced", 1)),
+    }
+    assert text not in json.dumps(found)
+
+
+def log_rows() -> list[dict[str, Any]]:
+    """Return the JSON lines that the actors of the session's Ray wrote."""
+    import ray
+
+    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
+    lines = [line for path in folder.glob("worker-*.err") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]

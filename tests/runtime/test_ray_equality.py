@@ -1,0 +1,37 @@
+"""One world through Ray in several ways gives the plain loop's graph: a tenth of `kgray bench equality`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgray.bench import equality
+from kgray.bench.runs import Way
+from kgray.bench.world import Plan
+from tests.ray_session import SMALL
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+# What a way proves alone it proves with others: windows, chunks, lanes, kinds of models.
+WAYS = (
+    Way(runtime="plain"),
+    Way(runtime="ray", window=1, chunk=16),
+    Way(runtime="plain", model="wild"),
+    Way(runtime="ray", window=64, chunk=1, model="wild"),
+    Way(runtime="plain", model="errors"),
+    Way(runtime="ray", window=64, chunk=16, model="errors", mixed=True),
+)
+
+
+def test_every_way_gives_the_plain_loops_graph(tmp_path: Path) -> None:
+    """Promise 1, R20-R21; models that say other things give other graphs, else nothing was proved."""
+    profile = tmp_path / "profile.toml"
+    profile.write_text(SMALL.format(workers=2, embedders=0))
+
+    found = equality.run(Plan(seed=3, episodes=200, entities=80, groups=2), ways=WAYS, profile=profile)
+
+    assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
+        (way.name, way.model, True) for way in WAYS
+    ]
+    assert len(set(found.reference.values())) == 3
+    assert {run.committed + run.failed for run in found.runs} == {200}

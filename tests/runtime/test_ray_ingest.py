@@ -1,0 +1,187 @@
+"""Ingesting through Ray makes the plain loop's graph, whatever dies meanwhile (promises 1 and 2; R20-R24)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.bench.people import tell
+from kgray.ingest.loop import Loop
+from kgray.memory import Memory
+from kgray.records import Draft
+from kgray.runtime.head import started_at
+from tests.ray_session import kill, over_ray, pid_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+GROUPS = ("red", "green", "blue")
+
+
+def drafts(count: int) -> list[Draft]:
+    """Return generated episodes of three groups, mixed; every tenth is a triple, which no model reads."""
+    told = list(tell("red", count, seed=11))
+    return [replace(each.draft, group=GROUPS[number % 3]) for number, each in enumerate(told)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the plain loop's dump hashes by group."""
+    memory = kgray.open(tmp_path_factory.mktemp("plain"))
+    memory.store.accept(drafts(90), now=1)
+    with memory.store.writing():
+        asyncio.run(Loop(memory.parts).run())
+    found = asyncio.run(hashes(memory))
+    memory.close()
+    return found
+
+
+async def hashes(memory: Memory) -> dict[str, str]:
+    """Return the dump hash of each group, but those that only warm up."""
+    groups = [group for group in memory.store.groups() if group != "warm"]
+    return {group: await memory.dump_hash(group=group) for group in groups}
+
+
+def ledger(memory: Memory) -> dict[str, tuple[int, int, int]]:
+    """Return (pending, committed, failed) by group."""
+    counts = memory.store.counts()
+    return {g: (c.accepted + c.extracted, c.committed, c.failed) for g, c in counts.items()}
+
+
+@pytest.mark.parametrize(("chunk", "workers", "embedders"), [(1, 1, 0), (16, 2, 1)])
+async def test_the_graph_is_the_plain_loops(
+    tmp_path: Path, plain: dict[str, str], chunk: int, workers: int, embedders: int
+) -> None:
+    """Promise 1, with chunks of one and of many, texts embedded here and elsewhere; all is counted once."""
+    steps: list[tuple[str, int, str]] = []
+    with over_ray(
+        tmp_path,
+        workers=workers,
+        embedders=embedders,
+        runtime_chunk_episodes=chunk,
+        runtime_chunk_requests=chunk,
+    ) as memory:
+        report = await memory.add_many(drafts(90), on_step=lambda *step: steps.append(step))
+        assert (report.committed, report.failed, report.stopped) == (90, 0, False)
+        assert ledger(memory) == dict.fromkeys(sorted(GROUPS), (0, 30, 0))
+        assert await hashes(memory) == plain
+        again = await memory.add_many(drafts(90))
+        assert (again.committed, again.duplicate) == (0, 90)
+    assert sorted(steps) == sorted((g, n, "committed") for g in GROUPS for n in range(1, 31))
+
+
+async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
+    """R23: what it had in hand is sent, or decided, again; nothing is lost, nothing is there twice."""
+    left = ["sequencer-0", "models-0", "writer-0", "hangs"]
+    hung: list[int] = []
+    with over_ray(tmp_path, workers=2) as memory:
+        await memory.add("Ada works at Acme", group="warm", id="w1")  # everything is up
+        seen = 0
+
+        def on_step(*_: Any) -> None:
+            nonlocal seen
+            seen += 1
+            if left and seen >= 5:
+                seen = 0
+                if (victim := left.pop()) != "hangs":
+                    kill(memory, victim)
+                else:
+                    hung.append(pid_of(memory, "models-1"))
+                    os.kill(hung[0], signal.SIGSTOP)
+
+        report = await memory.add_many(drafts(90), on_step=on_step)
+        assert left == []
+        assert (report.committed, report.failed, report.stopped) == (90, 0, False)
+        assert ledger(memory) == {
+            "blue": (0, 30, 0),
+            "green": (0, 30, 0),
+            "red": (0, 30, 0),
+            "warm": (0, 1, 0),
+        }
+        assert await hashes(memory) == plain
+    until_gone(hung[0])
+
+
+def until_gone(pid: int) -> None:
+    """Wait for the end of a process: Ray gives it five seconds to end by itself."""
+    while started_at(pid) is not None:
+        time.sleep(0.1)
+
+
+async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(
+    tmp_path: Path, plain: dict[str, str]
+) -> None:
+    """R24: what is in flight is committed within the grace time, the rest is pending; then it goes on."""
+    with over_ray(tmp_path, runtime_window=8) as memory:
+        steps: list[int] = []
+        report = await memory.add_many(
+            drafts(90), on_step=lambda *step: steps.append(step[1]), stop=lambda: len(steps) > 3
+        )
+        pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
+        assert report.stopped
+        assert (report.committed, pending) == (committed, 90 - committed)
+        rest = await memory.ingest()
+        assert (rest.committed, rest.stopped) == (90 - committed, False)
+        assert await hashes(memory) == plain
+
+
+async def test_a_failure_by_content_is_the_plain_loops(tmp_path: Path) -> None:
+    """R24: class, message and raw output come back as they were; an outage of the script is waited out."""
+    script = tmp_path / "script.jsonl"
+    rows = [
+        {"episode": "e1", "extraction": {"entities": [{"name": "Ada"}], "facts": []}},
+        {"episode": "e2", "error": "refused"},
+        {"episode": "e3", "error": "invalid"},
+        {"episode": "e4", "error": "unavailable", "times": 1},
+        {"episode": "e4", "extraction": {"entities": [{"name": "Bob"}], "facts": []}},
+    ]
+    script.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
+    told = []
+    async with kgray.open(tmp_path / "plain", model_backend="scripted", model_script=script) as memory:
+        await memory.add_many(said)
+        failed = await memory.failures()
+        told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
+    with over_ray(tmp_path / "ray", model_backend="scripted", model_script=script) as memory:
+        report = await memory.add_many(said)
+        assert (report.committed, report.failed) == (2, 2)
+        failed = await memory.failures()
+        told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
+    assert told[0] == told[1]
+
+
+async def test_an_outage_beyond_the_patience_stops_the_run(tmp_path: Path) -> None:
+    """R24: the episodes stay accepted, and the reason is told."""
+    script = tmp_path / "script.jsonl"
+    rows = [
+        {"episode": "e1", "error": "unavailable", "times": 100},
+    ]
+    script.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 1}
+    with over_ray(tmp_path / "data", **settings) as memory:
+        report = await memory.add_many([{"id": "e1", "text": "x", "group": "g"}])
+        assert (report.committed, report.failed, report.stopped) == (0, 0, True)
+        assert report.reason == "the script says 'unavailable' to the episode 'e1'"
+        assert ledger(memory) == {"g": (1, 0, 0)}
+
+
+async def test_corrections_go_through_the_same_order(tmp_path: Path) -> None:
+    """R25, R27: a removal takes its place; reading needs no Ray, and a run with nothing to do starts none."""
+    with over_ray(tmp_path) as memory:
+        assert (await memory.add_many([])).committed == 0
+        assert memory.runtime._session is None  # type: ignore[attr-defined]
+        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
+        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
+        result = await memory.remove(group="g", episodes=["b"])
+        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
+        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
+        assert [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact] == [
+            ("Alice works at Acme", None)
+        ]

@@ -1,0 +1,210 @@
+"""What a bulk run is made of: sorting past memory, spans, skipping, what is shown, a job's log."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgray.backfill.inputs import run_name
+from kgray.backfill.reports import Standing
+from kgray.backfill.sorting import Sorter
+from kgray.cli import progress
+from kgray.errors import InputError
+from kgray.ingest.parts import Totals
+from kgray.intake import Defaults, Position, read_file
+from kgray.memory.queueing import Sequences, joined
+from kgray.runtime.jobs import _Log, _shown
+from kgray.settings import load, public_environ
+
+# ---------------------------------------------------------------------------------- sorting
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(), st.text(max_size=8)), max_size=60), st.integers(1, 6))
+def test_rows_come_sorted_whatever_fits_into_memory(pairs, rows_held):
+    rows = [[key, number, text] for number, (key, text) in enumerate(pairs)]
+    with tempfile.TemporaryDirectory() as folder:
+        sorter = Sorter(Path(folder), held=rows_held * 400, fan_in=2)
+        for row in rows:
+            sorter.add(row)
+        assert sorter.count == len(rows)
+        assert list(sorter.sorted()) == sorted(rows)
+
+
+def test_what_is_held_is_bounded_by_runs_on_disk():
+    with tempfile.TemporaryDirectory() as folder:
+        sorter = Sorter(Path(folder), held=10 * 400, fan_in=3)
+        for number in range(1000):
+            sorter.add([-number])
+            assert len(sorter._rows) < 10
+        assert len(list(Path(folder).iterdir())) == 100
+        assert next(sorter.sorted()) == [-999]
+        assert len(list(Path(folder).iterdir())) <= 3
+
+
+# ------------------------------------------------------------------------------------ spans
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(1, 40)), st.integers(0, 41))
+def test_sequences_are_a_sorted_set(members, bound):
+    found = Sequences(sorted(members))
+    assert (list(found), len(found)) == (sorted(members), len(members))
+    assert [number in found for number in range(42)] == [number in members for number in range(42)]
+    assert found.before(bound) == sum(member < bound for member in members)
+    assert found.before(None) == len(members)
+
+
+def test_sequences_ascend():
+    found = Sequences([3, 4, 7])
+    assert found._firsts == [3, 7], "spans, so that a million in a row take no room"
+    with pytest.raises(ValueError, match="sequence 7 comes after 7"):
+        found.append(7)
+
+
+def test_totals_of_two_runs_are_joined():
+    first = Totals(committed=2, stalls=1, first_claim=5.0, last_commit=6.0)
+    first.seconds["write"] = 1.5
+    then = Totals(committed=3, failed=1, requests=4, first_claim=7.0, last_commit=9.0)
+    then.seconds["write"] = 0.5
+    both = joined(joined(Totals(), first), then)
+    assert (both.committed, both.failed, both.requests, both.stalls) == (5, 1, 4, 1)
+    assert (both.first_claim, both.last_commit, both.seconds["write"]) == (5.0, 9.0, 2.0)
+
+
+# ---------------------------------------------------------------------------------- skipping
+
+
+def _csv() -> str:
+    return "text,group\n" + "".join(f"row {i},g\n" for i in range(7)) + "x,g,too many\n"
+
+
+def _write(path: Path, kind: str) -> Path:
+    rows = [{"text": f"row {i}", "group": "g"} for i in range(7)]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    elif kind == "json":
+        path.write_text(json.dumps(rows) + "x")
+    elif kind == "csv":
+        path.write_text(_csv())
+    elif kind == "md":
+        path.write_bytes(b"\n\n".join(b"%d" % i * 1400 for i in range(10, 80)) + b"\n\n\xff")
+    else:
+        path.write_text("\n\n".join(map(json.dumps, rows)) + "\nnot JSON\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "md"])
+def test_a_reading_goes_on_behind_the_rows_that_were_read(tmp_path, kind):
+    """Refused rows count as well; the rest is what a reading from the start yields there."""
+    path = _write(tmp_path / f"a.{kind}", kind)
+    whole = list(read_file(path, Defaults(group="g")))
+    assert len(whole) >= 4
+    for skip in range(len(whole) + 2):
+        position = Position()
+        assert position.share() == 0
+        assert list(read_file(path, Defaults(group="g"), skip=skip, position=position)) == whole[skip:]
+        assert position.share() == 1
+
+
+def test_an_empty_text_file_is_refused_once(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n")
+    assert len(list(read_file(path, Defaults(group="g")))) == 1
+    assert list(read_file(path, Defaults(group="g"), skip=1)) == []
+
+
+# -------------------------------------------------------------------------------- the name
+
+
+def test_a_run_is_named_by_its_store_and_its_sorted_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen, data = load(environ={}), Path("data")
+    name = run_name(chosen, data, ["b", "a"])
+    assert name == run_name(chosen, tmp_path / "data", [str(tmp_path / "a"), "b", "b"])
+    assert len(name) == 12
+    assert int(name, 16)
+    assert name != run_name(chosen, Path("other"), ["b", "a"])
+    assert name != run_name(chosen, data, ["b"])
+    server = {"KGRAY_STORE_BACKEND": "neo4j", "KGRAY_STORE_URI": "bolt://x"}
+    elsewhere = run_name(load(environ=server), Path("other"), ["b", "a"])
+    assert elsewhere == run_name(load(environ=server), data, ["b", "a"]), "the server is the store"
+
+
+def test_names_that_are_no_folders_are_refused():
+    from kgray.backfill.inputs import check_name
+
+    assert check_name("2026-11_x.1") == "2026-11_x.1"
+    for name in ("", ".", "..", ".x", "a/b", "a b", "x" * 65):
+        with pytest.raises(InputError, match="is no run's name"):
+            check_name(name)
+
+
+# --------------------------------------------------------------------------- where it stands
+
+
+def test_where_a_run_stands_is_one_line():
+    standing = Standing(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
+    assert progress.told(standing) == ("1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left")
+    assert progress.told(Standing(duplicate=3, refused=1)) == (
+        "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed, 0.0/s"
+    )
+
+
+def test_sorting_is_told_while_nothing_is_accepted_yet():
+    assert progress.told(Standing(sorting=7)) == (
+        "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed, 0.0/s"
+    )
+
+
+def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
+    ticker = progress.Ticker(every_s=0)
+    ticker(Standing(accepted=1))
+    quiet = progress.Ticker(every_s=60)
+    quiet(Standing(accepted=2))
+    assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed, 0.0/s\n"
+
+
+# ------------------------------------------------------------------------------------- jobs
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 30), max_size=6), st.lists(st.integers(0, 200), max_size=3))
+def test_a_log_that_is_read_again_tells_each_line_once(cuts, breaks):
+    text = 'kgray: 3 accepted\n{"broken\n{"accepted": 3}\nRay says more\nlast'
+    told: list[str] = []
+    log = _Log(told.append)
+    for end in [*breaks, len(text)]:
+        log.again()
+        at = 0
+        for cut in [*cuts, len(text)]:
+            log.take(text[at : min(at + cut, end)] if at < end else "")
+            at += cut
+    log.end()
+    assert told == ["kgray: 3 accepted", '{"broken', "Ray says more", "last"]
+    assert log.document == {"accepted": 3}
+
+
+def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "KGRAY_MODEL_NAME": "m", "KGRAY_MODEL_API_KEY": "hidden", "KGRAY_STORE_PASSWORD": "hidden",
+        "KGRAY_EMBEDDER_API_KEY": "hidden", "KGRAY_MODEL_API_KEY_FILE": "key.txt", "KGRAY_DATA": "d",
+        "KGRAY_ONTOLOGY_RELATIONS_OWES_CARDINALITY": "many", "KGRAY_MODEL_SCRIPT": "", "PATH": "/bin",
+    }  # fmt: skip
+    assert public_environ(environ) == {
+        "KGRAY_MODEL_NAME": "m",
+        "KGRAY_MODEL_API_KEY_FILE": str(tmp_path / "key.txt"),
+        "KGRAY_ONTOLOGY_RELATIONS_OWES_CARDINALITY": "many",
+    }
+
+
+def test_a_server_is_named_without_what_stands_before_its_host():
+    assert _shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"

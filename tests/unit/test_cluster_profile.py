@@ -1,0 +1,61 @@
+"""A cluster profile is read strictly; what is shipped lists every key with its default."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from kgray.errors import SettingsError
+from kgray.runtime.profile import Profile, load, profile_of, shipped
+
+
+def test_the_shipped_profile_lists_every_key_and_is_the_default():
+    written = tomllib.loads(shipped().read_text(encoding="utf-8"))
+
+    assert load() == Profile()
+    assert {"name": "laptop", **written} == Profile().values()
+
+
+def test_a_profile_says_only_what_differs(tmp_path):
+    path = tmp_path / "room.toml"
+    path.write_text("[extraction]\nworkers = 7\n\n[limits]\ngrace_s = 0\n")
+
+    profile = load(path)
+
+    assert (profile.name, profile.extraction.workers, profile.limits.grace_s) == ("room", 7, 0.0)
+    assert profile.embedding == Profile().embedding
+    assert profile_of(profile.values(), "again") == profile
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[extraktion]\n",
+            "extraktion in room.toml is not a key of a cluster profile. The nearest one is extraction.",
+        ),
+        ("[limits]\ngrace = 1\n", "The nearest one is limits.grace_s."),
+        (
+            "[extraction]\nworkers = 0\n",
+            "extraction.workers = 0 in room.toml: a whole number from 1 to 100000",
+        ),
+        ("[extraction]\nworkers = true\n", "a whole number from 1"),
+        ("[ray]\ndashboard = 1\n", "ray.dashboard = 1 in room.toml: use true or false."),
+        ("ray = 1\n", "ray in room.toml is not a table: write [ray] and its keys below it."),
+        ("[ray\n", "cluster profile room.toml is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "room.toml").write_text(text)
+
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path.joinpath("room.toml").relative_to(tmp_path))
+
+    assert told in str(caught.value)
+
+
+def test_a_profile_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+        load(tmp_path / "none.toml")

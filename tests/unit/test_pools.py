@@ -1,0 +1,205 @@
+"""The router over workers: who gets what, what a lost worker's parts become, when a caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kgray.errors import InvalidAnswer, SettingsError, Unavailable
+from kgray.runtime.outcomes import Answered, Fault, Lost, Numbered, error_of, fault_of
+from kgray.runtime.pools import Gathering, Pool
+
+Answers = Callable[[Any], Awaitable[Any]]
+
+
+class Hands:
+    """A worker of this process: it answers each part as the test says, all at once, as they end."""
+
+    def __init__(self, name: str, answers: Answers) -> None:
+        self.name, self._answers = name, answers
+        self.chunks: list[list[Any]] = []
+        self.abandoned: list[int] = []
+        self.restarts = 0
+        self.lost = asyncio.Event()  # its process goes away
+        self.hangs = False
+
+    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Answered]]:
+        self.chunks.append([request for _, request in chunk])
+        tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
+        gone = asyncio.ensure_future(self.lost.wait())
+        left: set[Any] = {*tasks, gone}
+        try:
+            while left != {gone}:
+                ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                if gone in ended:
+                    raise Lost(f"{self.name} died")
+                yield [(tasks[task], task.result()) for task in ended]
+        finally:
+            for task in left:
+                task.cancel()
+
+    async def _one(self, request: Any) -> Any:
+        try:
+            return await self._answers(request)
+        except Exception as error:  # noqa: BLE001
+            return fault_of(error)
+
+    def abandon(self, numbers: Sequence[int]) -> None:
+        self.abandoned += numbers
+
+    async def health(self) -> None:
+        if self.lost.is_set():
+            raise Lost(f"{self.name} died")
+        if self.hangs:
+            await asyncio.Event().wait()
+
+    def restart(self) -> None:
+        self.restarts += 1
+        self.hangs = False
+
+
+async def echo(request: Any) -> Any:
+    return f"<{request}>"
+
+
+async def never(_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+def pool_of(*workers: Hands, patience_s: float = 60.0, deadline_s: float = 60.0) -> Pool:
+    return Pool(workers, patience_s=patience_s, health_every_s=0.01, health_deadline_s=deadline_s)
+
+
+async def test_calls_of_one_moment_are_chunks_that_go_to_the_least_loaded():
+    first, second = Hands("first", echo), Hands("second", echo)
+    calls = Gathering(pool_of(first, second), size=3, linger_s=0.001)
+
+    answers = await asyncio.gather(*(calls.ask(n) for n in range(7)))
+
+    assert answers == [f"<{n}>" for n in range(7)]
+    assert (first.chunks, second.chunks) == ([[0, 1, 2], [6]], [[3, 4, 5]])
+
+
+async def test_a_part_that_is_done_does_not_wait_for_its_chunk():
+    slow = asyncio.Event()
+
+    async def answers(request: Any) -> Any:
+        if request == "slow":
+            await slow.wait()
+        return request
+
+    calls = Gathering(pool_of(Hands("one", answers)), size=2, linger_s=10.0)
+    late = asyncio.create_task(calls.ask("slow"))
+    await asyncio.sleep(0)
+
+    assert await calls.ask("quick") == "quick"
+    assert not late.done()
+    slow.set()
+    assert await late == "slow"
+
+
+async def test_a_lost_workers_unfinished_parts_go_to_another():
+    async def one_of_two(request: Any) -> Any:
+        if request == "second":
+            await asyncio.Event().wait()
+        return "from the first"
+
+    first, second = Hands("first", one_of_two), Hands("second", echo)
+    calls = Gathering(pool_of(first, second), size=2, linger_s=0.0)
+    asked = [asyncio.create_task(calls.ask(name)) for name in ("first", "second")]
+    assert await asked[0] == "from the first"
+    first.lost.set()
+
+    assert await asked[1] == "<second>"
+    assert second.chunks == [["second"]]
+
+
+async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
+    hung, other = Hands("hung", never), Hands("other", echo)
+    hung.hangs = True
+    calls = Gathering(pool_of(hung, other, deadline_s=0.02), size=1, linger_s=0.0)
+
+    assert await calls.ask("a") == "<a>"
+    assert (hung.restarts, hung.chunks, other.chunks) == (1, [["a"]], [["a"]])
+
+
+async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
+    gone = Hands("gone", echo)
+    gone.lost.set()
+    pool = pool_of(gone, patience_s=0.1)
+
+    with pytest.raises(Unavailable, match="no worker answers: gone died") as caught:
+        await Gathering(pool, size=1, linger_s=0.0).ask("a")
+
+    assert caught.value.waited
+    assert len(gone.chunks) >= 2
+    assert pool.outage is not None
+    assert pool.outage[1] == "gone died"
+
+
+async def test_an_error_comes_back_as_itself_and_an_outage_is_noted_until_an_answer_comes():
+    async def answers(request: Any) -> Any:
+        if request == "bad":
+            raise InvalidAnswer("no usable answer", raw="{")
+        if request == "out":
+            raise Unavailable("429", waited=True)
+        return request
+
+    pool = pool_of(Hands("one", answers))
+    calls = Gathering(pool, size=8, linger_s=0.0)
+
+    bad, out = await asyncio.gather(calls.ask("bad"), calls.ask("out"), return_exceptions=True)
+
+    assert (type(bad), str(bad), bad.raw) == (InvalidAnswer, "no usable answer", "{")
+    assert (type(out), str(out), out.waited) == (Unavailable, "429", True)
+    assert pool.outage is not None
+    assert pool.outage[1] == "429"
+    assert await calls.ask("good") == "good"
+    assert pool.outage is None
+
+
+async def test_who_gives_up_waiting_is_not_waited_for():
+    worker = Hands("one", never)
+    pool = pool_of(worker)
+    call = asyncio.create_task(Gathering(pool, size=1, linger_s=0.0).ask("a"))
+    await asyncio.sleep(0.01)
+
+    call.cancel()
+    await asyncio.wait((call,))
+    await pool.drain(0.0)
+
+    assert call.cancelled()
+    assert worker.abandoned == [0]
+    await pool.close()
+    assert pool.in_flight() == 0
+
+
+async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():
+    worker = Hands("one", echo)
+    calls = Gathering(pool_of(worker), size=8, linger_s=0.01)
+    call = asyncio.create_task(calls.ask("a"))
+    await asyncio.sleep(0)
+    call.cancel()
+
+    assert await calls.ask("b") == "<b>"
+    assert worker.chunks == [["b"]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InvalidAnswer("bad", raw="x"), Unavailable("out", waited=True), SettingsError("no such model")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_crosses_as_a_value(error):
+    back = error_of(fault_of(error))
+
+    assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
+
+
+def test_what_is_no_error_of_ours_crosses_as_a_fault():
+    back = error_of(Fault(kind="ZeroDivisionError", message="division by zero"))
+
+    assert (type(back), str(back)) == (RuntimeError, "ZeroDivisionError: division by zero")

@@ -1,0 +1,43 @@
+"""The words of a text: what is indexed, and what a query asks for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray.stores.words import MAX_QUERY_WORDS, query_words, words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "Al works at GPT-4, Inc.", "al work at gpt 4 inc", id="digits-stay-apart-and-words-are-stemmed"
+        ),
+        pytest.param("Zoë CAFÉ straße ﬁne ２０２６", "zoe cafe strass fine 2026", id="folded"),
+        pytest.param("東京都 Tokyo2", "東 京 都 東京 京都 tokyo2", id="no-spaces-in-cjk"),
+        pytest.param("iPhone用ガラス", "iphon 用 ガ ラ ス 用ガ ガラ ラス", id="scripts-mixed"),
+        pytest.param("한국어", "한 국 어 한국 국어", id="hangul-stays-whole"),
+        pytest.param("हिन्दी में", "हिन्दी में", id="vowel-signs-stay"),
+        pytest.param("שָׁלוֹם مُحَمَّد", "שלום محمد", id="vowel-points-go"),
+        pytest.param("a\x00b \ud800 \U0001f44d", "a b", id="what-is-no-word"),
+        pytest.param('" OR NEAR(* ^:-', "or near", id="no-query-language"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_a_text_becomes_its_words(text, expected):
+    assert words(text) == expected.split()
+
+
+@given(st.text())
+def test_words_of_any_text_can_be_stored_and_quoted(text):
+    for word in words(text):
+        assert word.encode()
+        assert not set(word) & set("\x00\" '·")
+        assert not any(character.isspace() for character in word)
+
+
+def test_a_query_is_cut_to_a_bound():
+    assert len(query_words(" ".join(f"w{n}" for n in range(10_000)))) == MAX_QUERY_WORDS
+    assert query_words("b a b") == ["b", "a"]
