@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kgray import __version__
 from kgray.errors import SettingsError
 from kgray.records import canonical
 from kgray.settings import KEYS, Secret, Settings, load
@@ -90,7 +89,7 @@ def terms_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> Term
         data=str(data.expanduser().resolve()),
         profile=dict(profile),
         versions={
-            "kgray": __version__,
+            "kgray": metadata.version("kgray"),
             "ray": metadata.version("ray"),
             "python": platform.python_version(),
         },

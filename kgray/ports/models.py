@@ -1,0 +1,134 @@
+"""What the engine asks of models. Async, because they may live behind a network; batch first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.records import Episode, Extraction
+
+Vector = NDArray[np.float32]  # (d,), unit length
+Matrix = NDArray[np.float32]  # (n, d), rows of unit length
+
+QuestionKind = Literal["entity", "relation", "cardinality", "variant", "verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One thing `decide` cannot know by itself; a value, equal by content.
+
+    kind         item                                       answer (`replies` validates it)
+    entity       the mention's name                         {"duplicate_of": i or None}
+    relation     "NAME" (the newer), candidates: ("OTHER",) {"same_as" | "inverse_of" | "excludes": True} or {}
+    cardinality  "NAME"                                     {"cardinality": "single" | "single_object" | "many" | "depends"}
+    variant      the new wording                            {"duplicate_of": i or None}; None = a new variant
+    verdict      the new wording                            {"contradicts": [i, ...]}, indexes into candidates
+
+    candidates: what indexes point into, oldest first. cards: for entities one text for the mention,
+    then one a candidate (name, type, the sentence that introduced it); for relations and
+    cardinality example wordings. Only text that can never change stands here (R21).
+    """
+
+    kind: QuestionKind
+    item: str
+    candidates: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
+
+    def brief(self) -> dict[str, Any]:
+        """Return the form that a script matches: {"kind", "items"}; items = [item, [candidates]]."""
+        items: list[Any] = [self.item]
+        if self.candidates:
+            items.append(list(self.candidates))
+        return {"kind": self.kind, "items": items}
+
+
+Answer = Mapping[str, Any]  # as in the table of Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractionRequest:
+    """One episode with its previous context (R22), oldest first. No graph state."""
+
+    episode: Episode
+    previous: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRequest:
+    """All the open questions of one episode in one round (or of one node): R21. Never of several episodes."""
+
+    episode: Episode
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Answers in the order of the questions, and what they cost."""
+
+    answers: tuple[Answer, ...]
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Extractor(Protocol):
+    """Reads episodes."""
+
+    @property
+    def identity(self) -> str:
+        """Model, parameters and version; stored with each extraction."""
+        ...
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return all that the episode says.
+
+        Raises Refused or InvalidAnswer where the episode itself is to blame, Unavailable where the
+        model is. A later call with an equal request may be made; it need not give the same answer.
+        """
+        ...
+
+
+class Judge(Protocol):
+    """Answers what `decide` cannot know."""
+
+    identity: str
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key: model, parameters and the bytes of its prompt (R21)."""
+        ...
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Return one validated answer a question. Raises as `Extractor.extract` does."""
+        ...
+
+
+class Embedder(Protocol):
+    """Texts to unit vectors; equal texts give equal vectors."""
+
+    identity: str  # stored with the data folder, which refuses another
+    dimensions: int
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""
+        ...
+
+
+class ResponseCache(Protocol):
+    """Accepted replies by what was asked, for backfills; bounded; what it forgets is asked again.
+
+    key: model, parameters and the bytes of the prompt. The group of the asking episode is part of it: two
+    groups never share a reply. Each entry notes the episodes whose text it was asked or used with
+    (context: previous episodes in the prompt), and goes with the first of them that is removed (R25).
+    """
+
+    def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
+        """Return the reply that was kept; None where there is none."""
+        ...
+
+    def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
+        """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
+        ...

@@ -1,0 +1,213 @@
+"""A Graphiti database, read: episodes, facts, and what there is besides (graphiti-core 0.2x to 0.31).
+
+What this program itself keeps in a database bears the same labels; it is left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kgray import times
+from kgray.errors import SettingsError
+from kgray.stores.neo4j.connection import Connection
+from kgray.times import Instant
+
+_PAGE = 500
+# Rows: group, episodes and facts in it.
+GROUPS = """
+MATCH (e:Episodic|Entity) WHERE NOT e:KgrayEpisode AND e.born_sequence IS NULL
+RETURN DISTINCT coalesce(e.group_id, '') AS found ORDER BY found
+"""
+# $group, $after, $limit: uuid, valid_at, created_at.
+HEADS = """
+MATCH (e:Episodic) WHERE coalesce(e.group_id, '') = $group AND e.uuid > $after AND NOT e:KgrayEpisode
+RETURN e.uuid, e.valid_at, e.created_at ORDER BY e.uuid LIMIT $limit
+"""
+# $group, $uuids: uuid, name, content, source, source_description, valid_at, created_at.
+EPISODES = """
+MATCH (e:Episodic) WHERE e.uuid IN $uuids AND coalesce(e.group_id, '') = $group AND NOT e:KgrayEpisode
+RETURN e.uuid, e.name, e.content, e.source, e.source_description, e.valid_at, e.created_at
+"""
+# $group, $after, $limit: uuid, names of both ends, relation, sentence, episodes, the four instants. A fact
+# of ours bears `created`.
+FACTS = """
+MATCH (s)-[f:RELATES_TO]->(o)
+WHERE coalesce(f.group_id, '') = $group AND f.uuid > $after AND f.created IS NULL
+RETURN f.uuid, CASE WHEN s:Entity THEN s.name END, CASE WHEN o:Entity THEN o.name END, f.name, f.fact,
+    f.episodes, f.valid_at, f.invalid_at, f.created_at, f.expired_at
+ORDER BY f.uuid LIMIT $limit
+"""
+# $group, $known: properties of entities, $known_facts. One row: entities with a summary, with attributes,
+# with a type of their own, in no fact; facts with attributes; communities; sagas.
+BESIDES = """
+CALL () {
+    MATCH (e:Entity) WHERE coalesce(e.group_id, '') = $group AND e.born_sequence IS NULL
+    RETURN count(CASE WHEN coalesce(e.summary, '') <> '' THEN 1 END) AS summaries,
+        count(CASE WHEN any(k IN keys(e) WHERE NOT k IN $known) THEN 1 END) AS attributes,
+        count(CASE WHEN size(labels(e)) > 1 THEN 1 END) AS typed,
+        count(CASE WHEN NOT EXISTS { (e)-[:RELATES_TO]-() } THEN 1 END) AS lonely
+}
+CALL () {
+    MATCH ()-[f:RELATES_TO]->() WHERE coalesce(f.group_id, '') = $group AND f.created IS NULL
+    RETURN count(CASE WHEN any(k IN keys(f) WHERE NOT k IN $known_facts) THEN 1 END) AS of_facts
+}
+CALL () { MATCH (c:Community) WHERE coalesce(c.group_id, '') = $group RETURN count(c) AS communities }
+CALL () { MATCH (s:Saga) WHERE coalesce(s.group_id, '') = $group RETURN count(s) AS sagas }
+RETURN summaries, attributes, typed, lonely, of_facts, communities, sagas
+"""
+_ENTITY = ["uuid", "name", "group_id", "labels", "created_at", "name_embedding", "summary"]
+_FACT = [
+    "uuid", "group_id", "source_node_uuid", "target_node_uuid", "created_at", "name", "fact",
+    "fact_embedding", "episodes", "expired_at", "valid_at", "invalid_at", "reference_time",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirHead:
+    """An episode's place in time; None where it says none that can be read."""
+
+    uuid: str
+    valid_at: Instant | None
+    created_at: Instant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirEpisode:
+    """An episode; source: message, text, json, ..."""
+
+    uuid: str
+    name: str
+    text: str
+    source: str
+    description: str
+    valid_at: Instant | None
+    created_at: Instant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheirFact:
+    """A fact between two names. episodes: uuids, its first one first; readable: False = a time is not one."""
+
+    uuid: str
+    source: str | None
+    target: str | None
+    relation: str
+    text: str
+    episodes: tuple[str, ...]
+    valid_at: Instant | None
+    invalid_at: Instant | None
+    created_at: Instant | None
+    expired_at: Instant | None
+    readable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Besides:
+    """How many there are of what is neither an episode nor a fact."""
+
+    summaries: int
+    attributes: int
+    types: int
+    entities_without_facts: int
+    fact_attributes: int
+    communities: int
+    sagas: int
+
+
+class GraphitiDatabase:
+    """Reads; to be closed. Pages of a statement each: it is not to be written meanwhile."""
+
+    def __init__(self, *, uri: str, user: str, password: str, database: str | None) -> None:
+        """Connect. Raises SettingsError for what is refused, Unavailable where nobody answers."""
+        try:
+            self._db = Connection(uri=uri, user=user, password=password, database=database)
+            self._db.rows("RETURN 1")
+        except SettingsError:
+            raise SettingsError(
+                f"{uri} (user {user!r}) refused the user, the password or the database: check --user, "
+                f"NEO4J_PASSWORD or --password-file, and --database"
+            ) from None
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        self._db.close()
+
+    def groups(self) -> list[str]:
+        """Return the group ids in the database, sorted; "" is Graphiti's default."""
+        return [name for (name,) in self._db.rows(GROUPS)]
+
+    def heads(self, group: str) -> list[TheirHead]:
+        """Return the episodes' places in time, in the order of their ids."""
+        return [
+            TheirHead(uuid=id_, valid_at=_instant(valid_at), created_at=_instant(created_at))
+            for id_, valid_at, created_at in self._pages(HEADS, group)
+        ]
+
+    def episodes(self, group: str, uuids: Sequence[str]) -> list[TheirEpisode]:
+        """Return episodes in the order asked."""
+        found = {row[0]: row for row in self._db.rows(EPISODES, group=group, uuids=list(uuids))}
+        return [
+            TheirEpisode(
+                uuid=id_,
+                name=_text(found[id_][1]),
+                text=_text(found[id_][2]),
+                source=_text(found[id_][3]),
+                description=_text(found[id_][4]),
+                valid_at=_instant(found[id_][5]),
+                created_at=_instant(found[id_][6]),
+            )
+            for id_ in uuids
+            if id_ in found
+        ]
+
+    def facts(self, group: str) -> Iterator[TheirFact]:
+        """Yield the facts, in the order of their ids."""
+        for id_, source, target, relation, text, episodes, *given in self._pages(FACTS, group):
+            valid_at, invalid_at, created_at, expired_at = map(_instant, given)
+            lost = any(t is None and value is not None for t, value in zip((valid_at, invalid_at), given[:2], strict=True))
+            yield TheirFact(
+                uuid=id_,
+                source=None if source is None else _text(source),
+                target=None if target is None else _text(target),
+                relation=_text(relation),
+                text=_text(text),
+                episodes=tuple(map(_text, episodes or ())),
+                valid_at=valid_at,
+                invalid_at=invalid_at,
+                created_at=created_at,
+                expired_at=expired_at,
+                readable=not lost,
+            )
+
+    def besides(self, group: str) -> Besides:
+        """Count what is neither an episode nor a fact."""
+        row = self._db.row(BESIDES, group=group, known=_ENTITY, known_facts=_FACT) or [0] * 7
+        names = (
+            "summaries", "attributes", "types", "entities_without_facts", "fact_attributes", "communities",
+            "sagas",
+        )  # fmt: skip
+        return Besides(**dict(zip(names, row, strict=True)))
+
+    def _pages(self, statement: str, group: str) -> Iterator[list[Any]]:
+        after = ""
+        while page := self._db.rows(statement, group=group, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1][0]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - whatever a property holds
+    """Return an instant: a datetime of the database, or ISO 8601; no zone means UTC. None = it is no time."""
+    native = value.to_native() if hasattr(value, "to_native") else value
+    try:
+        if isinstance(native, datetime):
+            return times.from_datetime(native)
+        return times.parse(native)[0] if isinstance(native, str | int | float) else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,195 @@
+"""A group from one store to another: copied, compared, and the source left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kgray import times
+from kgray.derivation import dump
+from kgray.derivation.view import View
+from kgray.errors import InputError, Locked, NotFound, StoreError
+from kgray.kept import Kept, Sum
+from kgray.ports import Embedder, Store
+from kgray.records import Episode
+from kgray.settings import CONFIG_NAME, Secret, Settings, load, require_built
+from kgray.times import Instant
+from kgray.wiring import build_embedder, open_store
+
+PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
+_STORE = "KGRAY_STORE_"
+_MOMENTS = 4  # earlier moments at which the two graphs are compared
+OnRow = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two stores, open."""
+
+    store: Store
+    embedder: Embedder
+    folder: Path
+    settings: Settings
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for a person."""
+        chosen = self.settings.store
+        return str(self.folder) if chosen.backend == "sqlite" else f"{chosen.backend} at {chosen.uri}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What was copied, or found to be there. rows: how many of each kind; moments: graphs compared."""
+
+    group: str
+    rows: Mapping[str, int] = field(default_factory=dict)
+    moments: int = 0
+    already: bool = False
+
+
+def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Return the settings of the other side: of its file, else of `kgray.toml` in its folder, else defaults.
+
+    KGRAY_STORE_* variables speak of the source, so they are left out here; but the password is taken where
+    the file names none. The other variables hold for both.
+    """
+    if config is None and data is not None and (data / CONFIG_NAME).is_file():
+        config = data / CONFIG_NAME
+    others = {name: text for name, text in environ.items() if not name.startswith(_STORE)}
+    settings = load(config, environ=others)
+    chosen = settings.store
+    if chosen.password is None and chosen.password_file is None and environ.get(PASSWORD):
+        settings = replace(settings, store=replace(chosen, password=Secret(environ[PASSWORD])))
+    return settings
+
+
+@contextmanager
+def open_side(settings: Settings, folder: Path, *, create: bool) -> Iterator[Side]:
+    """Open a store, without the models that fill it; closed at the end."""
+    require_built(settings)
+    embedder = build_embedder(settings)
+    store, _ = open_store(settings, folder, embedder, create=create)
+    try:
+        yield Side(store=store, embedder=embedder, folder=folder, settings=settings)
+    finally:
+        store.close()
+
+
+def copy_group(source: Side, target: Side, group: str, *, on_row: OnRow = lambda: None) -> Copied:
+    """Copy a group with all its records and record times into a store that never had it, and compare.
+
+    Where the group is there already it is compared alone. Raises NotFound where the source has no such
+    group, InputError where the two cannot go together, StoreError where the copy is not the same: it is
+    taken away again then.
+    """
+    _check(source, target)
+    with _held(source, target):
+        if group not in source.store.groups():
+            raise NotFound(f"there is no group {group!r} in {source.shown}")
+        if group in target.store.groups():
+            return _compared(source, target, group, on_row)
+        ours, theirs, moments = Sum(), Sum(), [0]
+
+        def verify() -> None:
+            _drain(theirs.passing(target.store.export(group)), on_row)
+            moments[0] = _verified(source, target, group, ours, theirs)
+
+        rows = _watched(ours.passing(source.store.export(group)), on_row)
+        target.store.adopt(group, rows, verify)
+    return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
+
+
+def _check(source: Side, target: Side) -> None:
+    one, other = source.embedder, target.embedder
+    if (one.identity, one.dimensions) != (other.identity, other.dimensions):
+        raise InputError(
+            f"the source was embedded with {one.identity!r} ({one.dimensions} numbers a text) and the target "
+            f"is for {other.identity!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
+            f"set the same embedder for both"
+        )
+    ours, theirs = source.settings.store, target.settings.store
+    same_folder = source.folder.resolve() == target.folder.resolve()
+    if ours.backend == theirs.backend and (
+        same_folder if ours.backend == "sqlite" else (ours.uri, ours.database) == (theirs.uri, theirs.database)
+    ):
+        raise InputError(f"the source and the target are one store, {source.shown}: name another target")
+
+
+@contextmanager
+def _held(source: Side, target: Side) -> Iterator[None]:
+    """Hold both stores for writing: nobody else commits to either meanwhile."""
+    if source.folder.resolve() == target.folder.resolve():
+        for side in (source, target):
+            _let_go_of_folder(side)
+    with ExitStack() as stack:
+        for side in (source, target):
+            try:
+                stack.enter_context(side.store.writing())
+            except Locked as error:
+                raise Locked(f"{side.shown} is in use: {error}; run the copy when that has ended") from None
+        yield
+
+
+def _let_go_of_folder(side: Side) -> None:
+    """Leave the lock of a data folder that both sides have to the embedded store: a server has a lease."""
+    if side.settings.store.backend == "neo4j":
+        from kgray.stores.neo4j import Neo4jStore
+
+        if isinstance(side.store, Neo4jStore):
+            side.store.folder = None
+
+
+def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
+    """Compare what is there with the source; the same is what a copy would give."""
+    ours, theirs = Sum(), Sum()
+    _drain(ours.passing(source.store.export(group)), on_row)
+    _drain(theirs.passing(target.store.export(group)), on_row)
+    if different := ours.differing(theirs):
+        raise StoreError(
+            f"group {group!r} is in {target.shown} already, and is not the same ({'; '.join(different[:3])}): "
+            f"nothing was changed; a copy needs a store that never had the group"
+        )
+    moments = _verified(source, target, group, ours, theirs)
+    return Copied(group=group, rows=dict(ours.counts), moments=moments, already=True)
+
+
+def _verified(source: Side, target: Side, group: str, ours: Sum, theirs: Sum) -> int:
+    """Return at how many moments the graphs were found the same; raises StoreError at the first difference."""
+    if different := ours.differing(theirs):
+        raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
+    moments: list[Instant | None] = [None, *_sample(ours.moments)]
+    for moment in moments:
+        if _digest(source.store, group, moment) != _digest(target.store, group, moment):
+            when = "as known now" if moment is None else f"as known at {times.show(moment)}"
+            raise StoreError(f"the copy of group {group!r} derives another graph {when}")
+    return len(moments)
+
+
+def _sample(moments: list[Instant]) -> list[Instant]:
+    """Return the first of them, and some spread over the rest."""
+    found = sorted(set(moments))
+    step = max(1, len(found) // _MOMENTS)
+    return found[::step][:_MOMENTS]
+
+
+def _digest(store: Store, group: str, known_at: Instant | None) -> str:
+    def read(sequences: object) -> list[Episode]:
+        raise AssertionError("a dump names episodes, it does not read them")
+
+    with store.reading():
+        view = View(store.records(group, known_at), read)
+        return dump.digest(dump.rows(view, store.episode_rows(group, known_at)))
+
+
+def _watched(rows: Iterator[Kept], on_row: OnRow) -> Iterator[Kept]:
+    for row in rows:
+        on_row()
+        yield row
+
+
+def _drain(rows: Iterator[Kept], on_row: OnRow) -> None:
+    for _ in rows:
+        on_row()

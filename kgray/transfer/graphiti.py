@@ -1,0 +1,195 @@
+"""A Graphiti database as episodes of triples: one a Graphiti episode, in the order in which they were said.
+
+A fact is told by each of its episodes, with its span; one whose episodes are gone stands in an episode of
+its own. An episode's text is kept as it is, in the metadata and (under EPISODE_TEXT, a key that says nothing
+to the graph) beside its first triple, where a search of episodes finds it. Record times are ours: Graphiti's
+are kept as metadata.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kgray import times, triples
+from kgray.errors import InputError
+from kgray.records import MAX_CLIENT_ID, Draft, canonical
+from kgray.stores.neo4j.graphiti import Besides, TheirEpisode, TheirFact, TheirHead
+from kgray.times import Instant
+
+SOURCE = "graphiti"
+EPISODE_TEXT = "episode_text"
+_PAGE = 100  # episodes whose texts are in memory at once
+# The field of a refused triple -> why the fact is not mapped.
+_REASONS = {
+    "source": "facts whose subject has no usable name",
+    "target": "facts whose object has no usable name",
+    "relation": "facts whose relation is no name",
+    "invalid_at": "facts whose end is not after their start",
+    "valid_at": "facts with a time that cannot be read",
+    "text": "facts whose sentence cannot be stored",
+}
+SAME = "facts from a thing to itself"
+WITHOUT_FACTS = "episodes without facts"
+UNREADABLE = "facts with a time that cannot be read"
+
+
+class Database(Protocol):
+    """What is read of a Graphiti database (`stores.neo4j.graphiti`)."""
+
+    def heads(self, group: str) -> list[TheirHead]:
+        """Return the episodes' places in time."""
+        ...
+
+    def episodes(self, group: str, uuids: list[str]) -> list[TheirEpisode]:
+        """Return episodes in the order asked."""
+        ...
+
+    def facts(self, group: str) -> Iterator[TheirFact]:
+        """Yield the facts."""
+        ...
+
+    def besides(self, group: str) -> Besides:
+        """Count what is neither an episode nor a fact."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Import:
+    """One Graphiti group on its way into one of ours; the counts are whole when `drafts` has ended.
+
+    unmapped    reason -> how many; lost: how many of these are facts
+    """
+
+    database: Database
+    from_group: str
+    group: str
+    episodes: int = 0
+    facts: int = 0
+    lost: int = 0
+    unmapped: Counter[str] = field(default_factory=Counter)
+
+    def drafts(self) -> Iterator[Draft]:
+        """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
+        heads = sorted(self.database.heads(self.from_group), key=_said)
+        told, homeless = self._facts({head.uuid for head in heads})
+        for start in range(0, len(heads), _PAGE):
+            uuids = [head.uuid for head in heads[start : start + _PAGE]]
+            for episode in self.database.episodes(self.from_group, uuids):
+                self.episodes += 1
+                found = told.get(episode.uuid)
+                if not found:
+                    self.unmapped[WITHOUT_FACTS] += 1
+                    continue
+                yield from self._of_episode(episode, found)
+        for fact, row in homeless:
+            at = fact.valid_at if fact.valid_at is not None else fact.created_at
+            yield self._draft(fact.uuid, at, [row], {"facts": [_kept(fact)]})
+        self._note_besides()
+
+    def _facts(
+        self, there: set[str]
+    ) -> tuple[dict[str, list[tuple[TheirFact, dict[str, Any]]]], list[tuple[TheirFact, dict[str, Any]]]]:
+        """Return the usable facts by episode, and those whose episodes are not there."""
+        told: dict[str, list[tuple[TheirFact, dict[str, Any]]]] = {}
+        homeless: list[tuple[TheirFact, dict[str, Any]]] = []
+        for fact in self.database.facts(self.from_group):
+            self.facts += 1
+            reason, row = _triple(fact)
+            if row is None:
+                self.unmapped[reason] += 1
+                self.lost += 1
+                continue
+            homes = [uuid for uuid in dict.fromkeys(fact.episodes) if uuid in there]
+            for uuid in homes:
+                told.setdefault(uuid, []).append((fact, row))
+            if not homes:
+                homeless.append((fact, row))
+        return told, homeless
+
+    def _of_episode(
+        self, episode: TheirEpisode, found: list[tuple[TheirFact, dict[str, Any]]]
+    ) -> Iterator[Draft]:
+        """Yield one draft, more where its facts are more than one takes."""
+        at = episode.valid_at if episode.valid_at is not None else episode.created_at
+        text = episode.text.replace("\0", "\ufffd")
+        about = {
+            "name": episode.name,
+            "source": episode.source,
+            "source_description": episode.description,
+            "text": text,
+            "created_at": times.show(episode.created_at),
+        }
+        found = sorted(found, key=lambda pair: (pair[0].created_at or 0, pair[0].uuid))
+        for part, start in enumerate(range(0, len(found), triples.MAX_TRIPLES)):
+            portion = found[start : start + triples.MAX_TRIPLES]
+            rows = [row for _, row in portion]
+            if text.strip() and part == 0:
+                rows[0] = rows[0] | {EPISODE_TEXT: text}
+            facts = [_kept(fact) for fact, _ in portion]
+            name = episode.uuid if part == 0 else f"{episode.uuid}#{part + 1}"
+            yield self._draft(name, at, rows, about | {"uuid": episode.uuid, "facts": facts})
+
+    def _draft(
+        self, uuid: str, at: Instant | None, rows: list[dict[str, Any]], about: Mapping[str, Any]
+    ) -> Draft:
+        return Draft(
+            group=self.group,
+            source=SOURCE,
+            kind="triples",
+            text=triples.normalise(rows, at),
+            reference_time=at,
+            client_id=uuid[:MAX_CLIENT_ID],
+            metadata=canonical({"graphiti": about}),
+        )
+
+    def _note_besides(self) -> None:
+        besides = self.database.besides(self.from_group)
+        for reason, count in (
+            ("entities in no fact", besides.entities_without_facts),
+            ("entity summaries", besides.summaries),
+            ("entity types", besides.types),
+            ("entities with attributes", besides.attributes),
+            ("facts with attributes", besides.fact_attributes),
+            ("communities", besides.communities),
+            ("sagas", besides.sagas),
+        ):
+            if count:
+                self.unmapped[reason] += count
+
+
+def _said(head: TheirHead) -> tuple[Instant, Instant, str]:
+    created_at = head.created_at or 0
+    return (created_at if head.valid_at is None else head.valid_at, created_at, head.uuid)
+
+
+def _kept(fact: TheirFact) -> dict[str, Any]:
+    return {
+        "uuid": fact.uuid,
+        "created_at": times.show(fact.created_at),
+        "expired_at": times.show(fact.expired_at),
+    }
+
+
+def _triple(fact: TheirFact) -> tuple[str, dict[str, Any] | None]:
+    """Return the triple, or why there is none."""
+    if not fact.readable:
+        return UNREADABLE, None
+    row: dict[str, Any] = {
+        "source": fact.source,
+        "relation": fact.relation,
+        "target": fact.target,
+        "text": fact.text,
+        "valid_at": times.show(fact.valid_at),
+        "invalid_at": times.show(fact.invalid_at),
+    }
+    row = {key: value for key, value in row.items() if value is not None or key == "valid_at"}
+    try:
+        triples.normalise([row], None)
+    except InputError as error:
+        if "the same name" in str(error):
+            return SAME, None
+        return _REASONS[(error.field or "").rpartition(".")[2]], None
+    return "", row
