@@ -2,21 +2,29 @@
 
 Everything is done by the `kgray` command, in a folder `.demo` that is made afresh (or in the new folder
 that is named: `python examples/demo.py FOLDER`). Each command is printed before its output, so that any
-of them can be typed again.
+of them can be typed again. A Ray on this machine ingests: it is started once, and ends before the questions,
+which need none; it ends, too, where something fails.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 KGRAY = Path(sys.executable).with_name("kgray")
 FOLDER = Path(".demo")  # from ROOT, where the commands run
+SETTINGS = '[runtime]\nbackend = "ray"  # who ingests; reading needs none\n'
+ORDER = {"models": 0, "embedder": 1, "sequencer": 2, "writer": 3}
 LATER = "2026-02-01"  # the team's messages of this day and after are added last, as they would be in life
 
 
@@ -43,16 +51,52 @@ def part(folder: Path, name: str, *, later: bool) -> str:
     return str(folder / name)
 
 
+@contextmanager
+def ray(folder: Path) -> Iterator[None]:
+    """Have a Ray with its actors up, which ends with the block, however that ends."""
+    try:
+        kgray(folder, "up")
+        yield
+    finally:
+        kgray(folder, "down")
+
+
 def add_everything(folder: Path) -> str:
     """Add the examples and return the moment between the two parts of the team's chat."""
-    heading("A new folder, and three streams: a support chat, a price list, the first months of a team chat")
-    kgray(folder, "init")
+    heading("Three streams go in: a support chat, a price list, the first months of a team chat")
     first = part(folder, "team-until-january.jsonl", later=False)
     kgray(folder, "add", "examples/support.jsonl", "examples/catalogue.jsonl", first)
     between = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     heading("Later, the rest of the team chat arrives; in it Dana tells that she moved long ago")
     kgray(folder, "add", part(folder, "team-from-february.jsonl", later=True))
     return between
+
+
+def tell_what_ran_where(folder: Path) -> None:
+    """Print the processes that ingested, and what each has done."""
+    heading("What ran where")
+    command = ["status", "--json", "--data", str(folder)]
+    print(f"$ kgray {shlex.join(command)}", flush=True)
+    done = subprocess.run([KGRAY, *command], cwd=ROOT, check=False, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    told = json.loads(done.stdout)["runtime"]
+    print(f"Ray at {told['address']}, {len(told['actors'])} actors, each a process of its own:")
+    for name, row in sorted(told["actors"].items(), key=lambda item: ORDER[item[0].rpartition("-")[0]]):
+        print(f"  {name:12} process {row['pid']:<8} {deeds(name, row)}")
+    print()
+
+
+def deeds(name: str, row: dict[str, Any]) -> str:
+    """Return what an actor has done, in words."""
+    if name.startswith("models"):
+        return f"read {row['read']} episodes, answered {row['done'] - row['read']} questions"
+    if name.startswith("embedder"):
+        return f"turned {row['done']} lists of texts into vectors"
+    if name.startswith("writer"):
+        return f"carried out {row['writes']} writes in {row['batches']} transactions, as epoch {row['epoch']}"
+    totals = row["totals"]
+    return f"decided {totals['committed']} episodes, each group's in order; {totals['failed']} failed"
 
 
 def ask(folder: Path, between: str) -> None:
@@ -82,13 +126,28 @@ def ask(folder: Path, between: str) -> None:
     kgray(folder, "history", "Alice Nguyen", "--group", "team")
 
 
+def stopped(number: int, _frame: object) -> None:
+    """End in order, Ray too, where the demo is asked to end."""
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Run the demo: in the folder that is named, which must be new, else in `.demo`."""
+    signal.signal(signal.SIGTERM, stopped)
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
     if folder == FOLDER:
+        if (ROOT / FOLDER / "ray.json").exists():  # of a demo that was killed
+            kgray(folder, "down")
         shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
     (ROOT / folder).mkdir(parents=True)
-    ask(folder, add_everything(folder))
+    (ROOT / folder / "kgray.toml").write_text(SETTINGS, encoding="utf-8")
+    heading("A new folder, and a Ray on this machine that will ingest what is added to it")
+    kgray(folder, "init")
+    with ray(folder):
+        between = add_everything(folder)
+        tell_what_ran_where(folder)
+        heading("Ray has done its part: it ends, and reading goes on without it")
+    ask(folder, between)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +62,7 @@ def open_store(
     """Return the store, open, and the cache of replies beside it: the embedded store has one."""
     chosen = settings.store
     if chosen.backend == "neo4j":
-        from kgray.stores.neo4j import open_neo4j
-
-        if create:
-            _make_folder(data)
-        return open_neo4j(
+        opened = _neo4j_door()(
             uri=_store_address(chosen.uri),
             user=chosen.user or "neo4j",
             password=_password(chosen).reveal(),
@@ -74,12 +71,30 @@ def open_store(
             dimensions=embedder.dimensions,
             folder=data,
             create=create,
-        ), None
+        )
+        try:
+            if create:
+                _make_folder(data)
+        except StoreError:
+            opened.close()
+            raise
+        return opened, None
     from kgray.stores.sqlite import open_sqlite
 
     store = open_sqlite(data, embedder=embedder.identity, dimensions=embedder.dimensions, create=create)
     bound = settings.model.cache_mb << 20
     return store, store.responses(max_bytes=bound) if bound else None
+
+
+def _neo4j_door() -> Callable[..., Store]:
+    try:
+        from kgray.stores.neo4j import open_neo4j
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f'store.backend = "neo4j" needs the package {error.name}, which is not installed: '
+            "pip install 'kgray[neo4j]'."
+        ) from None
+    return open_neo4j
 
 
 def _make_folder(data: Path) -> None:

@@ -3,6 +3,7 @@
     <data>/runs/<run>/manifest.json    inputs with their progress, attempt, state
                       refused.jsonl    every row that was not taken, with its place
                       report.json      what the last attempt answered
+                      sorted/          rows in the order of their times, while it takes them in that order
                       lock             held while the run goes on
 
 The manifest saves work, it does not decide: what it has lost is read again, and duplicates change nothing.
@@ -14,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -26,6 +28,7 @@ from kgray.intake import Refusal
 
 State = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
+SORTED = "sorted"  # the folder of rows in their order, until the last one is taken
 _COUNTS = ("accepted", "committed", "failed")
 
 
@@ -124,6 +127,14 @@ class Manifest:
         return cls(**own)
 
 
+def forget_texts(data: Path) -> None:
+    """Delete what the runs keep of episodes' texts and messages, as removal asks; a run then sorts anew."""
+    for run in (data / "runs").glob("*/"):
+        with told(run):
+            shutil.rmtree(run / SORTED, ignore_errors=True)
+            (run / "report.json").unlink(missing_ok=True)
+
+
 class RunFolder:
     """The folder of a run. Raises StoreError for what cannot be written; NoSpace where the disk is full."""
 
@@ -136,7 +147,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run. Raises InputError, naming the holder, where another process carries it out."""
-        with _told(self.path):
+        with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -166,19 +177,19 @@ class RunFolder:
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest, what was refused first."""
-        with _told(self.path):
+        with told(self.path):
             if self._refused is not None:
                 self._refused.flush()
             self._replace("manifest.json", manifest.as_dict())
 
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Replace the report."""
-        with _told(self.path):
+        with told(self.path):
             self._replace("report.json", report)
 
     def open_refused(self, manifest: Manifest) -> None:
         """Keep of the earlier refusals those of rows that are not read again; count them anew."""
-        with _told(self.path):
+        with told(self.path):
             new = self.path / "refused.jsonl.new"
             rows = {row.path: row for row in manifest.files}
             for row in manifest.files:
@@ -197,7 +208,7 @@ class RunFolder:
         """Note one refusal; path, row: the file and where it stands in the order of reading, from 0."""
         assert self._refused is not None  # noqa: S101 - `open_refused` comes first
         line = refusal.as_dict() | {"path": path, "row": row}
-        with _told(self.path):
+        with told(self.path):
             self._refused.write(json.dumps(line) + "\n")
 
     def refusals(self, limit: int) -> list[Refusal]:
@@ -234,7 +245,8 @@ class RunFolder:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
+    """Raise NoSpace or StoreError, in one line, where a file cannot be written."""
     try:
         yield
     except OSError as error:

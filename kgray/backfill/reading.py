@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kgray.backfill.manifest import FileProgress, Manifest
+from kgray.backfill.manifest import SORTED, VERSION, FileProgress, Manifest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
 from kgray.records import Draft
@@ -83,28 +83,41 @@ class Reader:
             self._read = self._all = skip
             self.complete = True
             return
-        with tempfile.TemporaryDirectory(prefix="sorting-", dir=self._folder) as folder:
-            sorter = Sorter(Path(folder))
-            for at, file in enumerate(self._files):
-                for number, item in enumerate(self._items(file, 0)):
-                    if number % _AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                    if self._stop():
-                        return
-                    sorter.add(*_packed(item, at, number))
-                    self.sorting = sorter.count
-                self._position = None
-                self._bytes += file.size
-            self._all, self.sorting = sorter.count, 0
-            for number, found in enumerate(sorter.sorted()):
-                self._read += 1
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                if number >= skip:
-                    yield Row(file=self._files[found[1]], number=number, item=_unpacked(found))
+        sorter = await self._sorted()
+        if sorter is None:
+            return
+        self._all, self.sorting = sorter.count, 0
+        for number, found in enumerate(sorter.sorted()):
+            self._read += 1
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if number >= skip:
+                yield Row(file=self._files[found[1]], number=number, item=_unpacked(found))
         for file in self._files:
             yield Row(file=file, number=-1, item=None)
         self.complete = True
+        shutil.rmtree(self._folder / SORTED, ignore_errors=True)
+
+    async def _sorted(self) -> Sorter | None:
+        """Return the rows sorted, by an earlier attempt where it came so far; None: asked to stop."""
+        folder = self._folder / SORTED
+        files = [[file.name, file.path, file.size, file.mtime_ns] for file in self._files]
+        of = {"version": VERSION, "options": self._manifest.options, "files": files}
+        if (kept := Sorter.kept(folder, of)) is not None:
+            return kept
+        sorter = Sorter(folder)
+        for at, file in enumerate(self._files):
+            for number, item in enumerate(self._items(file, 0)):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if self._stop():
+                    return None
+                sorter.add(*_packed(item, at, number))
+                self.sorting = sorter.count
+            self._position = None
+            self._bytes += file.size
+        sorter.keep(of)
+        return sorter
 
 
 def _packed(item: Submitted | Refusal, file: int, number: int) -> tuple[list[Any], int]:

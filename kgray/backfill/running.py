@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 from kgray import times
 from kgray.backfill.feeding import Feeder
 from kgray.backfill.inputs import Input, check_sources
-from kgray.backfill.manifest import Manifest, RunFolder, State
+from kgray.backfill.manifest import SORTED, Manifest, RunFolder, State
 from kgray.backfill.reading import Order, Reader, Stop
 from kgray.backfill.reports import SHOWN, Failures, Standing, Summary
 from kgray.backfill.spending import Budget
-from kgray.errors import KgrayError
+from kgray.errors import KgrayError, Unavailable
 from kgray.intake import Defaults
 from kgray.memory import Memory, Report
 from kgray.memory.queueing import Done, last_sequences, never
@@ -75,8 +76,8 @@ async def backfill(
         check_sources(asked.inputs)
     folder = RunFolder(data, asked.run)
     with folder.locked():
-        for left in folder.path.glob("sorting-*"):  # of an attempt that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        if asked.order == "file":  # an earlier attempt may have had another
+            shutil.rmtree(folder.path / SORTED, ignore_errors=True)
         manifest = Manifest.begun(asked.run, asked.inputs, asked.options, folder.load())
         folder.open_refused(manifest)
         summary = await _Attempt(memory, folder, manifest, asked, stop).run(watch)
@@ -95,7 +96,9 @@ class _Attempt:
         self._began = time.monotonic()
         self._skipped = manifest.total("accepted") + manifest.total("duplicate")
         self._before = last_sequences(self._store)
-        self._firsts = {group: self._store.pending(group, 1)[0].sequence for group in self._before}
+        # Another process may have ended what was there a moment ago.
+        pages = {group: self._store.pending_sequences(group, 0, 1) for group in self._before}
+        self._firsts = {group: page[0][0] for group, page in pages.items() if page}
         self._pending = self._store.pending_count()
         self._steps = {"committed": 0, "failed": 0}
         self._lately: deque[tuple[float, int]] = deque()
@@ -116,6 +119,7 @@ class _Attempt:
         feeder = self._feeder
         feeder.save()
         feeding = asyncio.create_task(feeder.feed(self._reader))
+        feeding.add_done_callback(self._fed)
         ticking = asyncio.create_task(self._tick(watch))
         try:
             done = await self._memory.runtime.carry_out(
@@ -138,6 +142,10 @@ class _Attempt:
             await asyncio.gather(feeding, ticking, return_exceptions=True)
         return self._summary(done)
 
+    def _fed(self, feeding: asyncio.Task[None]) -> None:
+        """End the run where feeding has failed: what is wrong is said now, not after all that is pending."""
+        self._halted |= feeding.cancelled() or feeding.exception() is not None
+
     def _stop(self) -> bool:
         return self._halted or self._asked_to_stop() or bool(self._budget.over())
 
@@ -155,7 +163,8 @@ class _Attempt:
         while True:
             await asyncio.sleep(_TICK_S)
             self._feeder.save_now_and_then()
-            watch(self._standing())
+            with suppress(Unavailable):  # an outage of the store: it is the run's to wait out
+                watch(self._standing())
 
     def _standing(self) -> Standing:
         feeder = self._feeder

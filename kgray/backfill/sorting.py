@@ -4,28 +4,65 @@ from __future__ import annotations
 
 import heapq
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from kgray.backfill.manifest import told
+
 HELD = 32 << 20  # characters of rows in memory at a time
 FAN_IN = 64  # runs merged at once: files open
 _OVERHEAD = 400  # characters that a row counts beside its own
+_KEPT = "order.json"  # in a folder whose runs hold all rows
 
 
 class Sorter:
     """Rows (lists of JSON values) in ascending order. Their first items must tell any two rows apart."""
 
-    def __init__(self, folder: Path, *, held: int = HELD, fan_in: int = FAN_IN) -> None:
-        """Write sorted runs into a folder that the caller removes."""
-        self._folder, self._held, self._fan_in = folder, held, fan_in
+    def __init__(self, folder: Path, *, held: int | None = None, fan_in: int | None = None) -> None:
+        """Write sorted runs into a folder that the caller removes. held, fan_in: other than the module's."""
+        self._folder = folder
+        self._held, self._fan_in = held or HELD, fan_in or FAN_IN
         self._rows: list[list[Any]] = []
         self._size = 0
         self._runs: list[Path] = []
         self._made = 0
         self.count = 0
+
+    @classmethod
+    def kept(cls, folder: Path, of: object) -> Sorter | None:
+        """Return what `keep` left in a folder; None, and an empty folder, where it is not of this."""
+        found = cls(folder)
+        try:
+            kept = json.loads((folder / _KEPT).read_bytes())
+            found._runs = [folder / name for name, _ in kept["runs"]]
+            found.count = kept["count"]
+            sizes = [run.stat().st_size for run in found._runs]
+            if kept["of"] == of and sizes == [size for _, size in kept["runs"]]:
+                return found
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it was killed before all rows were in
+        with told(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        return None
+
+    def keep(self, of: object) -> None:
+        """Leave what is sorted in the folder, for `kept`; to be called when all rows are in. of: JSON."""
+        self._spill()
+        self._fold()
+        with told(self._folder):
+            for run in self._runs:
+                with run.open("rb") as file:
+                    os.fsync(file.fileno())
+            runs = [(run.name, run.stat().st_size) for run in self._runs]
+            new = self._folder / f"{_KEPT}.new"
+            new.write_text(json.dumps({"of": of, "count": self.count, "runs": runs}), encoding="utf-8")
+            new.replace(self._folder / _KEPT)
 
     def add(self, row: list[Any], size: int = 0) -> None:
         """Take a row; size: about its characters."""
@@ -42,12 +79,16 @@ class Sorter:
             yield from self._rows
             return
         self._spill()
+        self._fold()
+        yield from _merged(self._runs)
+
+    def _fold(self) -> None:
+        """Merge runs until they can be read at once."""
         while len(self._runs) > self._fan_in:
             first, self._runs = self._runs[: self._fan_in], self._runs[self._fan_in :]
             self._runs.append(self._written(_merged(first)))
             for run in first:
                 run.unlink()
-        yield from _merged(self._runs)
 
     def _spill(self) -> None:
         if self._rows:
@@ -58,7 +99,7 @@ class Sorter:
     def _written(self, rows: Iterator[list[Any]]) -> Path:
         self._made += 1
         path = self._folder / f"run-{self._made}.jsonl"
-        with path.open("w", encoding="utf-8") as out:
+        with told(path), path.open("w", encoding="utf-8") as out:
             while block := list(islice(rows, 1000)):
                 out.writelines(json.dumps(row) + "\n" for row in block)
         return path

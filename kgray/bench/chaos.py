@@ -67,7 +67,7 @@ class Outcome:
             "groups": scene.plan.groups,
             "store": scene.store,
             "kinds": summary(log.kills),
-            "kills": [[kill.kind, round(kill.at_s, 2), kill.committed, kill.back_s] for kill in log.kills],
+            "kills": [[k.kind, round(k.at_s, 2), k.committed, k.there_s, k.back_s] for k in log.kills],
             "wall_s": round(log.wall_s, 1),
             "hash": self.digest,
             "expected": self.expected,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
 _WINDOW = 48
 _LOOK_S = 0.1
+_COUNT_EVERY_S = 1.0
 _EPOCH_EVERY_S = 0.5
 _DOWN_S = 1.0  # how long a killed model server stays away
 
@@ -65,11 +66,16 @@ class Scene:
 
 @dataclass(slots=True)
 class Kill:
-    """One kill. back_s: until what was killed is there again and the run has committed more; None = never."""
+    """One kill, in seconds; None = never.
+
+    there_s   until another stood in its place
+    back_s    until, with that, the run had committed more
+    """
 
     kind: str
     at_s: float
     committed: int
+    there_s: float | None = None
     back_s: float | None = None
 
 
@@ -89,6 +95,7 @@ class Stage:
 
     def __init__(self, scene: Scene, place: Place, folder: Path, ends: ExitStack) -> None:
         self._scene = scene
+        self._counted_at = 0.0
         self.asked = folder / "asked.tsv"
         world = folder / "world.jsonl"
         write(scene.plan, world, None)
@@ -151,7 +158,14 @@ class Stage:
         log.driver_exits = self.driver.exits
 
     def _committed(self, last: int) -> int:
-        """Return how many episodes have ended, as the store tells; the last number while it is away."""
+        """Return how many episodes have ended, as the store tells; the last number while it is away.
+
+        A server is asked less often: on the machine of all the others it would be busy with that.
+        """
+        now = time.monotonic()
+        if self._scene.store == "neo4j" and now < self._counted_at + _COUNT_EVERY_S:
+            return last
+        self._counted_at = now
         try:
             counts = self.reader.store.counts().values()
         except Unavailable:
@@ -159,11 +173,16 @@ class Stage:
         return sum(one.committed + one.failed for one in counts)
 
     def _is_back(self, kill: Kill, committed: int, now: float, progress: Callable[[str], None]) -> bool:
+        if kill.there_s is None and self.victims[kill.kind].back():
+            kill.there_s = round(now - kill.at_s, 2)
         done = committed >= self._scene.plan.episodes
-        if not self.victims[kill.kind].back() or not (committed > kill.committed or done):
+        if kill.there_s is None or not (committed > kill.committed or done):
             return False
         kill.back_s = round(now - kill.at_s, 2)
-        progress(f"{now:7.1f} s  {committed:>6} committed  {kill.kind} is back after {kill.back_s:.1f} s")
+        progress(
+            f"{now:7.1f} s  {committed:>6} committed  {kill.kind} is back after {kill.back_s:.1f} s "
+            f"(there after {kill.there_s:.1f} s)"
+        )
         return True
 
     def _over(

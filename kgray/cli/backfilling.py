@@ -156,7 +156,7 @@ def _show(report: dict[str, Any]) -> None:
         f"({report['wasted_tokens']} tokens)",
         "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in report["seconds"].items()),
         "rate": "-" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
-        "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + " in all attempts",
+        "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + ", as they saw it",
     }
     if classes := report["failures"]["classes"]:
         rows["failed"] = ", ".join(f"{number} {name}" for name, number in sorted(classes.items()))

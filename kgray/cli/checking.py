@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from kgray.cli.frame import Call, common, finished
 from kgray.errors import KgrayError
 
 if TYPE_CHECKING:
+    from kgray.memory import Memory
     from kgray.settings import Settings
 
 _PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "snowballstemmer")
@@ -58,7 +59,7 @@ def _checks(call: Call) -> Iterator[Check]:
         yield "settings", False, str(error)
         return
     yield from _chosen(call, settings)
-    yield from _data(call)
+    yield from _data(call, settings)
 
 
 def _packages() -> Iterator[Check]:
@@ -111,7 +112,13 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             settings.runtime.backend,
             {"local": "in this process", "ray": "in the actors of Ray, joined or started when there is work"},
         ),
-        "store backend": (settings.store.backend, {"sqlite": "one file in the data folder"}),
+        "store backend": (
+            settings.store.backend,
+            {
+                "sqlite": "one file in the data folder",
+                "neo4j": f"{_server(settings)}, with its lock and reports in the data folder",
+            },
+        ),
     }
     wrong = {} if lines else dict(_unusable(settings))
     for name, (backend, told) in why.items():
@@ -139,11 +146,25 @@ def _optional() -> Iterator[Check]:
 
     lacking = missing()
     yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
-    others = "vLLM inside this process, BGE embedders, rerankers, Ray and Neo4j"
+    yield "neo4j driver", True, _driver()
+    others = "vLLM inside this process, BGE embedders and rerankers"
     yield "optional parts", True, f"{others} are not built in this version: nothing to install"
 
 
-def _data(call: Call) -> Iterator[Check]:
+def _driver() -> str:
+    try:
+        return f"{metadata.version('neo4j')}, with its codec {metadata.version('neo4j-rust-ext')}"
+    except metadata.PackageNotFoundError as error:
+        return f"not installed ({error.name}): for store.backend = neo4j run `pip install 'kgray[neo4j]'`"
+
+
+def _server(settings: Settings) -> str:
+    """Return where the server is, without what may be written into its address."""
+    uri = settings.store.uri or "no store.uri"
+    return "an address that cannot be used" if "@" in uri else uri
+
+
+def _data(call: Call, settings: Settings) -> Iterator[Check]:
     from kgray.stores.sqlite.schema import FILE, VERSION
 
     path = call.folder / FILE
@@ -152,15 +173,22 @@ def _data(call: Call) -> Iterator[Check]:
     except OSError as error:
         yield "data", False, f"{call.folder} cannot be read: {error.strerror or error}"
         return
-    if not made:
+    on_server = settings.store.backend == "neo4j"
+    if not made and not on_server:
         yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
         return
-    writable = os.access(call.folder, os.W_OK)
+    writable = not made or os.access(call.folder, os.W_OK)
     yield (
         "data",
         writable,
         f"{call.folder}" + ("" if writable else " cannot be written: check its permissions"),
     )
+    if on_server:
+        try:
+            yield from _server_store(call)
+        except KgrayError as error:
+            yield "store", False, str(error)
+        return
     if not stored:
         yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
         return
@@ -181,7 +209,34 @@ def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
             True,
             f"{path} ({size:.1f} MB, schema {schema}, {printing.counted(len(counts), 'group')}), {built}",
         )
-        for group in counts:
-            wrong = finished(memory.verify(group))
-            detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
-            yield f"graph of {group}", not wrong, detail
+        yield from _graphs(memory, counts)
+
+
+def _server_store(call: Call) -> Iterator[Check]:
+    """Yield what the server is, whether its constraints and indexes work, and whether it can be written."""
+    with call.memory() as memory:
+        from kgray.stores.neo4j import Neo4jStore
+
+        store = memory.store
+        if not isinstance(store, Neo4jStore):
+            raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
+        counts = finished(memory.groups())
+        embedder, server = memory.parts.embedder, store.server
+        built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
+        held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
+        yield "store", True, f"Neo4j {server.version} {server.edition} ({held}), {built}"
+        inside = "inside the index" if server.filters else "after the index, which costs more candidates"
+        yield "store vectors", True, f"this release filters by group {inside}"
+        missing = store.missing()
+        detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
+        yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
+        store.check_writable()
+        yield "store writable", True, "a transaction could write"
+        yield from _graphs(memory, counts)
+
+
+def _graphs(memory: Memory, groups: Iterable[str]) -> Iterator[Check]:
+    for group in groups:
+        wrong = finished(memory.verify(group))
+        detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
+        yield f"graph of {group}", not wrong, detail

@@ -13,6 +13,11 @@ from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
 from kgray.errors import InputError
 
 _Command = Callable[..., int | None]
+_BYTES_LEFT = {
+    "sqlite": "a reader keeps the old pages in the files for now; run it again when it is gone",
+    "neo4j": "no query finds it any more, but its bytes stay in the server's files, logs and backups until "
+    "it writes over them; to be rid of them now, copy the groups into a new database and delete this one",
+}
 
 
 def _print(call: Call, result: dict[str, Any]) -> int:
@@ -21,7 +26,7 @@ def _print(call: Call, result: dict[str, Any]) -> int:
     else:
         printing.pairs({name.replace("_", " "): value for name, value in result.items()})
     if result.get("compacted") is False:
-        printing.note("a reader keeps the old pages in the files for now; run it again when it is gone")
+        printing.note(_BYTES_LEFT[call.settings().store.backend])
     return 0
 
 
@@ -150,7 +155,12 @@ def _take_out(
     with call.memory() as memory, Signals.gentle():
         method = memory.remove if verb == "remove" else memory.retract
         asked = method(group=group, episodes=ids, source=source, everything=everything, stop=Signals.asked)
-        return _print(call, finished(asked))
+        result = finished(asked)
+    if verb == "remove":
+        from kgray.backfill.manifest import forget_texts
+
+        forget_texts(call.folder)
+    return _print(call, result)
 
 
 def _ask(verb: str, group: str, ids: tuple[str, ...], source: str | None) -> None:

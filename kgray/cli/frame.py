@@ -49,6 +49,8 @@ COMMANDS: Mapping[str, str] = {
     "retract": "correcting:retract",
     "remove": "correcting:remove",
     "dump": "reading:dump",
+    "copy": "transferring:copy",
+    "import": "transferring:import_from",
     "doctor": "checking:doctor",
     "bench": "bench:bench",
 }

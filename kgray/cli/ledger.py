@@ -20,13 +20,13 @@ def init(call: Call) -> int:
       kgray init --data my-data
     """
     settings = call.settings()
-    with call.memory(create=True):
-        from kgray.stores.sqlite.schema import VERSION
-    made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": VERSION}
+    with call.memory(create=True) as memory:
+        version = memory.store.schema_version
+    made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": version}
     if call.as_json:
         printing.emit_json(made)
     else:
-        click.echo(f"{made['data']} is ready ({made['store']}, schema {VERSION}).")
+        click.echo(f"{made['data']} is ready ({made['store']}, schema {version}).")
     return 0
 
 

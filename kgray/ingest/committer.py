@@ -38,7 +38,7 @@ class Committer:
 
     async def state(self, group: str) -> GroupState:
         """Return the group's state; the least recently used ones go where the bound is passed."""
-        if group not in self._states:
+        while group not in self._states and self.outbox.moves(group):
             await self.outbox.flush()
         state = self._states.get(group)
         if state is None:
@@ -46,9 +46,10 @@ class Committer:
             self._states[group] = state
             self._keep_within_bound()
         self._states.move_to_end(group)
-        if state.lacks_vectors(self._parts.pipeline.judging):
+        judging = self._parts.pipeline.judging
+        while state.lacks_vectors(judging) and self.outbox.moves(group):
             await self.outbox.flush()  # the vectors of what was posted
-            state.fetch_vectors(self._parts.store, self._parts.pipeline.judging)
+        state.fetch_vectors(self._parts.store, judging)
         return state
 
     def kept(self, group: str) -> GroupState | None:

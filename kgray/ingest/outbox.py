@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from kgray.ports import Answer, Answered, Store, Write, Writer
+from kgray.ports import Answer, Answered, Extracted, Store, Write, Writer
 
 _ANSWERS = 4096  # the latest, kept for those who ask the same at once
 MOST = 32  # writes of a batch: a commit takes some 2 ms, and a reader of the store waits for no longer
@@ -43,10 +43,16 @@ class Outbox:
         self._waiting: deque[tuple[Write, Done | None]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
+        self._posted = self._durable = 0  # writes so far
+        self._moved: dict[str, int] = {}  # group -> which write moves its state last, of those not durable
+        self._batch: asyncio.Future[None] | None = None  # done once the batch on its way is
 
     def post(self, write: Write, done: Done | None = None) -> None:
         """Take a write; `done` is called when it is durable."""
         self._waiting.append((write, done))
+        self._posted += 1
+        if not isinstance(write, Extracted | Answered):
+            self._moved[write.group] = self._posted
         if isinstance(write, Answered) and write.judged is not None:
             self._answers[write.group, write.key] = write.judged.answers
             if len(self._answers) > _ANSWERS:
@@ -69,12 +75,21 @@ class Outbox:
         """Whether all that was posted is durable."""
         return not self._waiting and (self._sending is None or _went_well(self._sending))
 
+    def moves(self, group: str) -> bool:
+        """Whether something that is not durable moves the group's state."""
+        return group in self._moved
+
     async def flush(self) -> None:
-        """Wait until all that was posted is durable; raises what kept it from being so."""
-        while self._sending is not None and not self.idle:
+        """Wait until all that was posted before is durable; raises what kept it from being so.
+
+        Not until nothing is on its way: while others post on and on that moment may never come.
+        """
+        until = self._posted
+        while self._durable < until and self._sending is not None:
             if self._sending.done():
                 self._sending.result()
-            await asyncio.shield(self._sending)
+            self._batch = self._batch or asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._sending, self._batch), return_when=asyncio.FIRST_COMPLETED)
 
     def drop(self) -> None:
         """Forget what was posted and not sent; what is on its way may arrive or not."""
@@ -85,6 +100,8 @@ class Outbox:
         self._sending = None
         self._waiting.clear()
         self._answers.clear()
+        self._moved.clear()
+        self._durable, self._batch = self._posted, None
 
     async def _send(self) -> None:
         await asyncio.sleep(0)  # what is posted in the same moment goes together
@@ -93,9 +110,20 @@ class Outbox:
             since = time.monotonic()
             await self._writer.write([write for write, _ in taken])
             self._took(time.monotonic() - since)
+            self._note(write.group for write, _ in taken)
             for _, done in taken:
                 if done is not None:
                     done()
+
+    def _note(self, groups: Iterable[str]) -> None:
+        """Note that one write of each of these groups, in order, is durable; tell who waits."""
+        for group in groups:
+            self._durable += 1
+            if self._moved.get(group) == self._durable:
+                del self._moved[group]
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.set_result(None)
 
 
 def _went_well(task: asyncio.Task[None]) -> bool:

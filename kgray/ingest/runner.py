@@ -78,7 +78,8 @@ class Runner:
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
-        return self._flight.in_flight if self._flight is not None else 0
+        flight = self._flight  # asked from other threads too
+        return flight.in_flight if flight is not None else 0
 
     async def _fly(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self.committer.forget_stale()
@@ -112,6 +113,7 @@ class _Flight:
         self._took: deque[float] = deque(maxlen=32)
         self.in_flight = 0
         self._taken = 0
+        self._served: dict[str, int] = {}  # group -> how many were taken when it last had its turn
         self._tail: int | None = None  # how many were taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = -_LOOK_S
@@ -172,19 +174,23 @@ class _Flight:
 
         Until it is full or nothing more is pending. Looking once a commit would ask the store too often.
         """
-        room, now = self._parts.window - self.in_flight, time.monotonic()
+        # What waits for the writer is held in memory too: while it is slow, or away, no more is decided.
+        posted = sum(lane.posted for lane in self._lanes.values())
+        room, now = self._parts.window - max(self.in_flight, posted), time.monotonic()
         due = now - self._looked_at >= _LOOK_S or room >= max(1, self._parts.window // 8)
         if room <= 0 or not (anyway or due):
             return 0
         self._looked_at = now
         found = self._parts.store.pending_groups()
-        groups = sorted((g for g in found if self._takes(g)), key=lambda g: not found[g])
-        self._see_the_end(room)
+        # In turn: who was served longest ago first, else the last of many groups would wait for the first.
+        order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._takes(g)}
+        groups = sorted(order, key=order.__getitem__)
+        self._see_the_end(posted)
         free = {False: room, True: room - self._parts.window // LIVE_SHARE}  # by whether it is bulk
         taken = 0
         for turn, group in enumerate(groups):
-            if free[False] <= 0:
-                break
+            if free[False] <= 0 or (free[True] <= 0 and not found[group]):
+                break  # the rest is bulk: asking the store about each of many groups would cost the most
             share = -(-free[False] // (len(groups) - turn))
             taken += self._take(group, share, free)
         if any(found[group] for group in groups):
@@ -193,10 +199,9 @@ class _Flight:
         self._gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
         return taken
 
-    def _see_the_end(self, room: int) -> None:
+    def _see_the_end(self, posted: int) -> None:
         """Note where the end of the backlog began: from there on the longest texts go first."""
-        posted = sum(lane.posted for lane in self._lanes.values())
-        untaken = self._parts.store.pending_count() - (self._parts.window - room) - posted
+        untaken = self._parts.store.pending_count() - self.in_flight - posted
         if untaken > 2 * self._parts.streams:
             self._tail = None
         elif self._tail is None:
@@ -215,6 +220,7 @@ class _Flight:
             if self._totals.first_claim is None:
                 self._totals.first_claim = time.monotonic()
             self._lanes[group] = lane
+            self._served[group] = self._taken
             lane.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             self.in_flight += 1

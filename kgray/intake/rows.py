@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -30,6 +30,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "kind": ("kind",),
     "triples": ("triples",),
 }
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 FIELDS = frozenset(name for names in _NAMES.values() for name in names)
 
 
@@ -62,34 +63,36 @@ def draft_from(row: object, defaults: Defaults | None = None) -> Draft:
     defaults = defaults or Defaults()
     if not isinstance(row, Mapping):
         raise InputError(f"not an object but {_kind_of(row)}")
-    found = {field: _named(row, names) for field, names in _NAMES.items()}
-    values = {field: row[name] if name else None for field, name in found.items()}
-    spelled = {field: name or field for field, name in found.items()}
-    speaker = _speaker(values["speaker"], spelled["speaker"])
+    values: dict[str, Any] = dict.fromkeys(_NAMES)
+    spelled: dict[str, str] = {}
+    for field, names in _NAMES.items():
+        for name in names:
+            if (value := row.get(name)) is not None:
+                values[field], spelled[field] = value, name
+                break
+    speaker = _speaker(values["speaker"], spelled.get("speaker", "speaker"))
     kind = _kind(values, speaker, defaults)
-    at = _time(values["at"], spelled["at"], defaults.at)
-    used = {name for name in found.values() if name} - ({spelled["text"]} if kind == "triples" else set())
+    at = _time(values["at"], spelled.get("at", "at"), defaults.at)
+    used = {name for field, name in spelled.items() if field != "text" or kind != "triples"}
     return Draft(
         group=_group(values["group"], defaults.group),
         source=_source(values["source"], defaults.source),
         kind=kind,
-        text=_content(kind, values, spelled["text"], at),
+        text=_content(kind, values, spelled.get("text", "text"), at),
         speaker=speaker,
         reference_time=at,
         client_id=_client_id(values["id"]),
-        metadata=_metadata({key: row[key] for key in row if not _is_used(key, row, used)}),
+        metadata=_metadata(
+            {
+                key: value
+                for key, value in row.items()
+                if key not in used and (value is not None or key not in FIELDS)
+            }
+        ),
     )
 
 
 # -------------------------------------------------------------------------------------- fields
-
-
-def _is_used(key: object, row: Mapping[Any, Any], used: set[str]) -> bool:
-    return key in used or (key in FIELDS and row[key] is None)
-
-
-def _named(row: Mapping[Any, Any], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if row.get(name) is not None), None)
 
 
 def _kind_of(value: object) -> str:
@@ -171,7 +174,7 @@ def _line(value: object, field: str, limit: int) -> str:
         raise InputError(f"{field} is empty", field=field)
     if len(value) > limit:
         raise InputError(f"{field} has {len(value)} characters: at most {limit}", field=field)
-    if any(unicodedata.category(c) == "Cc" for c in value):
+    if _CONTROL.search(value):
         raise InputError(f"{field} contains a control character", field=field)
     _check_signs(value, field)
     return value

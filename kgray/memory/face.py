@@ -338,7 +338,7 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """Erase episodes with every trace (R25); "compacted" is False where a reader prevents it now."""
+        """Erase episodes with every trace (R25); "compacted" is False where bytes may still lie in files."""
         return await self._take_out("remove", group, episodes, source, everything, stop)
 
     async def _take_out(

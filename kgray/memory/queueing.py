@@ -13,13 +13,13 @@ from kgray.ingest.outbox import Direct
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
 from kgray.ports import Store
-from kgray.records import Operation
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]
 OnWait = Callable[[str], None]
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
+_PAGE = 10_000  # sequences read at once
 
 
 def never() -> bool:
@@ -284,7 +284,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
 
 def all_pending(store: Store) -> dict[str, Queued]:
     """Return the queue that waits for all that is pending now."""
-    return {group: _queue_of(store, group) for group in store.pending_groups()}
+    return {group: pending_now(store, group) for group in store.pending_groups()}
 
 
 def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
@@ -293,11 +293,26 @@ def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
 
 
 def _first_pending(store: Store, group: str) -> int | None:
-    found = store.pending(group, 1)
-    return found[0].sequence if found else None
+    found = store.pending_sequences(group, 0, 1)
+    return found[0][0] if found else None
 
 
-def _queue_of(store: Store, group: str) -> Queued:
-    found = store.pending(group, store.pending_count(group))
-    sequences = Sequences(item.sequence for item in found if not isinstance(item, Operation))
-    return Queued(sequences, found[-1].sequence if found else 0)
+def pending_now(
+    store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
+) -> Queued:
+    """Return the queue that waits for what is pending in a group, up to `last` (None: all), but for some.
+
+    A page at a time, without the texts: a backlog may be longer than memory.
+    """
+    queue = Queued()
+    after = 0
+    while page := store.pending_sequences(group, after, _PAGE):
+        after = page[-1][0]
+        for sequence, is_episode in page:
+            if last is not None and sequence > last:
+                return queue
+            if without is None or sequence not in without:
+                queue.last = sequence
+                if is_episode:
+                    queue.sequences.append(sequence)
+    return queue

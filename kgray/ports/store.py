@@ -80,6 +80,8 @@ class Store(Protocol):
     a server is out of reach.
     """
 
+    schema_version: int  # of what it keeps; a newer one is refused
+
     # --- the log: any process, short transactions ------------------------------------------
 
     def accept(
@@ -112,6 +114,10 @@ class Store(Protocol):
 
     def pending(self, group: str, limit: int) -> list[Episode | Operation]:
         """Return what is next in the group's order, at most `limit`."""
+        ...
+
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         ...
 
     def next_sequence(self, group: str) -> int:
@@ -173,7 +179,7 @@ class Store(Protocol):
         ...
 
     def compact(self) -> bool:
-        """Make what was erased unreadable in the files; False where a reader prevents it now."""
+        """Make what was erased unreadable in the files; False where a reader prevents it now, or the files are a server's."""
         ...
 
     def records(self, group: str, known_at: Instant | None = None) -> GroupRecords:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +73,11 @@ class Deployment:
         return found
 
     def resume(self) -> None:
-        """Have those that stand still because of a fault try again."""
-        for handle in self.sequencers:
-            handle.resume.remote()
+        """Have those that stand still try again; what is asked after this sees no old fault."""
+        calls = [handle.resume.remote() for handle in self.sequencers]
+        for call in calls:
+            with suppress(Unavailable):  # one that starts anew has no fault
+                answer(call)
 
     def drain(self, grace_s: float) -> None:
         """Have the sequencers commit what is in flight and end."""
@@ -131,7 +134,10 @@ def find(namespace: str) -> Deployment | None:
     terms: Terms = described(first, time.monotonic() + _RESTART_S)["terms"]
     found = Deployment(terms, detached=True)
     for name in sorted(names):
-        handle = ray.get_actor(name, namespace=namespace)
+        try:
+            handle = ray.get_actor(name, namespace=namespace)
+        except ValueError:
+            continue  # it ended meanwhile, with the command that started it
         if name.startswith("sequencer-"):
             found.sequencers.append(handle)
         elif name.startswith("writer-"):

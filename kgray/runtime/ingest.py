@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgray.errors import SettingsError, Unavailable
+from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.memory.queueing import (
     Done,
     OnStep,
     OnWait,
     Queued,
-    Sequences,
     Stop,
     done_elsewhere,
     ignore,
     joined,
     last_sequences,
     never,
+    pending_now,
     silent,
     waiting,
 )
 from kgray.ports import Store
-from kgray.records import Episode
 from kgray.runtime import head as heads
 from kgray.runtime import profile as profiles
 from kgray.runtime.outcomes import error_of
@@ -72,12 +72,15 @@ class RayIngest:
         wait = _Wait(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
             return wait.done()  # nothing to do is no reason to start Ray
-        follow = _Follow(self._up(), on_step, on_wait)
+        follow = _Follow(self._up(), wait.has, on_step, on_wait)
         while True:
             coming = more()
             left = wait.left()
             reason = await follow.look() if left or coming else ""
             if follow.lost():
+                if self._session is not None and not self._session.there():
+                    gone = f"the Ray at {self._session.address} has ended: run it again"
+                    return replace(wait.done(), stopped=True, reason=gone, totals=follow.known())
                 self._deployment = None
                 follow.over(self._up())
             if stop() or reason or not (left or coming):
@@ -144,6 +147,11 @@ class _Wait:
         """Whether anything has not ended."""
         return waiting(self._store, self._rest) or waiting(self._store, self._queued)
 
+    def has(self, group: str, sequence: int) -> bool:
+        """Whether it is an episode that is waited for."""
+        queues = (queued[group] for queued in (self._queued, self._rest) if group in queued)
+        return any(sequence in queue.sequences for queue in queues)
+
     def done(self) -> Done:
         """Count what has ended."""
         own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
@@ -153,12 +161,16 @@ class _Wait:
 class _Follow:
     """What the sequencers tell, from when a run began to follow them."""
 
-    def __init__(self, deployment: Deployment, on_step: OnStep, on_wait: OnWait) -> None:
-        self._on_step, self._on_wait = on_step, on_wait
+    def __init__(
+        self, deployment: Deployment, mine: Callable[[str, int], bool], on_step: OnStep, on_wait: OnWait
+    ) -> None:
+        """mine: whether a step that was taken before the first look is of this run."""
+        self._mine, self._on_step, self._on_wait = mine, on_step, on_wait
         self._told = False
         self._since = [0] * len(deployment.sequencers)
-        self._first: list[dict[str, Any]] | None = None
+        self._first: list[dict[str, Any]] = []
         self._last: list[dict[str, Any]] = []
+        self._gone = Totals()  # of processes that were followed by others
         self.over(deployment)
 
     def over(self, deployment: Deployment) -> None:
@@ -179,15 +191,12 @@ class _Follow:
             self._away_since = self._away_since or time.monotonic()
             return ""  # it restarts; the store tells what has ended meanwhile
         self._away_since = None
-        if self._first is None:
-            fresh = self._deployment.fresh
-            self._deployment.fresh = False
-            self._first = [row | {"totals": vars_of(Totals()) if fresh else row["totals"]} for row in rows]
-            self._since = [0 if fresh else row["stepped"] for row in rows]
-        self._last = rows
+        known, self._last = self._last or self._begin(rows), rows
         for number, row in enumerate(rows):
-            if row["stepped"] < self._since[number]:
-                self._since[number] = 0  # another process: its steps are told by the next look
+            if row["pid"] != known[number]["pid"]:  # another process: its steps are told by the next look
+                ended = _since(self._first[number]["totals"], known[number]["totals"])
+                self._gone = joined(self._gone, ended)
+                self._first[number], self._since[number] = row | _NOTHING_YET, 0
             else:
                 for step in row["steps"]:
                     self._on_step(*step)
@@ -206,20 +215,26 @@ class _Follow:
             "",
         )
 
+    def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take the first look: what was there before this run is none of its own."""
+        fresh, self._deployment.fresh = self._deployment.fresh, False
+        self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
+        for row in rows:
+            row["steps"] = [step for step in row["steps"] if fresh or self._mine(*step[:2])]
+        return rows
+
     async def totals(self) -> Totals:
-        """Return how the run went, as far as the sequencers that tell it were there all the time."""
-        await self.look_once_more()
-        total = Totals()
-        for first, last in zip(self._first or (), self._last, strict=False):
+        """Return how the run went, after a last look; what went wrong was said before."""
+        with suppress(KgrayError, RuntimeError):
+            await self.look()
+        return self.known()
+
+    def known(self) -> Totals:
+        """Return how the run went, as far as it was told."""
+        total = self._gone
+        for first, last in zip(self._first, self._last, strict=True):
             total = joined(total, _since(first["totals"], last["totals"]))
         return total
-
-    async def look_once_more(self) -> None:
-        """Take the last steps and totals; what went wrong was said before."""
-        try:
-            await self.look()
-        except SettingsError:
-            return
 
 
 def vars_of(totals: Totals) -> dict[str, Any]:
@@ -227,10 +242,12 @@ def vars_of(totals: Totals) -> dict[str, Any]:
     return {field.name: getattr(totals, field.name) for field in fields(totals)}
 
 
+# What a process that starts anew has to tell of before it began.
+_NOTHING_YET: dict[str, Any] = {"totals": vars_of(Totals()), "given_up": 0}
+
+
 def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
-    """Return what was added between two looks at a service's totals; after its restart, all of the last."""
-    if first["committed"] > last["committed"]:
-        first = vars_of(Totals())
+    """Return what was added between two looks at a service's totals."""
     kept = ("first_claim", "last_commit", "seconds")
     counts = {name: last[name] - first[name] for name in last if name not in kept}
     seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
@@ -245,14 +262,9 @@ def _leftover(
     """Return what was pending when the run began, and is not queued by it."""
     found = {}
     for group, last in before.items():
-        if groups is not None and group not in groups:
-            continue
-        own = queued[group].sequences if group in queued else ()
-        entries = [
-            (entry.sequence, isinstance(entry, Episode))
-            for entry in store.pending(group, store.pending_count(group))
-            if entry.sequence <= last and entry.sequence not in own
-        ]
-        if entries:
-            found[group] = Queued(Sequences(number for number, told in entries if told), entries[-1][0])
+        if groups is None or group in groups:
+            own = queued[group].sequences if group in queued else None
+            queue = pending_now(store, group, last=last, without=own)
+            if queue.last:
+                found[group] = queue
     return found

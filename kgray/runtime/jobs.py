@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _GOES_ON = frozenset({"PENDING", "RUNNING"})
 _AGENT_S = 60.0  # right after Ray's start no agent takes jobs yet
+_AWAY_S = 30.0  # a server that does not answer for so long is gone
 _PAUSE_S = 0.5
 _CPUS = 0.1  # of the driver, which waits: more than none, so that a head without CPUs is not where it runs
 
@@ -159,9 +160,8 @@ async def _followed(
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    reading.result()
+    info = reading.result()
     log.end()
-    info = client.get_job_info(job)
     status = str(getattr(info.status, "value", info.status))
     code = info.driver_exit_code
     if code is None:
@@ -173,18 +173,33 @@ async def _followed(
     return Ended(job=job, status=status, code=code, reason=reason, document=log.document)
 
 
-async def _read(client: JobSubmissionClient, job: str, log: _Log) -> None:
-    """Read the log until the job has ended; a connection that breaks is made anew."""
+async def _read(client: JobSubmissionClient, job: str, log: _Log) -> Any:  # noqa: ANN401 - Ray's JobDetails
+    """Read the log until the job has ended, and return how; a connection that breaks is made anew.
+
+    Raises Unavailable where the server stays away.
+    """
+    away: float | None = None
     while True:
         log.again()
         try:
             async for piece in _pieces(client, job):
                 log.take(piece)
-        except (RuntimeError, OSError):
+        except Exception:  # noqa: BLE001 - whatever a connection meets: the job's state decides
             await asyncio.sleep(_PAUSE_S)
-        info = await asyncio.to_thread(client.get_job_info, job)
-        if str(getattr(info.status, "value", info.status)) not in _GOES_ON:
-            return
+        try:
+            info = await asyncio.to_thread(client.get_job_info, job)
+        except Exception as error:  # noqa: BLE001 - the same
+            away = away or time.monotonic()
+            if time.monotonic() - away > _AWAY_S:
+                raise Unavailable(
+                    f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
+                    f"what was accepted is safe: the same command follows it, or goes on",
+                    waited=True,
+                ) from None
+        else:
+            away = None
+            if str(getattr(info.status, "value", info.status)) not in _GOES_ON:
+                return info
         await asyncio.sleep(_PAUSE_S)
 
 

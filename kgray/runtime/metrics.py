@@ -89,7 +89,7 @@ class SequencerMetrics:
         self._lag = Gauge("kgray_log_lag", description="Entries that wait in the log.", tag_keys=("shard",))
         self._in_flight = Gauge("kgray_in_flight", description="Episodes in flight.", tag_keys=("shard",))
         self._stages = Counter(
-            "kgray_stage_seconds_sum", description="Seconds by stage, summed.", tag_keys=("stage",)
+            "kgray_stage_busy_seconds", description="Seconds by stage, summed.", tag_keys=("stage",)
         )
         self._stalls = Counter("kgray_stalls", description="Requests first asked at the head of a line.")
         self._wasted = Counter("kgray_wasted_tokens", description="Tokens of answers that were not used.")

@@ -8,6 +8,7 @@ in another order. Requests may be made twice; what they give is taken once (R21)
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import suppress
@@ -82,7 +83,8 @@ class Pool:
         self._seats = [_Seat(worker) for worker in workers]
         self._patience_s = patience_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
-        self._numbers = count()
+        # Routers share workers, and one that was killed leaves its calls behind: no number is of two calls.
+        self._numbers = count(secrets.randbits(62))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
@@ -200,6 +202,8 @@ class Pool:
             part.lost_at = now if part.lost_at is None else part.lost_at
             part.times_lost += 1
             part.holder = None
+            if part.answer.done():
+                continue  # given up in this very moment
             if part.times_lost > 1 and now - part.lost_at >= self._patience_s:
                 part.answer.set_exception(Unavailable(f"no worker answers: {reason}", waited=True))
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kgray.errors import Locked, NoSpace, StaleWriter, Unavailable
+from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
 from kgray.memory.queueing import joined
@@ -107,7 +108,9 @@ class Sequencer:
         except (Unavailable, NoSpace) as error:
             self.given_up, self.reason, self.state = self.given_up + 1, str(error), "out"
             logs.LOGGER.warning("out of reach: %s", error)
-            await self._sleep(_AFTER_OUTAGE_S)
+            # A server comes back by itself. A full disk does not, and each try would ask the model anew for
+            # what cannot be written: it waits for whoever comes next.
+            await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
         except Exception as error:  # noqa: BLE001 - whoever waits is told, and may have it tried again
             logs.LOGGER.exception("the service stands still")
             self.fault, self.state = fault_of(error), "faulty"
@@ -156,7 +159,12 @@ class Sequencer:
         return Gathering(pool, size=size, linger_s=self._profile.limits.linger_ms / 1000)
 
     async def _begin(self) -> RemoteWriter | None:
-        """Take a new epoch; wait where another process holds the store. None: asked to stop meanwhile."""
+        """Take a new epoch; wait where another process holds the store. None: asked to stop meanwhile.
+
+        Raises Unavailable where the writer, or its store, is out of reach beyond the patience.
+        """
+        patience_s = self.terms.values["model.patience_s"]
+        until = time.monotonic() + patience_s
         while not self.stopping:
             try:
                 found = await self._links.writer.begin()
@@ -165,13 +173,10 @@ class Sequencer:
             if isinstance(found, int):
                 self.epoch, self.waits_for = found, ""
                 logs.LOGGER.info("serves", extra={"epoch": found})
-                return RemoteWriter(
-                    self._links.writer, found, patience_s=self.terms.values["model.patience_s"]
-                )
-            if found.kind == StaleWriter.__name__ or found.kind not in (
-                Locked.__name__,
-                Unavailable.__name__,
-            ):
+                return RemoteWriter(self._links.writer, found, patience_s=patience_s)
+            if found.kind == Locked.__name__:
+                until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
+            elif found.kind != Unavailable.__name__ or time.monotonic() >= until:
                 raise error_of(found)
             self.waits_for, self.state = found.message, "waiting"
             await self._sleep(_PAUSE_S)
@@ -181,9 +186,19 @@ class Sequencer:
         """Another run took the store: end where it is a newer sequencer, else begin anew."""
         self._account()
         self._runner = None
-        if not await self._links.newest():
+        if not await self._newest():
             self.state, self.stopping = "replaced", True
             logs.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self.epoch})
+
+    async def _newest(self) -> bool:
+        """Whether it is not replaced; asked again while Ray cannot tell: the service must not end of that."""
+        while not self.stopping:
+            try:
+                return await self._links.newest()
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+                logs.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
+                await self._sleep(_AFTER_OUTAGE_S)
+        return True
 
     async def _while_faulty(self) -> None:
         while self.fault is not None and not self.stopping:
@@ -214,12 +229,13 @@ class Sequencer:
             self._past, self._runner.totals = joined(self._past, self._runner.totals), Totals()
 
     def _totals(self) -> Totals:
-        return self._past if self._runner is None else joined(self._past, self._runner.totals)
+        runner = self._runner  # read once: this is asked from other threads too
+        return self._past if runner is None else joined(self._past, runner.totals)
 
     async def _measure(self) -> None:
         while True:
             if self._parts is not None:
-                with suppress(Unavailable):  # the run meets it too, and says so
+                with suppress(KgrayError):  # the run meets it too, and says so
                     self.lag = self._parts.store.pending_count()
                 self._metrics.tell(self._totals(), lag=self.lag, in_flight=self._in_flight())
             if self._runner is not None:
@@ -227,7 +243,8 @@ class Sequencer:
             await asyncio.sleep(_LOOK_S)
 
     def _in_flight(self) -> int:
-        return self._runner.in_flight() if self._runner is not None else 0
+        runner = self._runner
+        return runner.in_flight() if runner is not None else 0
 
     # ------------------------------------------------------------------------ asked from outside
 
@@ -235,8 +252,9 @@ class Sequencer:
         """Return how it goes; steps: those after the `since`-th, as far as they are kept."""
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
+        writer = self._writer
         outages = [pool.outage for pool in self._pools]
-        outages += [self._writer.outage] if self._writer is not None else []
+        outages += [writer.outage] if writer is not None else []
         outage = min((found for found in outages if found is not None), default=None)
         return {
             "pid": os.getpid(),

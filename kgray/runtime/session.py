@@ -10,19 +10,25 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from kgray.errors import SettingsError, Unavailable
+from kgray.errors import SettingsError, Stopped, Unavailable
 from kgray.runtime.head import LOOPBACK, Head, new_folder
 from kgray.runtime.profile import Profile
 from kgray.runtime.terms import hand_over
 from kgray.settings import Settings
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+_PROBE_S = 2.0
 _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 
@@ -34,6 +40,17 @@ class Session:
     owned: bool
     joined: bool  # this process connected, so that `close` disconnects it
     _folder: Path | None = field(default=None)
+
+    def there(self) -> bool:
+        """Whether its head listens. Asked without Ray, whose calls wait a minute and end the process."""
+        if not ray.is_initialized():
+            return False
+        host, _, port = _here().rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S):
+                return True
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Leave; end what was started here. Idempotent."""
@@ -55,7 +72,8 @@ def join(address: str, *, token: Path | None = None) -> Session:
     if token is not None:
         use_token(token)
     try:
-        ray.init(address=address, **_QUIET)
+        with _own_signals():
+            ray.init(address=address, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"no Ray answers at {address}: {first[0][:200]}", waited=True) from None
@@ -71,15 +89,16 @@ def start(settings: Settings, profile: Profile) -> Session:
     hand_over(settings, os.environ)  # its processes inherit them; they are in no argument
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(
-            address="local",
-            num_cpus=profile.ray.cpus,
-            object_store_memory=profile.ray.object_store_mb << 20,
-            include_dashboard=False,
-            _node_ip_address=LOOPBACK,
-            _temp_dir=str(folder),
-            **_QUIET,
-        )
+        with _own_signals():
+            ray.init(
+                address="local",
+                num_cpus=profile.ray.cpus,
+                object_store_memory=profile.ray.object_store_mb << 20,
+                include_dashboard=False,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(folder),
+                **_QUIET,
+            )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         first = str(error).strip().splitlines() or [type(error).__name__]
@@ -127,6 +146,23 @@ def use_token(path: Path) -> None:
     inside: Any = ray._raylet  # noqa: SLF001 - where Ray keeps what it read
     inside.Config.initialize("")
     inside.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's handlers: Ray puts its own in their place, and a run would not end in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except SystemExit:  # Ray's handler: the signal came while it was in place
+        raise Stopped("stopped while Ray was started; what was accepted is safe, run it again") from None
+    finally:
+        for number, handler in before.items():
+            if handler not in (None, signal.SIG_DFL):
+                signal.signal(number, handler)  # also where it looks the same: Ray's other one is no Python
 
 
 def _here() -> str:

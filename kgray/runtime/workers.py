@@ -67,6 +67,7 @@ class ModelWorker:
         self.terms, self.name = terms, name
         self._fault: Fault | None = None
         self._running: dict[int, asyncio.Task[Outcome]] = {}
+        self._read = 0  # episodes
         self.attendance = Attendance()
         self._metrics = WorkerMetrics()
         try:
@@ -113,6 +114,7 @@ class ModelWorker:
             "pid": os.getpid(),
             "running": at.running,
             "done": at.done,
+            "read": self._read,
             "since": at.since,
         }
 
@@ -135,6 +137,7 @@ class ModelWorker:
             self._extractor.extract if reads else self._judge.judge, request
         )
         outcome = await caught(call)
+        self._read += reads
         took = time.monotonic() - since
         self._metrics.call(stage, took, outcome)
         logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)

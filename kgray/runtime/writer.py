@@ -61,8 +61,8 @@ class GraphWriter:
             self._store.write(writes)
             self._note(number, writes, time.monotonic() - since)
         except KgrayError as error:
-            if isinstance(error, StaleWriter):
-                self._release()
+            if isinstance(error, StaleWriter) and epoch >= self._epoch:
+                self._release()  # an older run's batch does not take the store from the newest
             return fault_of(error)
         return None
 

@@ -13,7 +13,6 @@ from kgray.derivation.view import View
 from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.kept import Kept, Sum
 from kgray.ports import Embedder, Store
-from kgray.records import Episode
 from kgray.settings import CONFIG_NAME, Secret, Settings, load, require_built
 from kgray.times import Instant
 from kgray.wiring import build_embedder, open_store
@@ -113,7 +112,9 @@ def _check(source: Side, target: Side) -> None:
     ours, theirs = source.settings.store, target.settings.store
     same_folder = source.folder.resolve() == target.folder.resolve()
     if ours.backend == theirs.backend and (
-        same_folder if ours.backend == "sqlite" else (ours.uri, ours.database) == (theirs.uri, theirs.database)
+        same_folder
+        if ours.backend == "sqlite"
+        else (ours.uri, ours.database) == (theirs.uri, theirs.database)
     ):
         raise InputError(f"the source and the target are one store, {source.shown}: name another target")
 
@@ -149,7 +150,7 @@ def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
     _drain(theirs.passing(target.store.export(group)), on_row)
     if different := ours.differing(theirs):
         raise StoreError(
-            f"group {group!r} is in {target.shown} already, and is not the same ({'; '.join(different[:3])}): "
+            f"group {group!r} is in {target.shown} already, and not the same ({'; '.join(different[:3])}): "
             f"nothing was changed; a copy needs a store that never had the group"
         )
     moments = _verified(source, target, group, ours, theirs)
@@ -157,7 +158,7 @@ def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
 
 
 def _verified(source: Side, target: Side, group: str, ours: Sum, theirs: Sum) -> int:
-    """Return at how many moments the graphs were found the same; raises StoreError at the first difference."""
+    """Return at how many moments the graphs were found the same. Raises StoreError where one is not."""
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
     moments: list[Instant | None] = [None, *_sample(ours.moments)]
@@ -176,11 +177,8 @@ def _sample(moments: list[Instant]) -> list[Instant]:
 
 
 def _digest(store: Store, group: str, known_at: Instant | None) -> str:
-    def read(sequences: object) -> list[Episode]:
-        raise AssertionError("a dump names episodes, it does not read them")
-
     with store.reading():
-        view = View(store.records(group, known_at), read)
+        view = View(store.records(group, known_at), lambda _: [])  # a dump names episodes, and reads none
         return dump.digest(dump.rows(view, store.episode_rows(group, known_at)))
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from kgray import times, triples
 from kgray.errors import InputError
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
-from kgray.stores.neo4j.graphiti import Besides, TheirEpisode, TheirFact, TheirHead
+from kgray.stores.neo4j.graphiti import GraphitiDatabase, TheirEpisode, TheirFact, TheirHead
 from kgray.times import Instant
 
 SOURCE = "graphiti"
@@ -32,28 +32,9 @@ _REASONS = {
     "text": "facts whose sentence cannot be stored",
 }
 SAME = "facts from a thing to itself"
+_Told = tuple[TheirFact, dict[str, Any]]  # a fact and its triple
 WITHOUT_FACTS = "episodes without facts"
 UNREADABLE = "facts with a time that cannot be read"
-
-
-class Database(Protocol):
-    """What is read of a Graphiti database (`stores.neo4j.graphiti`)."""
-
-    def heads(self, group: str) -> list[TheirHead]:
-        """Return the episodes' places in time."""
-        ...
-
-    def episodes(self, group: str, uuids: list[str]) -> list[TheirEpisode]:
-        """Return episodes in the order asked."""
-        ...
-
-    def facts(self, group: str) -> Iterator[TheirFact]:
-        """Yield the facts."""
-        ...
-
-    def besides(self, group: str) -> Besides:
-        """Count what is neither an episode nor a fact."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +44,7 @@ class Import:
     unmapped    reason -> how many; lost: how many of these are facts
     """
 
-    database: Database
+    database: GraphitiDatabase
     from_group: str
     group: str
     episodes: int = 0
@@ -89,12 +70,10 @@ class Import:
             yield self._draft(fact.uuid, at, [row], {"facts": [_kept(fact)]})
         self._note_besides()
 
-    def _facts(
-        self, there: set[str]
-    ) -> tuple[dict[str, list[tuple[TheirFact, dict[str, Any]]]], list[tuple[TheirFact, dict[str, Any]]]]:
+    def _facts(self, there: set[str]) -> tuple[dict[str, list[_Told]], list[_Told]]:
         """Return the usable facts by episode, and those whose episodes are not there."""
-        told: dict[str, list[tuple[TheirFact, dict[str, Any]]]] = {}
-        homeless: list[tuple[TheirFact, dict[str, Any]]] = []
+        told: dict[str, list[_Told]] = {}
+        homeless: list[_Told] = []
         for fact in self.database.facts(self.from_group):
             self.facts += 1
             reason, row = _triple(fact)
@@ -109,9 +88,7 @@ class Import:
                 homeless.append((fact, row))
         return told, homeless
 
-    def _of_episode(
-        self, episode: TheirEpisode, found: list[tuple[TheirFact, dict[str, Any]]]
-    ) -> Iterator[Draft]:
+    def _of_episode(self, episode: TheirEpisode, found: list[_Told]) -> Iterator[Draft]:
         """Yield one draft, more where its facts are more than one takes."""
         at = episode.valid_at if episode.valid_at is not None else episode.created_at
         text = episode.text.replace("\0", "\ufffd")

@@ -17,6 +17,7 @@ import pytest
 
 from kgray.backfill import feeding
 from kgray.backfill.manifest import RunFolder
+from kgray.errors import StoreError
 from kgray.stores.sqlite.store import SqliteStore
 from tests.doors.shell import JOBS, Shell, told, triple
 
@@ -346,17 +347,33 @@ def _time(at: str) -> float:
     return float(at) if at.isdigit() else 1_700_438_400.0
 
 
-def test_an_order_of_times_is_resumed_in_the_middle_and_begins_anew_where_a_file_changes(kgray):
+def test_an_order_of_times_is_resumed_in_the_middle_and_begins_anew_where_a_file_changes(kgray, monkeypatch):
     rows = many(20)
     kgray.write("a.jsonl", *rows[::-1], {"text": "x"})
     args = ("backfill", "a.jsonl", "--order", "reference-time", "--json")
     assert counts(kgray(*args, "--limit", "8").json) == (8, 0, 1, 8, 0)
-    assert counts(kgray(*args, "--limit", "8").json) == (8, 8, 1, 8, 0)
+    with monkeypatch.context() as patch:
+        patch.delattr("kgray.backfill.reading.read_file")  # what is sorted is not read and checked again
+        assert counts(kgray(*args, "--limit", "8").json) == (8, 8, 1, 8, 0)
     kgray.write("a.jsonl", *rows[::-1])
     whole = kgray(*args)
     assert (counts(whole.json), whole.json["report"]["skipped"]) == ((4, 16, 0, 4, 0), 0)
     assert dump(kgray) == added(kgray, kgray.write("sorted.jsonl", *rows))
     assert counts(kgray(*args).json) == (0, 20, 0, 0, 0)
+    assert list(kgray.folder.glob("kgray-data/runs/*/sorted")) == []
+
+
+def test_what_is_removed_stays_in_no_folder_of_a_run(kgray):
+    """R25: an order by times keeps sorted rows until the last one is taken."""
+    kgray.write("a.jsonl", *many(9))
+    args = ("backfill", "a.jsonl", "--order", "reference-time", "--json")
+    kgray(*args, "--limit", "5")
+    (run,) = (kgray.folder / "kgray-data/runs").iterdir()
+    word = many(1)[0]["triples"][0]["source"].encode()
+    assert word in (run / "sorted" / "run-1.jsonl").read_bytes()
+    assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
+    assert [path for path in run.rglob("*") if path.is_file() and word in path.read_bytes()] == []
+    assert counts(kgray(*args).json) == (4, 5, 0, 4, 0)
 
 
 # ---------------------------------------------------------------------------- what stays behind
@@ -457,6 +474,20 @@ def test_killed_in_the_middle_it_resumes_to_the_graph_of_an_undisturbed_run(kgra
     status = kgray("status", "--json").json["groups"]["team"]
     assert status == {"accepted": 0, "extracted": 0, "committed": ROWS, "failed": 0}
     assert dump(kgray) == added(kgray, file)
+
+
+def test_a_feeding_that_fails_ends_the_run_and_not_after_all_that_is_pending(kgray, monkeypatch):
+    kgray("add", kgray.write("a.jsonl", *many(400)), "--accept-only")
+
+    def full(*_):
+        raise StoreError("refused.jsonl cannot be written: it is read-only")
+
+    monkeypatch.setattr(RunFolder, "refuse", full)
+    answer = kgray("backfill", kgray.write("b.jsonl", {"text": ""}))
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == "kgray: refused.jsonl cannot be written: it is read-only"
+    assert committed(kgray) < 400
+    assert manifest(kgray)["state"] == "stopped"
 
 
 def test_an_outage_beyond_the_patience_ends_with_75_and_its_reason_in_the_manifest(kgray):

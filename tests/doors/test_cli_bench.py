@@ -121,8 +121,11 @@ def test_the_table_has_a_row_for_each_seed(kgray):
 def test_the_store_is_measured_at_each_size(kgray):
     answer = kgray("bench", "store", "--sizes", "60,120", "--slots", "3,60", "--json")
 
-    assert [size["facts"] for size in answer.json["sizes"]] == [60, 120]
-    assert list(answer.json["slot_cpu_ms"]) == ["3", "60"]
+    (found,) = answer.json["results"]
+    assert [size["facts"] for size in found["sizes"]] == [60, 120]
+    assert [size["recall"] for size in found["sizes"]] == [1.0, 1.0]
+    assert min(size[name] for size in found["sizes"] for name in ("single_per_s", "gathered_per_s")) > 0
+    assert list(found["slot_cpu_ms"]) == ["3", "60"]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,7 @@ def test_the_store_is_measured_at_each_size(kgray):
     [
         ("--sizes", "many", "'many' is no list such as 1000,10000"),
         ("--sizes", "0", "'0' is no list such as 1000,10000"),
+        ("--store", "sqlite,files", "'files' is neither sqlite nor neo4j"),
         ("--slots", "10,20", "two of '10,20' are less than 51 apart"),
     ],
 )

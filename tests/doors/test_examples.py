@@ -75,25 +75,33 @@ def test_the_answer_is_among_the_first_three(memory, group, query, moment, answe
     assert answer in [hit.target for hit in hits]
 
 
+@pytest.mark.ray
 def test_the_demo_prints_what_changed(tmp_path):
     """`make demo` without its installation."""
+    pytest.importorskip("ray")
     done = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py", tmp_path / "demo"], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr
     parts = re.split(r"^=== .*$", done.stdout, flags=re.MULTILINE)
-    assert len(parts) == 8
+    assert len(parts) == 11
+    read = [int(number) for number in re.findall(r"models-\d +process \d+ +read (\d+) episodes", parts[4])]
+    decided = re.findall(r"sequencer-0 +process \d+ +decided (\d+) episodes, .*; 0 failed", parts[4])
+    assert (len(read), decided) == (2, ["114"])
+    assert sum(read) >= 114, "what is read twice counts once"
+    assert re.search(r"^5 actors and \d+ processes of Ray ended\.$", parts[5], re.MULTILINE)
+    assert not (tmp_path / "demo" / "ray.json").exists()
     for part, expected in (
-        (3, ["Lumen Systems", "Harbor Analytics", "Brightwater"]),
-        (4, ["299 USD", "279 USD"]),
-        (5, ["Haifa", "Oslo"]),
+        (6, ["Lumen Systems", "Harbor Analytics", "Brightwater"]),
+        (7, ["299 USD", "279 USD"]),
+        (8, ["Haifa", "Oslo"]),
     ):
         answers = re.split(r"^\$ .*$", parts[part], flags=re.MULTILINE)[1:]
         assert [word in text for word, text in zip(expected, answers, strict=True)] == [True] * len(expected)
-    assert "ghost images" in parts[6]
+    assert "ghost images" in parts[9]
     assert all(
-        name in parts[7] for name in ("Lumen Systems", "Harbor Analytics", "Brightwater", "Berlin", "Lyon")
+        name in parts[10] for name in ("Lumen Systems", "Harbor Analytics", "Brightwater", "Berlin", "Lyon")
     )
 
 

@@ -328,3 +328,68 @@ def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, pl
     assert counts.committed + counts.failed == 120 - 2  # one was removed, one retracted
     engine.loop.committer.forget_all()
     engine.check()
+
+
+def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> None:
+    """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
+    engine = Engine(tmp_path)
+    said = [reading(n, [], [works(f"F{n}")]) for n in range(6)]
+    many = [f"g{n:02}" for n in range(40)]
+    engine.store.accept([in_group(draft, group) for group in many for draft in said], now=1, bulk=True)
+    asked: list[str] = []
+    pending = engine.store.pending
+    ended: list[str] = []
+
+    def counted(group: str, limit: int) -> Any:
+        asked.append(group)
+        return pending(group, limit)
+
+    engine.store.pending = counted  # type: ignore[method-assign]
+    with engine.store.writing():
+        asyncio.run(Runner(replace(engine.parts, window=16)).run(on_step=lambda g, *_: ended.append(g)))
+
+    assert len(ended) == 240
+    assert {ended.index(group) < 80 for group in many} == {True}
+    assert len(asked) < 3 * 240
+
+
+class Away:
+    """A writer that goes away after its first batches."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._store, self.left = engine.store, 4
+        self.away = asyncio.Event()
+
+    async def write(self, writes: Sequence[Any]) -> None:
+        """Write, or wait for ever."""
+        if not self.left:
+            self.away.set()
+            await asyncio.Event().wait()
+        self.left -= 1
+        self._store.write(writes)
+
+
+async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_path: Path) -> None:
+    """What waits for it stands in memory: a backlog must not gather there."""
+    engine = Engine(tmp_path)
+    engine.accept(*(reading(n % 9, [], [works(f"F{n}")]) for n in range(200)))
+    read: list[int] = []
+
+    class Noted(type(engine.parts.extractor)):  # type: ignore[misc]
+        """Notes what it reads."""
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            read.append(request.episode.sequence)
+            return await super().extract(request)
+
+    writer = Away(engine)
+    with engine.store.writing():
+        runner = Runner(replace(engine.parts, writer=writer, extractor=Noted(), window=8))
+        running = asyncio.create_task(runner.run())
+        await writer.away.wait()
+        committed = engine.store.counts()[GROUP].committed
+        await asyncio.sleep(0.5)  # a run that goes on reads a hundred meanwhile
+        running.cancel()
+        await asyncio.wait((running,))
+
+    assert len(read) <= committed + 3 * 8

@@ -238,7 +238,7 @@ def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores):
         tell(store, "Al", "one")
         with store.reading(), store.reading():
             assert store.view("g").entities(["E1"])[0].name == "Al"
-        assert store.compact()
+        store.compact()
     store.close()
     store.close()
     assert stores.open().counts("g")["g"] == GroupCounts(committed=1, entities=1, facts=1)

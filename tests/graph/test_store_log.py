@@ -87,6 +87,9 @@ def test_replace_retracts_in_order_and_accepts_anew(store):
     answers = store.accept([old, new, new], now=1, replace=True)
     assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
     assert [row.sequence for row in store.pending("g", 9)] == [1, 2, 3]
+    assert store.pending_sequences("g", 0, 9) == [(1, True), (2, False), (3, True)]
+    assert store.pending_sequences("g", 1, 1) == [(2, False)]
+    assert (store.pending_sequences("g", 3, 9), store.pending_sequences("none", 0, 9)) == ([], [])
     assert store.pending("g", 9)[1] == Operation(group="g", sequence=2, kind="retract", episodes=(old.id,))
     assert store.standing("g", [old.id, "none"]) == {old.id: new.content_sha256}
     assert store.sequences("g", ids=["c"]) == [1, 3]

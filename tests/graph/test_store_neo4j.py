@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -13,7 +15,7 @@ from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavail
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
-from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, tell, told
+from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
 from tests.graph.stores import Neo4jStores
 
 pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
@@ -97,9 +99,25 @@ def test_an_index_that_somebody_dropped_is_missed(stores, ask):
     store = stores.open()
     assert store.missing() == []
     ask("DROP INDEX kgray_fact_source")
-    assert store.missing() == ["kgray_fact_source"]
+    ask("DROP INDEX edge_name_and_fact")
+    assert store.missing() == ["edge_name_and_fact", "kgray_fact_source"]
     ask("MATCH (m:KgrayMeta) DELETE m")
     assert stores.open().missing() == []
+
+
+def test_processes_that_found_a_database_at_once_make_it_together(stores, neo4j_server, ask):
+    """Each holds the lock of a label that another waits for: who is rolled back tries again."""
+    stores.open()
+    for (name,) in ask("SHOW CONSTRAINTS YIELD name WHERE name STARTS WITH 'kgray_'"):
+        ask(f"DROP CONSTRAINT {name}")
+    ask("MATCH (m:KgrayMeta) DELETE m")
+
+    def missing(_):
+        with closing(opened(neo4j_server)) as store:
+            return store.missing()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(missing, range(4))) == [[]] * 4
 
 
 # ------------------------------------------------------------------------------------- the lease
@@ -139,6 +157,28 @@ def test_who_adopts_an_epoch_follows_its_holder_at_once(stores):
     assert [head.sequence for head in first.records("g").heads] == [1]
 
 
+def test_a_write_that_took_longer_than_the_lease_leaves_a_fresh_beat(stores, ask, monkeypatch):
+    """Who waits for the shard's lock behind a long write must not find its living holder dead."""
+    from kgray.stores.neo4j import fence, groups
+
+    first, second = stores.open(), stores.open()
+    first.accept([draft("a")], now=1)
+    monkeypatch.setattr(fence, "_BEAT_S", 0.0)
+    monkeypatch.setattr(fence, "_beat", lambda *_: None)
+    keep = groups.keep
+
+    def late(db, running, kept):
+        """As if the write had begun a while ago."""
+        db.run(running, "MATCH (s:KgrayShard) SET s.beat = s.beat - 11000")
+        keep(db, running, kept)
+
+    with first.writing():
+        monkeypatch.setattr(groups, "keep", late)
+        first.write([told(1, "Al", "one", 10)])
+        with pytest.raises(Locked), second.writing():
+            pass
+
+
 def test_shards_are_held_one_by_one(stores):
     first, second = stores.open(), stores.open()
     with first.writing(shard=0) as one, second.writing(shard=1) as other:
@@ -154,9 +194,9 @@ def deaf(stores, monkeypatch):
     store = stores.open()
     write = store._db.write
 
-    def again(work):
-        write(work)
-        return write(lambda running, _: work(running, 1))
+    def again(work, **options):
+        write(work, **options)
+        return write(lambda running, _: work(running, 1), **options)
 
     monkeypatch.setattr(store._db, "write", again)
     return store
@@ -233,6 +273,46 @@ def test_graphitis_readers_find_what_means_the_same(stores, ask):
     ]
 
 
+# Index, what is asked, the property shown, what is found.
+GRAPHITIS_SEARCHES = [
+    ("edge_name_and_fact", "two", "fact", "Bo says two"),
+    ("node_name_and_content", "bo", "name", "Bo"),
+    ("episode_content", "two", "content", "Bo says two"),
+    ("community_name", "bo", "name", None),
+]
+
+
+def test_graphitis_searches_find_theirs_by_word_and_by_vector(stores, ask):
+    """By the names of its indexes, which follow a commit within moments; and nothing of what was removed."""
+    store = stores.open()
+
+    def by_word(index, word, shown, _):
+        ask("CALL db.index.fulltext.awaitEventuallyConsistentIndexRefresh()")
+        kind, found = ("Relationships", "relationship") if shown == "fact" else ("Nodes", "node")
+        query = f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {found} AS x RETURN x.{shown}"
+        return [row[0] for row in ask(query, index=index, words=f'group_id:"g" AND ({word})')]
+
+    def by_vector():
+        near = "9, $vector) YIELD {0} AS x WHERE x.group_id = 'g' RETURN x.{1} LIMIT 1"  # best first
+        facts, names = near.format("relationship", "fact"), near.format("node", "name")
+        vector = pointing(2).tolist()
+        return [
+            *ask(f"CALL db.index.vector.queryRelationships('kgray_fact_vectors', {facts}", vector=vector),
+            *ask(f"CALL db.index.vector.queryNodes('kgray_entity_vectors', {names}", vector=vector),
+        ]
+
+    with store.writing():
+        for name, value in (("Al", "one"), ("Bo", "two"), ("Cy", "three")):
+            tell(store, name, value)
+        tell(store, "Bo", "two", group="other")
+        for search in GRAPHITIS_SEARCHES:
+            assert by_word(*search) == [found for found in search[3:] if found]
+        assert by_vector() == [["Bo says two"], ["Bo"]]
+        remove(store, [2], episodes=("x",))
+        assert [by_word(*search) for search in GRAPHITIS_SEARCHES] == [[]] * 4
+        assert "Bo" not in str(by_vector())
+
+
 def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(stores, ask):
     store = stores.open()
     with store.writing():
@@ -302,3 +382,4 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask):
     assert "'g'" not in str(ask(EVERY_WORD))
     assert store.groups() == []
     assert store.next_sequence("g") == 5
+    assert store.compact() is False, "its bytes are in the server's files, which no client can clear"

@@ -16,11 +16,11 @@ from kgray.backfill.inputs import run_name
 from kgray.backfill.reports import Standing
 from kgray.backfill.sorting import Sorter
 from kgray.cli import progress
-from kgray.errors import InputError
+from kgray.errors import InputError, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
 from kgray.memory.queueing import Sequences, joined
-from kgray.runtime.jobs import _Log, _shown
+from kgray.runtime.jobs import _followed, _Log, _shown
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- sorting
@@ -208,3 +208,21 @@ def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, 
 
 def test_a_server_is_named_without_what_stands_before_its_host():
     assert _shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
+
+
+async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monkeypatch):
+    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.0)
+    monkeypatch.setattr("kgray.runtime.jobs._PAUSE_S", 0.01)
+
+    class Gone:
+        async def tail_job_logs(self, job):
+            yield f"of {job}\n"
+            raise RuntimeError("closed")
+
+        def get_job_info(self, job):
+            raise ConnectionError(job)
+
+    told: list[str] = []
+    with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
+        await _followed(Gone(), "j", told.append, lambda: False)
+    assert told == ["of j"]

@@ -88,3 +88,26 @@ async def test_flushing_what_is_empty_waits_for_nothing():
     outbox = Outbox(Slow())
     await outbox.flush()
     assert outbox.idle
+
+
+async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
+    """A group that is read from the store, and a correction, wait for what stood before them, no longer."""
+    outbox = Outbox(Slow())
+    posted = 0
+
+    def again() -> None:
+        nonlocal posted
+        posted += 1
+        if posted < 500:
+            outbox.post(Commit(group="busy", sequence=posted, recorded_at=posted), again)
+
+    again()
+    outbox.post(commit(1))
+    outbox.post(Answered(group="h", sequence=1, key="k", judged=None))
+    assert (outbox.moves("g"), outbox.moves("busy"), outbox.moves("h")) == (True, True, False)
+    await outbox.flush()
+
+    assert (outbox.moves("g"), outbox.moves("busy")) == (False, True)
+    assert posted < 5
+    outbox.drop()
+    assert not outbox.moves("busy")

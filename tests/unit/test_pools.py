@@ -21,6 +21,7 @@ class Hands:
     def __init__(self, name: str, answers: Answers) -> None:
         self.name, self._answers = name, answers
         self.chunks: list[list[Any]] = []
+        self.numbers: list[int] = []
         self.abandoned: list[int] = []
         self.restarts = 0
         self.lost = asyncio.Event()  # its process goes away
@@ -28,6 +29,7 @@ class Hands:
 
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Answered]]:
         self.chunks.append([request for _, request in chunk])
+        self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
         gone = asyncio.ensure_future(self.lost.wait())
         left: set[Any] = {*tasks, gone}
@@ -172,9 +174,19 @@ async def test_who_gives_up_waiting_is_not_waited_for():
     await pool.drain(0.0)
 
     assert call.cancelled()
-    assert worker.abandoned == [0]
+    assert len(worker.numbers) == 1
+    assert worker.abandoned == worker.numbers
     await pool.close()
     assert pool.in_flight() == 0
+
+
+async def test_two_routers_over_one_worker_never_speak_of_each_others_calls():
+    """Shards share workers, and a router that was killed leaves calls behind: a number is of one call."""
+    worker = Hands("one", echo)
+    for _ in range(2):
+        await asyncio.gather(*(Gathering(pool_of(worker), size=1, linger_s=0.0).ask(n) for n in range(3)))
+
+    assert len(set(worker.numbers)) == len(worker.numbers) == 6
 
 
 async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():

@@ -217,7 +217,6 @@ def test_relations_come_from_tables_and_variables(tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "use"),
     [
-        ("KGRAY_STORE_BACKEND", "neo4j", '"sqlite"'),
         ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted" or "openai"'),
         ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing" or "openai" or "minilm"'),
         ("KGRAY_RERANKER_BACKEND", "bge", '"none"'),

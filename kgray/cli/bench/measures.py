@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli.bench.options import error_options, errors, numbers, plan, show, told, world_options
 from kgray.cli.frame import Call, common
+
+if TYPE_CHECKING:
+    from kgray.bench.places import StoreKind
 
 
 @click.command(short_help="Ingest worlds and score the graphs.")
@@ -118,23 +121,53 @@ def ingest(
 @click.command(short_help="What a group costs as it grows.")
 @click.option("--sizes", default="1000,10000", show_default=True, metavar="N,...", help="Numbers of facts.")
 @click.option("--slots", default="10,1000", show_default=True, metavar="N,...", help="Values in one slot.")
+@click.option(
+    "--store",
+    "kinds",
+    default="sqlite",
+    show_default=True,
+    metavar="NAME,...",
+    help="sqlite, neo4j, or both: on the server of the settings, else one that is started.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
 @common
-def store(call: Call, sizes: str, slots: str) -> int:
-    r"""Measure deciding, committing, loading and searching as one group grows.
+def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> int:
+    r"""Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
 
     \b
     Example:
       kgray bench store --sizes 1000,10000,100000 --slots 10,1000,10000
+      kgray bench store --sizes 1000,10000 --store sqlite,neo4j
     """
     from kgray.bench import store as bench_store
 
-    found = bench_store.run(
-        numbers("--sizes", sizes, apart=1),
-        slot=numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
-        progress=told,
+    results = [
+        bench_store.run(
+            kind,
+            numbers("--sizes", sizes, apart=6),  # of 3 facts an episode, two at least to a size
+            slot=numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
+            settings=call.settings(),
+            progress=told,
+        )
+        for kind in _stores(kinds)
+    ]
+    show(
+        call,
+        {"results": [result.as_dict() for result in results]},
+        out,
+        lambda: bench_store.table(results),
     )
-    show(call, found.as_dict(), None, lambda: bench_store.table(found))
     return 0
+
+
+def _stores(given: str) -> list[StoreKind]:
+    """Return the stores of a list such as sqlite,neo4j."""
+    found: list[StoreKind] = []
+    for name in given.split(","):
+        if name not in ("sqlite", "neo4j"):
+            raise click.BadParameter(f"{name!r} is neither sqlite nor neo4j", param_hint="--store")
+        found.append(name)  # type: ignore[arg-type]
+    return found
 
 
 COMMANDS = (quality, ingest, store)

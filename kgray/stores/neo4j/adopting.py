@@ -42,8 +42,8 @@ from kgray.stores.neo4j import statements_copying as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import group_id
-from kgray.stores.neo4j.rows import Values, digest, folded, mark
-from kgray.stores.words import marked, words
+from kgray.stores.neo4j.rows import Values, digest, mark
+from kgray.stores.words import folded, marked, words
 from kgray.times import Instant
 
 _PORTION_ROWS = 500
@@ -175,6 +175,7 @@ class Adoption:
                 raise self._lost()
             if found[0][0] < number:
                 work(running)
+                fence.renew_late(self._db, running, self._held)
 
         self._db.write(once)
 

@@ -15,8 +15,8 @@ from kgray.graph import Entity, Fact
 from kgray.ports import Commit, NamedVector
 from kgray.records import EpisodeKind, Mention
 from kgray.stores.neo4j import rows
-from kgray.stores.neo4j.rows import Values, digest, folded, mark, place_number
-from kgray.stores.words import marked, words
+from kgray.stores.neo4j.rows import Values, digest, mark, place_number
+from kgray.stores.words import folded, marked, words
 from kgray.times import Instant
 
 Key = tuple[Any, ...]  # (group, ...)

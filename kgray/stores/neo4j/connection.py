@@ -141,12 +141,13 @@ class Connection:
 
     # ------------------------------------------------------------------------------- writing
 
-    def write(self, work: Callable[[Running, int], Done]) -> Done:
+    def write(self, work: Callable[[Running, int], Done], *, patient: bool = True) -> Done:
         """Run a transaction to a known end: all of it or nothing.
 
         work    takes the transaction and how often its commit was sent before without an answer: from 1
                 on what it does may be done already, and it must look. It is run again after a deadlock
                 and while the server restarts, up to the patience; then Unavailable.
+        patient False: it is tried once
         """
         unknown = 0
 
@@ -163,11 +164,11 @@ class Connection:
                 unknown += 1
                 raise
 
-        return self._patiently(write)
+        return self._patiently(write, self._patience_s if patient else 0.0)
 
-    def _patiently(self, attempt: Callable[[], Done]) -> Done:
+    def _patiently(self, attempt: Callable[[], Done], patience_s: float | None = None) -> Done:
         """Try until it works or the patience is spent; what cannot pass is raised at once."""
-        ends = time.monotonic() + self._patience_s
+        ends = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -178,10 +179,27 @@ class Connection:
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
             pause = min(2 * pause, _LAST_PAUSE_S)
 
+    def try_to_write(self, statement: str) -> None:
+        """Run a statement in a transaction that is rolled back."""
+        with (
+            explained(self.where),
+            self._session(read=False) as session,
+            session.begin_transaction(timeout=_READ_S) as transaction,
+        ):
+            self.run(transaction, statement)
+            transaction.rollback()
+
     def alone(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
-        """Run a statement in a transaction of the server's own: schema, and deletions in portions."""
-        with explained(self.where), self._session(read=False) as session:
-            return self._taken(session.run(Query(statement), values))
+        """Run a statement in a transaction of the server's own: schema, and deletions in portions.
+
+        Each may be run again: two processes that found a database deadlock on its labels.
+        """
+
+        def attempt() -> list[Row]:
+            with self._session(read=False) as session:
+                return self._taken(session.run(Query(statement), values))
+
+        return self._patiently(attempt)
 
     def run(self, transaction: Running, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - as rows
         """Run one of our statements in a transaction and return its rows."""

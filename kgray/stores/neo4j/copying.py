@@ -30,7 +30,7 @@ from kgray.kept import (
 from kgray.stores.neo4j import rows
 from kgray.stores.neo4j import statements_copying as cypher
 from kgray.stores.neo4j.adopting import OPERATION_STATES, Adoption
-from kgray.stores.neo4j.connection import Connection, Row
+from kgray.stores.neo4j.connection import Connection, Row, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import group_id
 from kgray.stores.removals import check_group
@@ -53,15 +53,25 @@ class CopyingFace:
 
         Raises Unavailable where the group was written meanwhile: Neo4j has no snapshots.
         """
-        before = self._db.row(cypher.GROUP, id=group_id(group))
+        before = self._counters(group)
         if before is None or (before[0] is None and group != self._adopting):
             return
         _, last, *counters = before
         yield KeptGroup(last=last, last_recorded=counters[0])
         yield from _Export(self._db, group, last).rows()
-        after = self._db.row(cypher.GROUP, id=group_id(group))
+        after = self._counters(group)
         if after is None or after[2:] != counters:
             raise Unavailable(f"group {group!r} was written while it was read: run it again")
+
+    def _counters(self, group: str) -> Row | None:
+        """Return name, last, last_recorded, removals while nobody writes: see `RecordsFace._settled`."""
+
+        def work(running: Running, _: int) -> Row | None:
+            self._db.run(running, cypher.HELD, id=group_id(group))
+            found = self._db.run(running, cypher.GROUP, id=group_id(group))
+            return found[0] if found else None
+
+        return self._db.write(work)
 
     def adopt(self, group: str, rows: Iterable[Kept], verify: Callable[[], None]) -> None:
         """Take over what another store exported; until it is verified nothing can be appended to it."""

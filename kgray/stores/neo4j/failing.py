@@ -12,6 +12,7 @@ from kgray.errors import KgrayError, NoSpace, SettingsError, StoreError, Unavail
 _MAX_REASON = 300  # characters of the server's own words
 _NO_SUCH_DATABASE = "Neo.ClientError.Database.DatabaseNotFound"
 _TOO_MANY = "Neo.ClientError.Security.AuthenticationRateLimit"
+_NO_MEMORY = "OutOfMemory"
 _FULL = ("No space left", "DiskSpace", "disk space")
 
 
@@ -50,6 +51,11 @@ def said(error: Exception, where: str) -> KgrayError:
         return SettingsError(f"store.uri cannot be used ({reason}): use bolt://host:7687 or neo4j+s://host")
     if any(word in reason for word in _FULL):
         return NoSpace(f"no space left on the disk of {where}: free some space, then run it again")
+    if _NO_MEMORY in code:
+        return StoreError(
+            f"{where} has too little memory for one transaction ({reason}): nothing was changed; raise its "
+            f"server.memory.heap.max_size, or db.memory.transaction.total.max where that is set"
+        )
     if passing(error):
         return Unavailable(
             f"{where} is out of reach ({reason}): check that the server runs and "

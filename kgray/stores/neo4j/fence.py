@@ -58,7 +58,8 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
         ended.set()
         beating.join()
         with suppress(KgrayError):  # the server is away: the lease runs out by itself
-            db.write(lambda running, _: db.run(running, cypher.FREE_SHARD, shard=str(shard), token=token))
+            values = {"shard": str(shard), "token": token}
+            db.write(lambda running, _: db.run(running, cypher.FREE_SHARD, **values), patient=False)
 
 
 def check(db: Connection, running: Running, held: Held | None) -> None:
@@ -75,6 +76,16 @@ def check(db: Connection, running: Running, held: Held | None) -> None:
             f"{db.where} is at epoch {epoch}, and {held.epoch} was superseded: nothing was changed; "
             f"run it again"
         )
+
+
+def renew_late(db: Connection, running: Running, held: Held | None) -> None:
+    """Renew the lease at the end of a write that took long.
+
+    Whoever waits for the shard's lock reads the beat when the write has ended: with that of its start
+    a holder that is alive and busy would be taken for a dead one.
+    """
+    if held is not None and time.monotonic() - held.renewed >= _BEAT_S:
+        check(db, running, held)
 
 
 def _take(db: Connection, running: Running, *, epoch: int | None, shard: int, token: str) -> int:
@@ -122,4 +133,4 @@ def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
         if time.monotonic() - held.renewed < _BEAT_S:
             continue  # a write did: beside it this would only wait for its lock
         with suppress(KgrayError):
-            db.write(renew)
+            db.write(renew, patient=False)  # the next beat tries again

@@ -75,8 +75,9 @@ def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, c
 
 def missing(db: Connection, server: Server) -> list[str]:
     """Return the names of the constraints and indexes that should be there and are not, or do not work."""
-    working = {name for name, state, _ in db.alone(cypher.INDEXES) if state == "ONLINE"}
-    return sorted(rule.name for rule in schema.rules(0, filters=server.filters) if rule.name not in working)
+    wanted = [rule.name for rule in schema.rules(0, filters=server.filters)]
+    working = {name for name, state, _ in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
+    return sorted(name for name in wanted if name not in working)
 
 
 def _meta(db: Connection) -> Row | None:
@@ -101,13 +102,15 @@ def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
 
 def _make_rules(db: Connection, server: Server, stored: int, dimensions: int) -> None:
     """Make what is missing, each rule in a transaction of its own, and wait until all work."""
-    there = {name: width for name, _, width in db.alone(cypher.INDEXES)}
+    wanted = schema.rules(stored, filters=server.filters)
+    found = db.alone(cypher.INDEXES, names=[rule.name for rule in wanted])
+    there = {name: width for name, _, width in found}
     for rule in schema.vector_rules(filters=server.filters):
         # The database was emptied by hand, and its indexes are of another embedder.
         if stored == 0 and there.get(rule.name) not in {None, dimensions}:
             db.alone(cypher.DROP_VECTORS[rule.name])
             del there[rule.name]
-    _make(db, (r for r in schema.rules(stored, filters=server.filters) if r.name not in there), dimensions)
+    _make(db, (rule for rule in wanted if rule.name not in there), dimensions)
     db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
 
 

@@ -16,7 +16,7 @@ from kgray.stores.neo4j.connection import Connection
 from kgray.times import Instant
 
 _PAGE = 500
-# Rows: group, episodes and facts in it.
+# Rows: the group ids.
 GROUPS = """
 MATCH (e:Episodic|Entity) WHERE NOT e:KgrayEpisode AND e.born_sequence IS NULL
 RETURN DISTINCT coalesce(e.group_id, '') AS found ORDER BY found
@@ -167,7 +167,8 @@ class GraphitiDatabase:
         """Yield the facts, in the order of their ids."""
         for id_, source, target, relation, text, episodes, *given in self._pages(FACTS, group):
             valid_at, invalid_at, created_at, expired_at = map(_instant, given)
-            lost = any(t is None and value is not None for t, value in zip((valid_at, invalid_at), given[:2], strict=True))
+            read = zip((valid_at, invalid_at), given[:2], strict=True)
+            lost = any(instant is None and value is not None for instant, value in read)
             yield TheirFact(
                 uuid=id_,
                 source=None if source is None else _text(source),

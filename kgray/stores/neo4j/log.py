@@ -67,6 +67,13 @@ class LogFace(AppendingFace):
                 found.append(rows.episode(group, row))
         return found
 
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
+        if limit <= 0:
+            return []
+        found = self._db.rows(cypher.SEQUENCES_PENDING, group=group, after=max(0, after), limit=limit)
+        return [(sequence, not is_operation) for sequence, is_operation in found]
+
     def next_sequence(self, group: str) -> int:
         """Return the sequence that the group would give next; it is not taken."""
         return self._group(group)[0] + 1

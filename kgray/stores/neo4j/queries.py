@@ -70,7 +70,8 @@ RETURN place, {_FACT}
 SHOWN = f"""
 UNWIND range(0, size($asked) - 1) AS place
 CALL (place) {{
-    MATCH (b:KgrayBirth)-[:SHOWS]->(e:Entity) WHERE b.group_id = $group AND b.id = $asked[place]
+    MATCH (b:KgrayBirth)-[:SHOWS]->(e:Entity)
+    WHERE b.group_id = $group AND b.id = $asked[place] AND e.group_id = $group
     RETURN e
     UNION
     MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid = $asked[place]
@@ -88,7 +89,7 @@ CALL (id) {
     MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid = id
     RETURN e
     UNION
-    MATCH (b:KgrayBirth)-[:SHOWS]->(e:Entity) WHERE b.group_id = $group AND b.id = id
+    MATCH (b:KgrayBirth)-[:SHOWS]->(e:Entity) WHERE b.group_id = $group AND b.id = id AND e.group_id = $group
         AND NOT EXISTS { MATCH (own:Entity) WHERE own.group_id = $group AND own.uuid = id }
     RETURN e
 }
@@ -102,7 +103,7 @@ CALL () {{
     UNION
     MATCH (n:KgrayName) WHERE n.group_id = $group AND n.folded = $folded
     MATCH (b:KgrayBirth) WHERE b.group_id = $group AND b.id = n.entity
-    MATCH (b)-[:SHOWS]->(e:Entity)
+    MATCH (b)-[:SHOWS]->(e:Entity) WHERE e.group_id = $group
     RETURN e
 }}
 WITH DISTINCT e
@@ -145,7 +146,9 @@ RETURN sequence ORDER BY sequence
 # $group, $id. One row: whether an entity, a statement, a fact bears it, recorded or shown.
 BEARERS = """
 RETURN EXISTS { MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid = $id }
-    OR EXISTS { MATCH (b:KgrayBirth)-[:SHOWS]->(:Entity) WHERE b.group_id = $group AND b.id = $id },
+    OR EXISTS {
+        MATCH (b:KgrayBirth)-[:SHOWS]->(e:Entity)
+        WHERE b.group_id = $group AND b.id = $id AND e.group_id = $group },
     EXISTS { MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.statement = $id }
     OR EXISTS { MATCH (e:KgrayEvidence) WHERE e.group_id = $group AND e.statement = $id },
     EXISTS { MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid = $id }

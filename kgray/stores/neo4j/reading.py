@@ -15,6 +15,7 @@ from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.lexical import find_words
 from kgray.stores.neo4j.nearest import NearestVectors
 from kgray.stores.neo4j.view import StoredView
+from kgray.stores.words import folded
 from kgray.times import Instant
 
 Found = list[tuple[Literal["episode", "entity", "statement", "fact"], str]]
@@ -67,10 +68,10 @@ class ReadingFace:
         """Return the shown entities with this name or alias, case and spacing aside, oldest first."""
         if not rows.is_text(name):
             return []
-        wanted = rows.folded(name)
+        wanted = folded(name)
         found = self._db.rows(cypher.ENTITIES_CALLED, group=group, folded=rows.digest(wanted))
         shown = [rows.entity(row) for row in found]
-        return [item for item in shown if wanted in map(rows.folded, (item.name, *item.aliases))]
+        return [item for item in shown if wanted in map(folded, (item.name, *item.aliases))]
 
     def episode_rows(self, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
         """Yield the episodes of the dump, by sequence; see `ports.Store`."""

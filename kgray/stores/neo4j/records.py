@@ -27,6 +27,7 @@ class RecordsFace:
     """Reads of records. Several statements make one; each sees what is committed when it runs."""
 
     _db: Connection
+    _adopting: str | None = None  # the group that this process is copying in, which no other sees yet
 
     def records(self, group: str, known_at: Instant | None = None) -> GroupRecords:
         """Return the group's live records, as of now or as recorded by `known_at`.
@@ -59,7 +60,8 @@ class RecordsFace:
         """
 
         def work(running: Running, _: int) -> Group | None:
-            return grouped.locked(self._db, running, [group], make=False).get(group)
+            found = grouped.locked(self._db, running, [group], make=False).get(group)
+            return None if found is not None and found.adopting and group != self._adopting else found
 
         return self._db.write(work)
 

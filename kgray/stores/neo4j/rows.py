@@ -24,10 +24,10 @@ from kgray.records import (
     State,
     Value,
     Verdict,
-    clean_text,
 )
 from kgray.stores import packing
 from kgray.stores.neo4j.connection import Row
+from kgray.stores.words import folded
 from kgray.times import Instant, Precision
 
 Values = dict[str, Any]  # one row of an UNWIND
@@ -70,11 +70,6 @@ def portions(values: Iterable[Values]) -> Iterator[list[Values]]:
 def mark(group: str) -> int:
     """Return the number that a group's words bear (`words.marked`): 63 bits of its name's digest."""
     return int(digest(group)[:16], 16) >> 1
-
-
-def folded(name: str) -> str:
-    """Return a name as `entities_named` compares it: case and spacing aside."""
-    return clean_text(clean_text(name).casefold())
 
 
 def is_text(text: str) -> bool:

@@ -42,7 +42,8 @@ Derived, for Graphiti's readers too
     MENTIONS        from Episodic to Entity: uuid, created_at
 
 Full text is split by `stores.words`; each word bears its group's mark (`rows.mark`), so that the
-index itself filters by group; the analyzer only splits at spaces.
+index itself filters by group; the analyzer only splits at spaces. Beside them stand the full-text indexes
+that Graphiti's readers ask by name, and vector indexes where they look for embeddings; ours ask neither.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ STATEMENT_VECTORS, NAME_VECTORS, EPISODE_VECTORS = (
     "kgray_name_vectors",
     "kgray_episode_vectors",
 )
+# For Graphiti's readers alone.
+FACT_VECTORS, ENTITY_VECTORS = "kgray_fact_vectors", "kgray_entity_vectors"
 MAX_DIMENSIONS = 4096  # of a vector index
 
 
@@ -102,6 +105,16 @@ def _words(name: str, label: str) -> Rule:
     )
 
 
+def _graphiti_words(name: str, pattern: str, *properties: str) -> Rule:
+    """Return a full-text index as Graphiti makes it, but off the commit's path: it follows within moments."""
+    named = ", ".join(f"x.{p}" for p in (*properties, "group_id"))
+    return Rule(
+        name,
+        f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR {pattern} ON EACH [{named}] "
+        "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}",
+    )
+
+
 _DIMENSIONS = (
     "OPTIONS {indexConfig: {`vector.dimensions`: $dimensions, `vector.similarity_function`: 'cosine'}}"
 )
@@ -114,6 +127,12 @@ def _vectors(name: str, pattern: str, owner: str, *, filters: bool) -> Rule:
     return Rule(name, f"{version}CREATE VECTOR INDEX {name} IF NOT EXISTS FOR {pattern} {on} {_DIMENSIONS}")
 
 
+_GRAPHITI_WORDS = (
+    _graphiti_words("edge_name_and_fact", "()-[x:RELATES_TO]-()", "name", "fact"),
+    _graphiti_words("node_name_and_content", "(x:Entity)", "name", "summary"),
+    _graphiti_words("episode_content", "(x:Episodic)", "content", "source", "source_description"),
+    _graphiti_words("community_name", "(x:Community)", "name"),
+)
 _PLACE = ("group_id", "sequence", "ordinal")
 _FIRST: tuple[Rule, ...] = (
     _unique("kgray_meta", "KgrayMeta", "id"),
@@ -158,13 +177,19 @@ _FIRST: tuple[Rule, ...] = (
     _words(EVIDENCE_WORDS, "KgrayEvidence"),
     _words(NAME_WORDS, "KgrayName"),
     _words(EPISODE_WORDS, "KgrayEpisode"),
+    *_GRAPHITI_WORDS,
 )
 # Made anew where the database was emptied and another embedder comes.
 _VECTORS = (
     (NAME_VECTORS, "(n:KgrayName)", "n.embedding"),
     (STATEMENT_VECTORS, "(n:KgrayStatement)", "n.embedding"),
     (EPISODE_VECTORS, "(n:KgrayEpisode)", "n.embedding"),
+    (FACT_VECTORS, "()-[r:RELATES_TO]-()", "r.fact_embedding"),
+    (ENTITY_VECTORS, "(n:Entity)", "n.name_embedding"),
 )
+
+
+VECTORS = tuple(name for name, _, _ in _VECTORS)
 
 
 def vector_rules(*, filters: bool) -> tuple[Rule, ...]:

@@ -26,15 +26,14 @@ ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimens
 """
 # $schema.
 SET_SCHEMA = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.schema = $schema"
-# Rows of name, state, dimensions (of vector indexes), those behind constraints included.
+# $names. Rows of name, state, dimensions (of vector indexes), those behind constraints included.
 INDEXES = """
-SHOW INDEXES YIELD name, state, options WHERE name STARTS WITH 'kgray_'
+SHOW INDEXES YIELD name, state, options WHERE name IN $names
 RETURN name, state, options.indexConfig['vector.dimensions']
 """
-DROP_VECTORS: Mapping[str, str] = {
-    name: f"DROP INDEX {name} IF EXISTS"
-    for name in (schema.NAME_VECTORS, schema.STATEMENT_VECTORS, schema.EPISODE_VECTORS)
-}
+DROP_VECTORS: Mapping[str, str] = {name: f"DROP INDEX {name} IF EXISTS" for name in schema.VECTORS}
+# Makes a node, in a transaction that is rolled back.
+PROBE = "CREATE (:KgrayProbe)"
 # $seconds.
 AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
@@ -139,6 +138,11 @@ PENDING = f"""
 MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > 0
 WITH e ORDER BY e.sequence LIMIT $limit
 RETURN {EPISODE}, e:KgrayOperation, e.payload ORDER BY e.sequence
+"""
+# $group, $after, $limit. The same without the content: sequence, whether it is an operation.
+SEQUENCES_PENDING = """
+MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > $after
+RETURN e.sequence, e:KgrayOperation ORDER BY e.sequence LIMIT $limit
 """
 # Rows: group, whether any of what is pending is live.
 PENDING_GROUPS = """

@@ -16,6 +16,7 @@ from kgray.stores.neo4j.log import LogFace
 from kgray.stores.neo4j.nearest import NearestVectors
 from kgray.stores.neo4j.reading import ReadingFace
 from kgray.stores.neo4j.records import RecordsFace
+from kgray.stores.neo4j.statements import PROBE
 
 
 def open_neo4j(
@@ -84,12 +85,22 @@ class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
         writing.write(self._db, self._held, writes, self.dimensions)
 
     def compact(self) -> bool:
-        """Nothing is left that a query could read; the server reuses the space of what was deleted."""
-        return True
+        """Return False: the files are the server's, and nothing a client may ask of it clears them.
+
+        No query, index or export finds what was removed. Its bytes stay in the server's files until it
+        writes over them, in its transaction logs for as long as it is told to keep those
+        (`db.tx_log.rotation.retention_policy`), and in backups. To be rid of them at once: copy the groups
+        into a new database (`kgray copy`) and delete the files of the old one.
+        """
+        return False
 
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that should be there and are not, or do not work."""
         return founding.missing(self._db, self.server)
+
+    def check_writable(self) -> None:
+        """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
+        self._db.try_to_write(PROBE)
 
     def close(self) -> None:
         """Close the driver; idempotent."""

@@ -33,6 +33,7 @@ def write(db: Connection, held: Held | None, writes: Sequence[Write], dimensions
             _Segment(db, running, groups, segment, dimensions).carry_out()
         changed = [g for name, g in groups.items() if (g.last_recorded, g.removals) != before[name]]
         grouped.keep(db, running, changed)
+        fence.renew_late(db, running, held)
 
     db.write(work)
 

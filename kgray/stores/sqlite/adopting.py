@@ -39,10 +39,9 @@ from kgray.stores import packing
 from kgray.stores.sqlite import erasing, rows
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite import statements_copying as copying
-from kgray.stores.sqlite.applying import folded
 from kgray.stores.sqlite.database import MASK, Database, digest, key_of, one
 from kgray.stores.sqlite.vectors import KIND_NUMBERS, first_key, sign_bits
-from kgray.stores.words import marked, words
+from kgray.stores.words import folded, marked, words
 
 _PORTION_ROWS = 1_000  # of a transaction
 OPERATION_STATES: tuple[OperationState, ...] = ("pending", "done", "refused")  # as `rows.PENDING` and so on

@@ -11,13 +11,13 @@ import numpy as np
 from kgray.errors import Outrun, StoreError
 from kgray.graph import Derived, Entity
 from kgray.ports import Commit, NamedVector
-from kgray.records import Evidence, Mention, Place, clean_text
+from kgray.records import Evidence, Mention, Place
 from kgray.stores import packing
 from kgray.stores.sqlite import erasing, rows
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, key_of, keys_of, one
 from kgray.stores.sqlite.vectors import KIND_NUMBERS, first_key, last_key, sign_bits
-from kgray.stores.words import marked, words
+from kgray.stores.words import folded, marked, words
 
 
 def apply(db: Database, connection: apsw.Connection, commit: Commit, dimensions: int) -> None:
@@ -180,11 +180,6 @@ def _put_vectors(
 
 
 # --------------------------------------------------------------------------- the derived graph
-
-
-def folded(name: str) -> str:
-    """Return a name as `entities_named` compares it: case and spacing aside."""
-    return clean_text(clean_text(name).casefold())
 
 
 def _derive(connection: apsw.Connection, no: int, derived: Derived, just_recorded: set[Place]) -> None:

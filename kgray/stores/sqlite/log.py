@@ -145,6 +145,14 @@ class LogFace:
             found += [rows.operation(group, row) for row in asked]
         return sorted(found, key=lambda item: item.sequence)[:limit]
 
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
+        no = self._db.number(group)
+        if no is None or limit <= 0:
+            return []
+        found = self._db.rows(sql.SEQUENCES_PENDING, (no, key_of(no, after), limit))
+        return [(key & MASK, bool(is_episode)) for key, is_episode in found]
+
     def next_sequence(self, group: str) -> int:
         """Return the sequence that the group would give next; it is not taken."""
         no = self._db.number(group)

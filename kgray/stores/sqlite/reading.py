@@ -15,11 +15,11 @@ from kgray.ports import GraphView, SearchScope, Vector
 from kgray.records import Episode, EpisodeHead, GroupRecords, Place, Ruling, Verdict
 from kgray.stores.sqlite import rows
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.applying import folded
 from kgray.stores.sqlite.database import MASK, Database, keys_of
 from kgray.stores.sqlite.lexical import find_words
 from kgray.stores.sqlite.vectors import KIND_NUMBERS, VectorSets, first_key, last_key
 from kgray.stores.sqlite.view import StoredView
+from kgray.stores.words import folded
 from kgray.times import Instant
 
 _PAGE_ROWS = 500  # rows a step of an iterator: no snapshot is held between two

@@ -104,6 +104,12 @@ OPERATIONS_PENDING = (
     "SELECT key, kind, payload FROM operations INDEXED BY operations_pending "
     "WHERE no = ?1 AND state = 0 ORDER BY key LIMIT ?2"
 )
+# (no, after, limit): (key, whether it is an episode); the indexes hold all of it.
+SEQUENCES_PENDING = (
+    "SELECT key, 1 FROM episodes INDEXED BY episodes_pending WHERE no = ?1 AND state < 2 AND key > ?2 "
+    "UNION ALL SELECT key, 0 FROM operations INDEXED BY operations_pending "
+    "WHERE no = ?1 AND state = 0 AND key > ?2 ORDER BY 1 LIMIT ?3"
+)
 # Those that will take episodes away; usually none.
 REMOVALS_PENDING = (
     "SELECT key, kind, payload FROM operations INDEXED BY operations_pending "

@@ -1,0 +1,223 @@
+"""copy, import: a group to another store; what another program has gathered into a group."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
+from kgray.cli.outcome import print_counts, say_end
+from kgray.cli.progress import Progress
+from kgray.errors import InputError
+
+if TYPE_CHECKING:
+    from kgray.memory import Report
+    from kgray.transfer import Copied
+    from kgray.transfer.graphiti import Import
+
+_PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
+_SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
+
+
+@click.command(short_help="Copy a group into another store.")
+@group_option
+@click.option("--to-data", metavar="DIR", type=TEXT, help="The target's data folder. Default: the source's.")
+@click.option("--to-config", metavar="FILE", type=TEXT, help="The target's settings, such as its store.")
+@common
+def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> int:
+    r"""Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
+
+    The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
+    file; KGRAY_STORE_* variables speak of the source, but KGRAY_STORE_PASSWORD of both. Everything that is
+    kept goes along, record times included; then all rows and the graph, now and at earlier moments, are
+    compared. The source stays as it is. Copying again compares again.
+
+    \b
+    Example:
+      kgray copy --group team --data my-data --to-config neo4j.toml
+      kgray copy --group team --config neo4j.toml --to-data back
+    """
+    from kgray.transfer import copy_group, open_side, settings_of_target
+
+    if to_data is None and to_config is None:
+        raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
+    config = _existing(to_config)
+    folder = call.folder if to_data is None else Path(to_data)
+    wanted = settings_of_target(config, None if to_data is None else folder, os.environ)
+    progress = Progress()
+    try:
+        with (
+            open_side(call.settings(), call.folder, create=False) as source,
+            open_side(wanted, folder, create=True) as target,
+        ):
+            copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
+            where = target.shown
+    finally:
+        progress.close()
+    _print_copied(call, copied, where)
+    return 0
+
+
+def _existing(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    try:
+        if Path(name).is_file():
+            return Path(name)
+    except (OSError, ValueError):
+        pass
+    raise InputError(f"--to-config names {name!r}, and there is no such file")
+
+
+def _print_copied(call: Call, copied: Copied, where: str) -> None:
+    document = {
+        "group": copied.group,
+        "to": where,
+        "already": copied.already,
+        "rows": dict(copied.rows),
+        "moments": copied.moments,
+    }
+    if call.as_json:
+        printing.emit_json(document)
+    else:
+        did = "was there already" if copied.already else "is copied"
+        click.echo(
+            f"{copied.group} {did}, in {printing.plain(where)}: the same in every row, and the same graph"
+        )
+        printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
+        click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
+    if not copied.already:
+        printing.note(f"the source is as it was; `kgray remove --group {copied.group} --all` takes it away")
+
+
+_ABOUT = """Take over what another program has gathered.
+
+\b
+Example:
+  kgray import graphiti bolt://localhost:7687 --group team
+
+\b
+It takes --data, --config, --json and --debug, as every command does.
+"""
+
+
+@click.group(name="import", help=_ABOUT, short_help="Take over another program's memory.")
+def import_from() -> None:
+    """Take over what another program has gathered."""
+
+
+@click.command(short_help="A Graphiti database on Neo4j.")
+@click.argument("uri", type=TEXT)
+@group_option
+@click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one there is.")
+@click.option("--user", type=TEXT, default="neo4j", show_default=True, metavar="U")
+@click.option("--database", type=TEXT, metavar="D", help="Default: the user's own.")
+@click.option("--password-file", type=TEXT, metavar="FILE", help=f"Default: {_PASSWORD} in the environment.")
+@click.option("--replace", is_flag=True, help="Replace what was imported before and has changed there.")
+@common
+def graphiti(
+    call: Call, uri: str, group: str, from_group: str | None, replace: bool, **login: str | None
+) -> int:
+    r"""Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
+
+    Each of its episodes becomes one of triples: its facts, with their spans and sentences. Its text is kept
+    and found by a search of episodes, and no model reads it. What Graphiti recorded when is kept as
+    metadata. Ids are Graphiti's, so importing again adds only what is new. What cannot be mapped is counted.
+
+    \b
+    Example:
+      NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
+    """
+    from kgray.stores.neo4j.graphiti import GraphitiDatabase
+    from kgray.transfer.graphiti import Import
+
+    secret = _password(login["password_file"])
+    _check_uri(uri)
+    theirs = GraphitiDatabase(
+        uri=uri, user=login["user"] or "neo4j", password=secret, database=login["database"]
+    )
+    try:
+        chosen = _chosen(theirs.groups(), from_group)
+        importing = Import(database=theirs, from_group=chosen, group=group)
+        with call.memory(create=True) as memory, Signals.gentle():
+            progress = Progress()
+            report = finished(
+                memory.add_many(
+                    importing.drafts(),
+                    replace=replace,
+                    on_step=lambda _group, _sequence, outcome: progress.step(outcome),
+                    stop=Signals.asked,
+                )
+            )
+            progress.close()
+    finally:
+        theirs.close()
+    return _print_imported(call, importing, report)
+
+
+def _password(file: str | None) -> str:
+    if file is None:
+        found = os.environ.get(_PASSWORD)
+        if not found:
+            raise InputError(f"no password: set {_PASSWORD} in the environment, or name --password-file")
+        return found
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise InputError(f"--password-file {file!r} cannot be read: {reason}") from None
+
+
+def _check_uri(uri: str) -> None:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(uri)
+        sound = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound or "@" in uri:
+        raise InputError(
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(_SCHEMES)}; a host; no "
+            f"user or password: --user and {_PASSWORD} are for that)"
+        )
+
+
+def _chosen(there: list[str], asked: str | None) -> str:
+    if asked is not None:
+        if asked not in there:
+            raise InputError(f"no group_id {asked!r} in the database; it has {_listed(there)}")
+        return asked
+    if len(there) != 1:
+        raise InputError(f"the database has {_listed(there)}: name one by --from-group")
+    return there[0]
+
+
+def _listed(there: list[str]) -> str:
+    shown = ", ".join(map(repr, there[:10])) + (", ..." if len(there) > 10 else "")
+    return f"the group_ids {shown}" if there else "no episode and no entity of Graphiti"
+
+
+def _print_imported(call: Call, importing: Import, report: Report) -> int:
+    code = report.exit_code or int(importing.lost > 0)
+    call.code = code
+    unmapped = dict(sorted(importing.unmapped.items()))
+    document: dict[str, Any] = report.as_dict()
+    document |= {"episodes": importing.episodes, "facts": importing.facts, "unmapped": unmapped}
+    print_counts(call, document, report.refusals)
+    if not call.as_json:
+        click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
+        if unmapped:
+            click.echo("not mapped:")
+            printing.pairs((f"  {reason}", count) for reason, count in unmapped.items())
+    say_end(report, refused=report.refused)
+    if importing.lost and not report.stopped:
+        printing.note(f"{printing.counted(importing.lost, 'fact')} could not be mapped")
+    return code
+
+
+import_from.add_command(graphiti)

@@ -1,0 +1,109 @@
+"""The commands on a store that is a Neo4j server: the same answers, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.doors.shell import JOBS
+
+pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+
+
+@pytest.fixture
+def on_server(kgray, neo4j_server):
+    """Set the environment for the server of the tests, whose database is empty."""
+    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
+    with neo4j.GraphDatabase.driver(
+        neo4j_server.uri, auth=(neo4j_server.user, neo4j_server.password)
+    ) as driver:
+        driver.execute_query("MATCH (n) DETACH DELETE n")
+    kgray.env |= {
+        "KGRAY_STORE_BACKEND": "neo4j",
+        "KGRAY_STORE_URI": neo4j_server.uri,
+        "KGRAY_STORE_USER": neo4j_server.user,
+        "KGRAY_STORE_PASSWORD": neo4j_server.password,
+        "KGRAY_EMBEDDER_DIMENSIONS": "64",
+    }
+    return kgray
+
+
+def test_init_add_search_show_and_remove_work_as_in_a_folder(on_server):
+    kgray = on_server
+    missing = kgray("groups")
+    assert (missing.code, "run `kgray init`" in missing.err) == (2, True)
+    made = kgray("init", "--json").json
+    assert (made["data"], made["store"]) == ("kgray-data", "neo4j")
+    assert kgray("init").code == 0
+    jobs = kgray.write("jobs.jsonl", *JOBS)
+    added = kgray("add", jobs, "--json").json
+    assert (added["accepted"], added["committed"], added["failed"]) == (3, 3, 0)
+    assert kgray("add", jobs, "--json").json["duplicate"] == 3
+    groups = kgray("groups", "--json").json["groups"]
+    assert groups == [{"group": "team", "episodes": 3, "entities": 4, "facts": 3}]
+    ours = {name: kgray(*words).out for name, words in READS.items()}
+    checks = kgray("doctor", "--json").json["checks"]
+    wrong = [check for check in checks if not check["ok"]]
+    assert wrong == []
+    named = {check["name"]: check["detail"] for check in checks}
+    assert named["store"].startswith("Neo4j ")
+    assert "community" in named["store"]
+    assert named["store indexes"] == "all constraints and indexes are online"
+    assert {"store vectors", "store writable", "graph of team", "neo4j driver"} <= named.keys()
+    for name in [name for name in kgray.env if name.startswith("KGRAY_STORE_")]:
+        kgray.env[name] = ""
+    kgray("add", jobs, "--data", "folder")
+    assert {name: kgray(*words, "--data", "folder").out for name, words in READS.items()} == ours
+
+
+READS = {
+    "dump": ("dump", "--group", "team"),
+    "then": ("search", "Where does Alice work?", "--group", "team", "--as-of", "2026-02-01", "--limit", "1"),
+    "history": ("history", "Alice Nguyen", "--group", "team"),
+    "status": ("status",),
+}
+
+
+def test_a_removal_leaves_nothing_that_a_command_shows(on_server):
+    kgray = on_server
+    assert kgray("add", kgray.write("jobs.jsonl", *JOBS)).code == 0
+    removed = kgray("remove", "--group", "team", "--episode", "t2", "--yes", "--json").json
+    assert (removed["episodes"], removed["facts_reopened"]) == (1, 1)
+    assert "Beta" not in kgray("dump", "--group", "team").out
+    kgray("remove", "--group", "team", "--all", "--yes")
+    assert (kgray("groups", "--json").json, kgray("dump", "--group", "team").out) == ({"groups": []}, "")
+
+
+def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_password(on_server):
+    """2: the settings; 75: the server is away, and the same command works when it is there."""
+    kgray = on_server
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    cases = {
+        "wrong password": ({"PASSWORD": "hush-hush-1"}, 2, "store.password"),
+        "no password": ({"PASSWORD": ""}, 2, "KGRAY_STORE_PASSWORD"),
+        "no such file": ({"PASSWORD": "", "PASSWORD_FILE": "absent"}, 2, "store.password_file"),
+        "no address": ({"URI": ""}, 2, "store.uri"),
+        "a foreign scheme": ({"URI": "http://127.0.0.1:7474"}, 2, "store.uri"),
+        "a password in the address": ({"URI": "bolt://neo4j:hush-hush-2@127.0.0.1:1"}, 2, "store.uri"),
+        "nonsense": ({"URI": "bolt://[::1"}, 2, "store.uri"),
+        "a port that is none": ({"URI": "bolt://127.0.0.1:99999"}, 2, "store.uri"),
+        "another database": ({"DATABASE": "elsewhere"}, 2, "store.database"),
+        "away": ({"URI": f"bolt://127.0.0.1:{port}", "PASSWORD": "hush-hush-3"}, 75, f"127.0.0.1:{port}"),
+    }
+    before = dict(kgray.env)
+    for name, (changes, code, line) in cases.items():
+        kgray.env = before | {f"KGRAY_STORE_{key}": value for key, value in changes.items()}
+        answer = kgray("groups", "--data", "elsewhere")
+        assert (answer.code, line in answer.err) == (code, True), (name, answer)
+        assert answer.err.count("\n") == 1, (name, answer.err)
+        assert "hush" not in answer.err + answer.out, name
+
+
+def test_another_embedder_than_the_databases_is_refused(on_server):
+    kgray = on_server
+    assert kgray("init").code == 0
+    kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "32"
+    answer = kgray("add", kgray.write("jobs.jsonl", *JOBS))
+    assert (answer.code, "was built with" in answer.err) == (2, True)

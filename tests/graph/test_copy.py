@@ -1,0 +1,251 @@
+"""A group from one store to another: every row, every record time, and nothing of it before it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray import times
+from kgray.errors import InputError, Locked, NotFound, StoreError
+from kgray.kept import Sum
+from kgray.ports import Store
+from kgray.records import Extraction, Operation
+from kgray.settings import Settings, StoreSettings
+from kgray.stores.neo4j import adopting as neo4j_adopting
+from kgray.stores.sqlite import adopting as sqlite_adopting
+from kgray.transfer import Side, copy_group
+from tests.graph.by_hand import answered, draft, extracted
+from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, day, in_group, reading, triples, works
+from tests.graph.stores import Neo4jStores, SqliteStores
+
+neo4j = (pytest.mark.neo4j, pytest.mark.xdist_group("neo4j"))
+WAYS = ("sqlite-sqlite", pytest.param("sqlite-neo4j", marks=neo4j))
+
+
+@pytest.fixture
+def ways(request, tmp_path):
+    """Return the maker of stores for each of the two sides."""
+    made: list[Any] = []
+
+    def side(kind: str, name: str) -> Any:
+        if kind == "sqlite":
+            made.append(SqliteStores(tmp_path / name))
+        else:
+            made.append(
+                Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
+            )
+        return made[-1]
+
+    kinds = request.param.split("-")
+    yield [side(kind, f"{n}-{kind}") for n, kind in enumerate(kinds)]
+    for stores in made:
+        stores.close()
+
+
+def opened(stores: Any) -> Side:
+    """Open one side, for the embedder of these tests."""
+    store = stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions)
+    backend = "sqlite" if isinstance(stores, SqliteStores) else "neo4j"
+    folder = stores._folder if backend == "sqlite" else Path("nowhere")
+    return Side(
+        store=store, embedder=SMALL, folder=folder, settings=Settings(store=StoreSettings(backend=backend))
+    )
+
+
+def lived(store: Store) -> Engine:
+    """Return an engine whose group has been through everything that leaves a row of its own."""
+    engine = Engine(Path("unused"), store=store, judge=WildJudge(), judging="statement")
+    engine.add(*(triples(n, works(f"Firm {n % 3}"), client_id=f"t{n}") for n in range(5)))
+    facts = [{"source": 0, "target": 1, "relation": "KNOWS", "text": "Al knows Bo Day"}]
+    engine.add(
+        reading(6, ["Al", "Bo Day"], facts, client_id="r1"), reading(7, ["Bo", "Cy"], [], client_id="r2")
+    )
+    engine.add(triples(8, {"source": "Mug", "relation": "COSTS", "target": {"value": 9, "unit": "eur"}}))
+    engine.add(draft('{"entities": 7}', group=GROUP, client_id="bad", reference_time=day(9)))
+    engine.add(draft('{"entities": 8}', group=GROUP, client_id="worse", reference_time=day(9)))
+    store.retry(GROUP, ["bad"], now=times.now())
+    engine.run()
+    engine.add(triples(10, works("Firm 9"), client_id="t1"), replace=True)
+    ids = {name: e.id for e in engine.view().all_entities() for name in (e.name, *e.aliases)}
+    merged = engine.ask("merge", entities=(ids["Bo"], ids["Cy"]))
+    assert "error" not in merged
+    engine.ask("split", entities=(ids["Alice"],), surfaces=("Alice",))
+    engine.ask("merge", entities=(ids["Mug"], "nobody"))
+    engine.ask("retract", episodes=("t2",))
+    engine.ask("remove", episodes=("t3",))
+    engine.add(in_group(triples(1, works("Elsewhere"), client_id="t1"), "other"))
+    waiting = [reading(20 + n, ["Di"], [], client_id=f"w{n}") for n in range(2)]
+    engine.accept(*waiting)
+    store.accept([triples(30, works("Bulk"))], now=times.now(), bulk=True)
+    sequence = store.request(Operation(group=GROUP, kind="undo", target=99), now=times.now())
+    with store.writing():
+        found = engine.parts.extractor.identity
+        store.write(
+            [
+                extracted(sequence - 3, Extraction(model=found, calls=1, prompt_tokens=5), group=GROUP),
+                answered(sequence - 3, "f" * 64, {"duplicate_of": None}, group=GROUP, calls=2),
+            ]
+        )
+    return engine
+
+
+def summed(store: Store) -> Sum:
+    """Return the sum of a group's export."""
+    found = Sum()
+    for _ in found.passing(store.export(GROUP)):
+        pass
+    return found
+
+
+def moments(engine: Engine) -> list[int | None]:
+    """Return now and every record time of the group."""
+    return [None, *sorted(set(summed(engine.store).moments))]
+
+
+@pytest.mark.parametrize("ways", WAYS, indirect=True)
+def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
+    """Promise 1, across stores: the same records, dumps at every moment, searches, what follows; and back."""
+    source, target = map(opened, ways)
+    ours = lived(source.store)
+    kinds = {
+        "group", "episodes", "corrections", "extractions", "answers", "uses of answers", "births", "mentions",
+        "evidence", "rulings", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
+    }  # fmt: skip
+    before = summed(source.store)
+    assert set(before.counts) == kinds
+
+    copied = copy_group(source, target, GROUP)
+
+    assert (copied.group, copied.already, copied.rows) == (GROUP, False, dict(before.counts))
+    assert summed(source.store) == before == summed(target.store)
+    assert target.store.groups() == [GROUP]
+    theirs = Engine(Path("unused"), store=target.store, judge=WildJudge(), judging="statement")
+    for moment in moments(ours):
+        assert ours.dump(moment) == theirs.dump(moment)
+    theirs.check()
+    one, other = source.store, target.store
+    assert one.failures(GROUP) == other.failures(GROUP)
+    assert one.counts(GROUP) == other.counts(GROUP)
+    assert one.pending(GROUP, 99) == other.pending(GROUP, 99)
+    assert one.pending_groups() == other.pending_groups()
+    assert one.recall(GROUP, "f" * 64) == other.recall(GROUP, "f" * 64) != None  # noqa: E711
+    for query in ("Alice works", "Firm", "Cy", "knows"):
+        for scope in ("fact", "entity", "episode"):
+            assert one.lexical(GROUP, scope, query, 50) == other.lexical(GROUP, scope, query, 50)
+    for scope in ("fact", "entity", "episode"):
+        vector = next(iter(one.name_vectors(GROUP)))[2]
+        nearest = [[id_ for id_, _ in store.nearest(GROUP, scope, vector, 9)] for store in (one, other)]
+        assert nearest[0] == nearest[1]
+    for engine in (ours, theirs):
+        engine.add(triples(40, works("Firm 1"), client_id="later"))
+        engine.ask("retract", episodes=("t4",))
+        engine.check()
+    assert ours.dump() == theirs.dump()
+    back = opened(SqliteStores(tmp_path / "back"))
+    copy_group(target, back, GROUP)
+    assert summed(target.store) == summed(back.store)
+    assert Engine(Path("unused"), store=back.store).dump() == ours.dump()
+
+
+@pytest.mark.parametrize("ways", WAYS, indirect=True)
+def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeypatch):
+    """A killed process cleans nothing up: what it left is no group, and the next copy starts anew."""
+    source, target = map(opened, ways)
+    ours = lived(source.store)
+    rows = list(source.store.export(GROUP))
+    adopting = sqlite_adopting if isinstance(ways[1], SqliteStores) else neo4j_adopting
+
+    def cut(count):
+        yield from rows[:count]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(adopting.Adoption, "undo", lambda _: None)
+        for count in (1, len(rows) // 2, len(rows)):
+            with target.store.writing(), pytest.raises(KeyboardInterrupt):
+                target.store.adopt(GROUP, cut(count), lambda: None)
+            ways[1].close()
+            target = opened(ways[1])
+            store = target.store
+            assert (store.groups(), store.pending_groups(), store.pending_count()) == ([], {}, 0)
+            assert list(store.export(GROUP)) == []
+            engine = Engine(Path("unused"), store=store)
+            assert engine.dump() == []
+            assert store.counts() == {}
+            found = store.lexical(GROUP, "fact", "Alice works", 9)
+            assert store.view(GROUP).facts_of_evidence(found, None) == []
+            entities = store.lexical(GROUP, "entity", "Alice", 9)
+            assert store.view(GROUP).entities(entities) == store.entities_named(GROUP, "Alice") == []
+            assert store.view(GROUP).episodes(range(99)) == []
+    copy_group(source, target, GROUP)
+    assert summed(target.store) == summed(source.store)
+    assert Engine(Path("unused"), store=target.store).dump() == ours.dump()
+
+
+@pytest.mark.parametrize("ways", WAYS, indirect=True)
+def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
+    """What fails its verification leaves nothing, and the group can be copied or begun there after it."""
+    source, target = map(opened, ways)
+    lived(source.store)
+
+    def differs():
+        raise StoreError("not the same")
+
+    with target.store.writing(), pytest.raises(StoreError, match="not the same"):
+        target.store.adopt(GROUP, source.store.export(GROUP), differs)
+    assert target.store.groups() == []
+    assert target.store.next_sequence(GROUP) == 1
+    copy_group(source, target, GROUP)
+    again = copy_group(source, target, GROUP)
+    assert again.already
+    target.store.accept([triples(50, works("More"))], now=times.now())
+    with pytest.raises(StoreError, match=r"already, and not the same \(group"):
+        copy_group(source, target, GROUP)
+
+
+@pytest.mark.parametrize("ways", WAYS, indirect=True)
+def test_a_copy_is_refused_where_it_cannot_be_one(ways):
+    """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
+    source, target = map(opened, ways)
+    engine = Engine(Path("unused"), store=source.store)
+    engine.add(triples(0, works("Firm")))
+    with pytest.raises(NotFound, match="no group 'absent'"):
+        copy_group(source, target, "absent")
+    other = Side(
+        store=target.store, embedder=type(SMALL)(128), folder=target.folder, settings=target.settings
+    )
+    with pytest.raises(InputError, match="same embedder"):
+        copy_group(source, other, GROUP)
+    with source.store.writing(), pytest.raises(Locked, match="run the copy when that has ended"):
+        copy_group(opened(ways[0]), target, GROUP)
+    with pytest.raises(InputError, match="one store"):
+        copy_group(source, source, GROUP)
+    copy_group(source, target, GROUP)
+    gone = Engine(Path("unused"), store=target.store)
+    gone.ask("remove", everything=True)
+    with pytest.raises(StoreError, match="was removed: its 2 sequences are never used again"):
+        copy_group(source, target, GROUP)
+
+
+@pytest.mark.neo4j
+def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_server, neo4j_driver, tmp_path):
+    """It would take sequences that the copy brings; the line says what to do."""
+    source = opened(SqliteStores(tmp_path))
+    Engine(Path("unused"), store=source.store).add(triples(0, works("Firm")))
+    stores = Neo4jStores(neo4j_server, neo4j_driver)
+    target, another = opened(stores), opened(stores)
+
+    def rows():
+        for row in source.store.export(GROUP):
+            yield row
+            with pytest.raises(StoreError, match="run `kgray copy` again"):
+                another.store.accept([triples(1, works("Other"))], now=1)
+            another.store.accept([in_group(triples(1, works("Other"), client_id="o"), "free")], now=1)
+
+    with target.store.writing():
+        target.store.adopt(GROUP, rows(), lambda: None)
+    assert another.store.groups() == ["free", GROUP]
+    assert summed(another.store) == summed(source.store)
+    stores.close()

@@ -1,0 +1,188 @@
+"""A Graphiti database, as graphiti-core writes one, into a group: spans, texts, and what is left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kgray import opening
+from kgray.stores.neo4j.graphiti import GraphitiDatabase
+from kgray.transfer.graphiti import Import
+
+pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+
+# What `add_episode` leaves: properties as graphiti-core 0.31 saves them, instants as datetimes.
+THEIRS = """
+CREATE (one:Episodic {uuid: 'e-1', group_id: 'main', name: 'chat 1', source: 'message',
+    source_description: 'a chat', content: 'Ann: I joined Acme as an aviator.', entity_edges: ['f-1', 'f-2'],
+    created_at: datetime('2026-05-01T12:00:00Z'), valid_at: datetime('2026-01-10T08:00:00+02:00')})
+CREATE (two:Episodic {uuid: 'e-2', group_id: 'main', name: 'chat 2', source: 'message',
+    source_description: 'a chat', content: 'Ann: now I am at Beta.', entity_edges: ['f-1', 'f-3'],
+    created_at: datetime('2026-05-01T12:01:00Z'), valid_at: datetime('2026-02-10T00:00:00Z')})
+CREATE (:Episodic {uuid: 'e-0', group_id: 'main', name: 'quiet', source: 'text', source_description: '',
+    content: 'Nothing of note.', entity_edges: [],
+    created_at: datetime('2026-05-01T12:02:00Z'), valid_at: datetime('2026-01-01T00:00:00Z')})
+CREATE (:Episodic {uuid: 'x-1', group_id: 'side', name: 'other', source: 'text', source_description: '',
+    content: 'Secret.', entity_edges: [], created_at: datetime(), valid_at: datetime()})
+CREATE (ann:Entity:Person {uuid: 'n-1', group_id: 'main', name: 'Ann Lee', summary: 'An aviator.',
+    created_at: datetime(), age: 40})
+CREATE (acme:Entity {uuid: 'n-2', group_id: 'main', name: 'Acme', summary: '', created_at: datetime()})
+CREATE (beta:Entity {uuid: 'n-3', group_id: 'main', name: 'Beta', summary: '', created_at: datetime()})
+CREATE (blank:Entity {uuid: 'n-4', group_id: 'main', name: ' ', summary: '', created_at: datetime()})
+CREATE (:Entity {uuid: 'n-5', group_id: 'main', name: 'Lonely', summary: '', created_at: datetime()})
+CREATE (one)-[:MENTIONS {uuid: 'm-1', group_id: 'main', created_at: datetime()}]->(ann)
+CREATE (ann)-[:RELATES_TO {uuid: 'f-1', group_id: 'main', name: 'WORKS_AT', fact: 'Ann Lee flies for Acme',
+    episodes: ['e-1', 'e-2'], created_at: datetime('2026-05-01T12:00:01Z'),
+    valid_at: datetime('2026-01-10T06:00:00Z'), invalid_at: datetime('2026-02-10T00:00:00Z'),
+    expired_at: datetime('2026-05-01T12:01:01Z')}]->(acme)
+CREATE (ann)-[:RELATES_TO {uuid: 'f-2', group_id: 'main', name: 'likes', fact: 'Ann Lee likes Beta',
+    episodes: ['e-1'], created_at: datetime('2026-05-01T12:00:02Z')}]->(beta)
+CREATE (ann)-[:RELATES_TO {uuid: 'f-3', group_id: 'main', name: 'WORKS_AT', fact: 'Ann Lee works at Beta',
+    episodes: ['e-2'], created_at: datetime('2026-05-01T12:01:01Z'),
+    valid_at: datetime('2026-02-10T00:00:00Z')}]->(beta)
+CREATE (acme)-[:RELATES_TO {uuid: 'f-4', group_id: 'main', name: 'OWNS', fact: 'Acme owns Beta',
+    episodes: ['e-9'], created_at: datetime('2026-05-01T12:03:00Z'),
+    valid_at: datetime('2026-03-01T00:00:00Z'),
+    confidence: 0.5}]->(beta)
+CREATE (ann)-[:RELATES_TO {uuid: 'g-1', group_id: 'main', name: 'KNOWS', fact: 'no name', episodes: ['e-1'],
+    created_at: datetime()}]->(blank)
+CREATE (ann)-[:RELATES_TO {uuid: 'g-2', group_id: 'main', name: '???', fact: 'no relation', episodes: ['e-1'],
+    created_at: datetime()}]->(beta)
+CREATE (ann)-[:RELATES_TO {uuid: 'g-3', group_id: 'main', name: 'OWNS', fact: 'ends at once',
+    episodes: ['e-1'], created_at: datetime(), valid_at: datetime('2026-03-01T00:00:00Z'),
+    invalid_at: datetime('2026-03-01T00:00:00Z')}]->(beta)
+CREATE (ann)-[:RELATES_TO {uuid: 'g-4', group_id: 'main', name: 'KNOWS', fact: 'itself', episodes: ['e-1'],
+    created_at: datetime()}]->(ann)
+CREATE (ann)-[:RELATES_TO {uuid: 'g-5', group_id: 'main', name: 'OWNS', fact: 'when?', episodes: ['e-1'],
+    created_at: datetime(), valid_at: 'soon'}]->(beta)
+CREATE (:Community {uuid: 'c-1', group_id: 'main', name: 'People', summary: 'All.'})
+"""
+
+
+@pytest.fixture
+def database(neo4j_server, neo4j_driver):
+    """Yield a Graphiti database with two groups."""
+    neo4j_driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
+    neo4j_driver.execute_query(THEIRS)
+    found = GraphitiDatabase(
+        uri=neo4j_server.uri, user=neo4j_server.user, password=neo4j_server.password, database=None
+    )
+    yield found
+    found.close()
+    neo4j_driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
+
+
+def taken(database, memory, **options):
+    """Import the group `main`, and return the counts and the report."""
+    importing = Import(database=database, from_group="main", group="g")
+    return importing, memory.add_many(importing.drafts(), **options)
+
+
+def facts(memory):
+    """Return the facts of the dump: sentence -> (start, end, client ids of its episodes)."""
+    rows = [json.loads(line) for line in memory.dump(group="g")]
+    clients = {row["id"]: row["client_id"] for row in rows if row["type"] == "episode"}
+    return {
+        row["text"]: (row["valid_at"], row["invalid_at"], sorted(clients[e] for e in row["episodes"]))
+        for row in rows
+        if row["type"] == "fact"
+    }
+
+
+def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp_path):
+    with opening.open(tmp_path) as memory:
+        importing, report = taken(database, memory)
+
+        assert database.groups() == ["main", "side"]
+        assert (report.accepted, report.committed, report.refused) == (3, 3, 0)
+        assert facts(memory) == {
+            "Ann Lee flies for Acme": (
+                "2026-01-10T06:00:00.000000Z", "2026-02-10T00:00:00.000000Z", ["e-1", "e-2"]
+            ),
+            "Ann Lee likes Beta": (None, None, ["e-1"]),
+            "Ann Lee works at Beta": ("2026-02-10T00:00:00.000000Z", None, ["e-2"]),
+            "Acme owns Beta": ("2026-03-01T00:00:00.000000Z", None, ["f-4"]),
+        }  # fmt: skip
+        assert (importing.episodes, importing.facts, importing.lost) == (3, 9, 5)
+        assert dict(importing.unmapped) == {
+            "episodes without facts": 1,
+            "facts whose object has no usable name": 1,
+            "facts whose relation is no name": 1,
+            "facts whose end is not after their start": 1,
+            "facts from a thing to itself": 1,
+            "facts with a time that cannot be read": 1,
+            "entities in no fact": 1,
+            "entity summaries": 1,
+            "entity types": 1,
+            "entities with attributes": 1,
+            "facts with attributes": 1,
+            "communities": 1,
+        }
+        assert "Secret" not in str(memory.dump(group="g"))
+
+
+def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp_path):
+    """Record times are ours; theirs are metadata. The text is found by a search of episodes."""
+    with opening.open(tmp_path) as memory:
+        taken(database, memory)
+
+        (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
+        assert hit.client_id == "e-1"
+        first, second, _ = list(memory._memory.store.episode_rows("g"))
+        assert [first.client_id, second.client_id] == ["e-1", "e-2"]
+        assert json.loads(first.metadata) == {
+            "graphiti": {
+                "uuid": "e-1",
+                "name": "chat 1",
+                "source": "message",
+                "source_description": "a chat",
+                "text": "Ann: I joined Acme as an aviator.",
+                "created_at": "2026-05-01T12:00:00.000000Z",
+                "facts": [
+                    {
+                        "uuid": "f-1",
+                        "created_at": "2026-05-01T12:00:01.000000Z",
+                        "expired_at": "2026-05-01T12:01:01.000000Z",
+                    },
+                    {"uuid": "f-2", "created_at": "2026-05-01T12:00:02.000000Z", "expired_at": None},
+                ],
+            }
+        }
+
+
+def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, neo4j_driver, tmp_path):
+    with opening.open(tmp_path) as memory:
+        taken(database, memory)
+        before = memory.dump_hash(group="g")
+
+        _, again = taken(database, memory)
+
+        assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
+        assert memory.dump_hash(group="g") == before
+        neo4j_driver.execute_query(
+            "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
+        )
+        _, changed = taken(database, memory)
+        assert (changed.duplicate, [r.field for r in changed.refusals]) == (2, ["id"])
+        assert memory.dump_hash(group="g") == before
+        _, replaced = taken(database, memory, replace=True)
+        assert (replaced.duplicate, replaced.accepted, replaced.refused) == (2, 1, 0)
+        assert facts(memory)["Ann Lee works at Beta"][1] == "2026-04-01T00:00:00.000000Z"
+
+
+def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
+    database, neo4j_server, neo4j_driver, monkeypatch, tmp_path
+):
+    """The labels are the same; the facts are not read twice."""
+    monkeypatch.setenv("KGRAY_STORE_PASSWORD", neo4j_server.password)
+    server = {"store_backend": "neo4j", "store_uri": neo4j_server.uri, "store_user": neo4j_server.user}
+    neo4j_driver.execute_query("MATCH (m:KgrayMeta) DELETE m")  # it may be another embedder's
+    with opening.open(tmp_path, embedder_dimensions=64, **server) as memory:
+        taken(database, memory)
+        counts = [(i.episodes, i.facts, dict(i.unmapped)) for i, _ in (taken(database, memory),)]
+
+        assert database.groups() == ["main", "side"]
+        assert counts[0][:2] == (3, 9)
+        assert counts[0][2]["entity types"] == 1
+        assert len(facts(memory)) == 4

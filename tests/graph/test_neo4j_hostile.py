@@ -1,0 +1,224 @@
+"""Hostile text on a server: nothing executes or crosses groups, and the embedded store answers the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kgray.errors import InputError
+from kgray.records import Draft, Operation
+from kgray.stores.neo4j import schema
+from tests.graph.by_hand import WIDTH, draft, pointing, remove, tell
+from tests.graph.engine import SMALL, Engine, day, triples
+from tests.graph.stores import Neo4jStores, SqliteStores
+
+pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+
+LUCENE = (
+    '+ - & | ! ( ) { } [ ] ^ " ~ * ? : \\ / AND OR NOT TO && || "a b"~3 a* ?b n.words:x [a TO z] {a TO *} ^9'
+)
+CYPHER = (
+    "'}) MATCH (n) DETACH DELETE n //",
+    '"}) DETACH DELETE n //',
+    "` SET n:Owned //",
+    "Al' OR 1=1 WITH 1 AS x MATCH (n) SET n:Owned RETURN n //",
+    "$group",
+    "{group_id: 'two'}",
+    "CALL db.labels()",
+    "\\u0027}) CREATE (:Owned) //",
+    "/* */ CREATE (:Owned)",
+    "${jndi:ldap://x}",
+    "Robert'); DROP TABLE facts; --",
+    '" OR rowid > 0 --',
+    "NEAR(al bo)",
+    "%_[a-z]",
+)
+STRANGE = (
+    "Zoë Ωμέγα",
+    "日本語の名前",
+    "🙂🙃",
+    "a\u200db",
+    "\u202eright to left",
+    "ǅungla",
+    "İstanbul",
+    "ﬁne",
+    "x" * 900,
+)
+# Names that can be recorded: no control characters, no lone surrogates, not empty.
+names = st.one_of(
+    st.sampled_from([*CYPHER, *STRANGE, *LUCENE.split()]).filter(str.strip),
+    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]), min_size=1, max_size=30),
+)
+# Queries may be any text at all.
+queries = st.one_of(
+    st.sampled_from([*CYPHER, *STRANGE, LUCENE, *LUCENE.split(), "\ud800", "a\0b", "", " ", "\ud83d al"]),
+    st.text(max_size=40),
+)
+ALLOWED = {
+    "KgrayMeta", "KgrayShard", "KgrayGroup", "KgrayEpisode", "KgrayOperation", "KgrayPending",
+    "KgrayExtraction", "KgrayAnswer", "KgrayUse", "KgrayBirth", "KgrayMention", "KgrayEvidence",
+    "KgrayRuling", "KgrayVerdict", "KgrayName", "KgrayStatement", "Entity", "Value", "Episodic",
+}  # fmt: skip
+
+
+@pytest.fixture
+def pair(neo4j_server, neo4j_driver, tmp_path):
+    """Yield the makers of both stores."""
+    made = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
+    yield made
+    for stores in made:
+        stores.close()
+
+
+@pytest.fixture
+def ask(neo4j_driver):
+    """Return a function that asks the database as another tool would."""
+
+    def asked(query, **values):
+        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
+
+    return asked
+
+
+def engines(pair):
+    """Open both stores, empty, behind an engine each."""
+    for stores in pair:
+        stores.fresh()
+    return [
+        Engine(Path("unused"), store=stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions))
+        for stores in pair
+    ]
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    told=st.lists(st.tuples(names, names, names), min_size=2, max_size=5), asked=st.lists(queries, max_size=8)
+)
+def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, told, asked):
+    """Both stores give the same graph and the same answers; only labels of ours are in the database."""
+    ours, theirs = engines(pair)
+    for number, (subject, target, text) in enumerate(told):
+        other = f"not {target}" if subject.casefold() == target.casefold() else target
+        item = {"source": subject, "relation": "KNOWS", "target": other, "text": text}
+        try:
+            made = triples(number, item, client_id=text[:200], source=subject[:200])
+        except InputError:
+            continue
+        for engine in (ours, theirs):
+            engine.add(made)
+    assert ours.dump() == theirs.dump()
+    one, other = ours.store, theirs.store
+    spoken = [word for triple in told for word in triple]
+    for query in dict.fromkeys([*asked, *spoken]):
+        for scope in ("fact", "entity", "episode"):
+            assert set(one.lexical("g", scope, query, 50)) == set(other.lexical("g", scope, query, 50))
+            assert one.lexical("other", scope, query, 50) == []
+        assert one.entities_named("g", query) == other.entities_named("g", query)
+        assert one.find("g", query) == other.find("g", query)
+        named = {"ids": [query], "source": query}
+        assert one.sequences("g", **named) == other.sequences("g", **named)
+        assert one.standing("g", [query]) == other.standing("g", [query])
+        assert one.recall("g", query.encode(errors="replace").decode()) is None
+    assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED
+    assert {kind for (kind,) in ask("MATCH ()-[r]->() RETURN DISTINCT type(r)")} <= {
+        "RELATES_TO", "MENTIONS", "SHOWS"
+    }  # fmt: skip
+
+
+def test_every_query_is_read_as_words_and_finds_its_own_group_alone(pair):
+    """Promise 5: the same words in two groups; whatever is asked of one, the other's rows stay unseen."""
+    neo4j, sqlite = (stores.open() for stores in pair)
+    for store in (neo4j, sqlite):
+        with store.writing():
+            for group in ("one", "two"):
+                for name in ("Al AND Bo", "Al*", '"quoted" name', "n.words:Al"):
+                    tell(store, name, f"{group} {name}", group=group, client_id=f"{group} {name}")
+    odd = ("al", "a*", "*:*", "al OR two", "\ud800 al", "al\0bo")
+    for query in [*CYPHER[::2], *STRANGE[::2], LUCENE, *odd]:
+        for scope in ("fact", "entity", "episode"):
+            found = neo4j.lexical("one", scope, query, 50)
+            assert set(found) == set(sqlite.lexical("one", scope, query, 50))
+            mine = {"fact": {(n, 0) for n in range(1, 5)}, "episode": {(n, 0) for n in range(1, 5)}}
+            assert set(found) <= mine.get(scope, {f"E{n}" for n in range(1, 5)})
+        for identifier in (query, "two Al*"):
+            assert neo4j.find("one", identifier) == sqlite.find("one", identifier) == []
+    assert [len(neo4j.nearest(group, "entity", pointing(1), 50)) for group in ("one", "two")] == [4, 4]
+    with neo4j.writing():
+        remove(neo4j, [1], group="two", episodes=("two Al AND Bo",))
+    assert len(list(neo4j.episode_rows("one"))) == 4
+
+
+def test_a_removal_whose_ids_are_cypher_takes_what_bears_them_and_nothing_else(pair, ask):
+    """R25: an id is compared, never read; what nothing bears removes nothing."""
+    engine, _ = engines(pair)
+    ids = CYPHER[:4]
+    for number, name in enumerate(ids):
+        item = {"source": f"Person {number}", "relation": "KNOWS", "target": f"Friend {number}"}
+        engine.add(triples(number, item, client_id=name, source=name))
+    before = len(engine.dump())
+    engine.ask("remove", episodes=("' OR e.uuid <> '", "*", "%"))
+    engine.ask("remove", source="' OR true //")
+    assert len(engine.dump()) == before
+    for name in ids[:2]:
+        assert engine.ask("remove", episodes=(name,))["episodes"] == 1
+    left = {row.client_id for row in engine.store.episode_rows("g")}
+    assert left == set(ids[2:])
+    engine.check()
+    assert ask("MATCH (n:Owned) RETURN count(n)") == [[0]]
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a'b", "a`b", "x" * 129, "ä", "$group", "#" + "0" * 64, "a\0b"])
+def test_a_group_that_is_no_name_is_refused_and_makes_nothing(pair, ask, group):
+    store = pair[0].open()
+    with pytest.raises(InputError):
+        store.accept([draft("hello", group=group)], now=1)
+    with pytest.raises(InputError):
+        store.request(Operation(group=group, kind="remove", everything=True), now=1)
+    with store.writing(), pytest.raises(InputError):
+        store.adopt(group, [], lambda: None)
+    assert ask("MATCH (n) WHERE NOT n:KgrayMeta AND NOT n:KgrayShard RETURN count(n)") == [[0]]
+    assert store.groups() == []
+
+
+def test_a_megabyte_is_kept_whole_and_found(pair):
+    """A text of 1 MB as an episode, as a sentence, as a query, and as an id that nothing bears."""
+    engine, embedded = engines(pair)
+    long = "alice works at acme " * 52_000 + "needle"
+    item = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme", "text": "needle " + long}
+    for each in (engine, embedded):
+        each.add(triples(0, item, client_id="long"))
+    store, other = engine.store, embedded.store
+    assert engine.dump() == embedded.dump()
+    (episode,) = store.episode_rows("g")
+    assert episode.text == next(iter(other.episode_rows("g"))).text
+    for query in ("needle", long, "needle " * 150_000, "x" * 1_000_000):
+        for scope in ("fact", "entity", "episode"):
+            assert store.lexical("g", scope, query, 9) == other.lexical("g", scope, query, 9)
+    assert store.find("g", long) == []
+    assert store.entities_named("g", long) == []
+
+
+def test_the_statements_of_a_read_do_not_depend_on_what_is_read(pair, monkeypatch):
+    """Every statement is a constant: no text of a caller ever becomes part of one."""
+    store = pair[0].open()
+    with store.writing():
+        tell(store, "Al", "one")
+    seen = set()
+    run = store._db.run
+
+    def watched(running, statement, **values):
+        seen.add(statement)
+        return run(running, statement, **values)
+
+    monkeypatch.setattr(store._db, "run", watched)
+    for word in ("Al", *CYPHER[:4]):
+        store.lexical("g", "fact", word, 5)
+        store.find("g", word)
+        store.entities_named("g", word)
+        store.nearest("g", "fact", pointing(1, width=WIDTH), 5)
+        store.accept([Draft(group="g", source=word, kind="text", text=word, client_id=word)], now=day(1))
+    assert not [statement for statement in seen if any(word in statement for word in CYPHER[:4])]
+    assert schema.EVIDENCE_WORDS in "".join(seen)

@@ -1,0 +1,102 @@
+"""What a run hears of the sequencers that it follows: its own steps once, its own reasons, its own totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kgray.ingest.parts import Totals
+from kgray.runtime.ingest import _Follow, vars_of
+
+Step = tuple[str, int, str]
+
+
+class Told:
+    """A deployment of one sequencer that tells what the test says; no process is behind it."""
+
+    def __init__(self, *, fresh: bool) -> None:
+        self.fresh = fresh
+        self.sequencers = ["sequencer-0"]
+        self.steps: list[Step] = []
+        self.committed = self.given_up = 0
+        self.pid = 1
+
+    def resume(self) -> None:
+        """Nothing stands still."""
+
+    async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "pid": self.pid,
+                "steps": self.steps[since[0] :],
+                "stepped": len(self.steps),
+                "totals": vars_of(Totals(committed=self.committed)),
+                "given_up": self.given_up,
+                "reason": "the model is away" if self.given_up else "",
+                "waits_for": "",
+                "fault": None,
+            }
+        ]
+
+    def step(self, *sequences: int) -> None:
+        self.steps += [("g", n, "committed") for n in sequences]
+        self.committed += len(sequences)
+
+    def die(self) -> None:
+        """Another process takes its place, which knows of nothing before it."""
+        self.pid += 1
+        self.steps, self.committed, self.given_up = [], 0, 0
+
+
+def follow(told: Told, own: range) -> tuple[_Follow, list[int]]:
+    heard: list[int] = []
+    deployment: Any = told
+    found = _Follow(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
+    return found, heard
+
+
+async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
+    """A service keeps the steps of all runs; those taken between acceptance and the first look are this one's."""
+    told = Told(fresh=False)
+    told.step(1, 2, 3)
+    following, heard = follow(told, range(3, 6))
+    told.given_up = 2  # an outage of last night
+
+    assert await following.look() == ""
+    told.step(4, 5)
+    assert await following.look() == ""
+
+    assert heard == [3, 4, 5]
+    assert (await following.totals()).committed == 2
+
+
+async def test_of_a_fresh_one_all_is_ones_own() -> None:
+    told = Told(fresh=True)
+    told.step(1, 2)
+    told.given_up = 1
+    following, heard = follow(told, range(0))
+
+    assert await following.look() == "the model is away"
+
+    assert heard == [1, 2]
+    assert (await following.totals()).committed == 2
+
+
+async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> None:
+    """Also where it has done more by then than the one before it; what gave up before it does not hide its own."""
+    told = Told(fresh=False)
+    told.given_up = 3
+    following, heard = follow(told, range(0))
+    await following.look()
+    told.step(1, 2)
+    await following.look()
+    told.die()
+    told.step(3, 4, 5)
+
+    assert await following.look() == ""
+    assert await following.look() == ""
+    told.given_up = 1
+    assert await following.look() == "the model is away"
+
+    assert heard == [1, 2, 3, 4, 5]
+    assert (await following.totals()).committed == 5
