@@ -354,18 +354,18 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
 
 
 class Away:
-    """A writer that goes away after its first batches."""
+    """A writer that goes away after its first batches, until it is back."""
 
     def __init__(self, engine: Engine) -> None:
         self._store, self.left = engine.store, 4
-        self.away = asyncio.Event()
+        self.away, self.back = asyncio.Event(), asyncio.Event()
 
     async def write(self, writes: Sequence[Any]) -> None:
-        """Write, or wait for ever."""
+        """Write, or wait."""
         if not self.left:
             self.away.set()
-            await asyncio.Event().wait()
-        self.left -= 1
+            await self.back.wait()
+        self.left = max(0, self.left - 1)
         self._store.write(writes)
 
 
@@ -386,10 +386,14 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
     with engine.store.writing():
         runner = Runner(replace(engine.parts, writer=writer, extractor=Noted(), window=8))
         running = asyncio.create_task(runner.run())
-        await writer.away.wait()
+        away = asyncio.create_task(writer.away.wait())
+        await asyncio.wait((running, away), return_when=asyncio.FIRST_COMPLETED)
+        assert not running.done()
         committed = engine.store.counts()[GROUP].committed
         await asyncio.sleep(0.5)  # a run that goes on reads a hundred meanwhile
-        running.cancel()
-        await asyncio.wait((running,))
+        seen = len(read)
+        writer.back.set()
+        await running
 
-    assert len(read) <= committed + 3 * 8
+    assert len(read) == engine.store.counts()[GROUP].committed == 200
+    assert seen <= committed + 3 * 8

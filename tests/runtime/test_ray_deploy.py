@@ -105,6 +105,9 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     stale = second.write(epoch, 3, batch)
     assert isinstance(stale, Fault)
     assert stale.kind == StaleWriter.__name__
+    locked = GraphWriter(terms, 0).begin()
+    assert isinstance(locked, Fault)
+    assert locked.kind == "Locked", "an older run's batch does not take the store from the newest"
     second.close()
     assert memory.store.result("g", sequence) == {"error": "no such merge"}
     memory.close()

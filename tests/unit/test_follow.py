@@ -56,7 +56,7 @@ def follow(told: Told, own: range) -> tuple[_Follow, list[int]]:
 
 
 async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:
-    """A service keeps the steps of all runs; those taken between acceptance and the first look are this one's."""
+    """A service keeps the steps of all runs; of those before the first look only some are this one's."""
     told = Told(fresh=False)
     told.step(1, 2, 3)
     following, heard = follow(told, range(3, 6))
@@ -83,7 +83,7 @@ async def test_of_a_fresh_one_all_is_ones_own() -> None:
 
 
 async def test_a_sequencer_that_was_started_anew_is_heard_from_its_start() -> None:
-    """Also where it has done more by then than the one before it; what gave up before it does not hide its own."""
+    """Also where it has done more than the one before it, whose outages do not hide its own."""
     told = Told(fresh=False)
     told.given_up = 3
     following, heard = follow(told, range(0))
