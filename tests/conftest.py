@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "neo4j_server" in getattr(item, "fixturenames", ()):
             item.add_marker("neo4j")
         wanted = [name for name in ("neo4j", "ray") if item.get_closest_marker(name)]
-        if wanted and not item.get_closest_marker("xdist_group"):
+        if wanted:  # one group alone: of two, xdist would make a third
             item.add_marker(pytest.mark.xdist_group(wanted[0]))
     if "PYTEST_XDIST_WORKER" in os.environ:
         # The tests of kills take most of a minute each: at the end one worker would wait for the other.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doors.shell import JOBS
 
-pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture

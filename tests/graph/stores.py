@@ -21,7 +21,7 @@ from tests.graph.by_hand import WIDTH
 KINDS = (
     "sqlite",
     # All share one database, which each test empties: one worker runs them.
-    pytest.param("neo4j", marks=(pytest.mark.neo4j, pytest.mark.xdist_group("neo4j"))),
+    pytest.param("neo4j", marks=pytest.mark.neo4j),
 )
 
 
@@ -29,9 +29,11 @@ class Stores(ABC):
     """Opens the store of one place, empty at first; closes what it opened.
 
     examples    how often a property is tried
+    thorough    whether the place is quick enough for every variation of a case
     """
 
     examples: int
+    thorough: bool
 
     def __init__(self) -> None:
         self._opened: list[Store] = []
@@ -67,6 +69,7 @@ class SqliteStores(Stores):
     """The embedded store in a data folder."""
 
     examples = 25
+    thorough = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -95,6 +98,7 @@ class Neo4jStores(Stores):
     """
 
     examples = 3
+    thorough = False
 
     def __init__(self, server: Any, driver: Any) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from tests.graph.by_hand import answered, draft, extracted
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, day, in_group, reading, triples, works
 from tests.graph.stores import Neo4jStores, SqliteStores
 
-neo4j = (pytest.mark.neo4j, pytest.mark.xdist_group("neo4j"))
+neo4j = pytest.mark.neo4j
 WAYS = ("sqlite-sqlite", pytest.param("sqlite-neo4j", marks=neo4j))
 
 

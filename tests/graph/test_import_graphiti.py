@@ -10,7 +10,7 @@ from kgray import opening
 from kgray.stores.neo4j.graphiti import GraphitiDatabase
 from kgray.transfer.graphiti import Import
 
-pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+pytestmark = pytest.mark.neo4j
 
 # What `add_episode` leaves: properties as graphiti-core 0.31 saves them, instants as datetimes.
 THEIRS = """

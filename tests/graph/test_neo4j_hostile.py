@@ -15,7 +15,7 @@ from tests.graph.by_hand import WIDTH, draft, pointing, remove, tell
 from tests.graph.engine import SMALL, Engine, day, triples
 from tests.graph.stores import Neo4jStores, SqliteStores
 
-pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+pytestmark = pytest.mark.neo4j
 
 LUCENE = (
     '+ - & | ! ( ) { } [ ] ^ " ~ * ? : \\ / AND OR NOT TO && || "a b"~3 a* ?b n.words:x [a TO z] {a TO *} ^9'

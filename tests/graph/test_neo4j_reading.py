@@ -11,7 +11,7 @@ from kgray.records import Value
 from tests.graph.by_hand import draft, fill, pointing, tell, told, unit
 from tests.graph.stores import Neo4jStores
 
-pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture

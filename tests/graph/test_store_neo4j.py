@@ -18,7 +18,7 @@ from kgray.records import Mention, Operation
 from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
 from tests.graph.stores import Neo4jStores
 
-pytestmark = [pytest.mark.neo4j, pytest.mark.xdist_group("neo4j")]
+pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture
