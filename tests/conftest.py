@@ -25,5 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if wanted:  # one group alone: of two, xdist would make a third
             item.add_marker(pytest.mark.xdist_group(wanted[0]))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # The tests of kills take most of a minute each: at the end one worker would wait for the other.
-        items.sort(key=lambda item: RUNTIME not in item.path.parents)
+        # What takes longest first, else one worker would wait for the other at the end.
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    marked = [bool(item.get_closest_marker(name)) for name in ("ray", "neo4j")]
+    return 0 if marked[0] else 1 if marked[1] else 2 if RUNTIME in item.path.parents else 3

@@ -29,7 +29,7 @@ def on_server(kgray, neo4j_server):
     return kgray
 
 
-def test_init_add_search_show_and_remove_work_as_in_a_folder(on_server):
+def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
     kgray = on_server
     missing = kgray("groups")
     assert (missing.code, "run `kgray init`" in missing.err) == (2, True)
@@ -43,6 +43,7 @@ def test_init_add_search_show_and_remove_work_as_in_a_folder(on_server):
     groups = kgray("groups", "--json").json["groups"]
     assert groups == [{"group": "team", "episodes": 3, "entities": 4, "facts": 3}]
     ours = {name: kgray(*words).out for name, words in READS.items()}
+    server = dict(kgray.env)
     checks = kgray("doctor", "--json").json["checks"]
     wrong = [check for check in checks if not check["ok"]]
     assert wrong == []
@@ -55,6 +56,12 @@ def test_init_add_search_show_and_remove_work_as_in_a_folder(on_server):
         kgray.env[name] = ""
     kgray("add", jobs, "--data", "folder")
     assert {name: kgray(*words, "--data", "folder").out for name, words in READS.items()} == ours
+    kgray.env = server
+    removed = kgray("remove", "--group", "team", "--episode", "t2", "--yes", "--json").json
+    assert (removed["episodes"], removed["facts_reopened"]) == (1, 1)
+    assert "Beta" not in kgray("dump", "--group", "team").out
+    kgray("remove", "--group", "team", "--all", "--yes")
+    assert (kgray("groups", "--json").json, kgray("dump", "--group", "team").out) == ({"groups": []}, "")
 
 
 READS = {
@@ -63,16 +70,6 @@ READS = {
     "history": ("history", "Alice Nguyen", "--group", "team"),
     "status": ("status",),
 }
-
-
-def test_a_removal_leaves_nothing_that_a_command_shows(on_server):
-    kgray = on_server
-    assert kgray("add", kgray.write("jobs.jsonl", *JOBS)).code == 0
-    removed = kgray("remove", "--group", "team", "--episode", "t2", "--yes", "--json").json
-    assert (removed["episodes"], removed["facts_reopened"]) == (1, 1)
-    assert "Beta" not in kgray("dump", "--group", "team").out
-    kgray("remove", "--group", "team", "--all", "--yes")
-    assert (kgray("groups", "--json").json, kgray("dump", "--group", "team").out) == ({"groups": []}, "")
 
 
 def test_what_is_wrong_with_the_server_or_its_settings_is_one_line_without_the_password(on_server):

@@ -326,6 +326,7 @@ def test_groups_and_status_count(team):
     assert status == {
         "groups": {"team": {"accepted": 0, "extracted": 0, "committed": 3, "failed": 0}},
         "model": {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0},
+        "runtime": {"backend": "local"},
     }
     assert team("groups").out.split() == "group episodes entities facts team 3 4 3".split()
 

@@ -281,7 +281,7 @@ def test_plan_follows_the_pipeline_settings(kgray, serve):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"KGRAY_STORE_BACKEND": "neo4j"}, {"KGRAY_PIPELINE_REFLECT_ROUNDS": "2"}], ids=str
+    "asked", [{"KGRAY_RERANKER_BACKEND": "bge"}, {"KGRAY_PIPELINE_REFLECT_ROUNDS": "2"}], ids=str
 )
 def test_plan_refuses_what_add_would_refuse(kgray, serve, asked):
     serve(read)

@@ -91,27 +91,22 @@ def test_of_many_equals_the_oldest_are_found(stores):
         ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "') DETACH DELETE n //",
-        "`}) MATCH (n) DETACH DELETE n",
-        '" OR words:* OR "',
-        "*:*",
-        "$group",
-        "{group: 'other'}",
-        "\\",
-        "a\x00b",
-        "\ud800",
-        "",
-        "x" * 1_000_000,
-    ],
-    ids=[
-        "quote", "backtick", "lucene", "everything", "parameter", "map", "backslash", "nul", "surrogate",
-        "empty", "megabyte",
-    ],
-)  # fmt: skip
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, text):
+TEXTS = [
+    "') DETACH DELETE n //",
+    "`}) MATCH (n) DETACH DELETE n",
+    '" OR words:* OR "',
+    "*:*",
+    "$group",
+    "{group: 'other'}",
+    "\\",
+    "a\x00b",
+    "\ud800",
+    "",
+    "x" * 1_000_000,
+]
+
+
+def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one")
@@ -121,12 +116,13 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
         return neo4j_driver.execute_query("MATCH (n) RETURN count(n)").records[0].value()
 
     before = held()
-    view = store.view("g")
+    for text in TEXTS:
+        view = store.view("g")
 
-    assert store.find("g", text) == []
-    assert store.entities_named("g", text) == []
-    assert store.sequences("g", ids=[text], source=text) == []
-    assert store.lexical("g", "fact", f"{text} two", 9) == []
-    assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
-    assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
-    assert held() == before
+        assert store.find("g", text) == []
+        assert store.entities_named("g", text) == []
+        assert store.sequences("g", ids=[text], source=text) == []
+        assert store.lexical("g", "fact", f"{text} two", 9) == []
+        assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
+        assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
+        assert held() == before

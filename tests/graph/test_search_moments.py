@@ -221,10 +221,10 @@ async def test_known_at_needs_a_view_and_a_view_its_group(jobs):
         await find(jobs, view=jobs.store.view("other"))
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_any_text_is_a_query(jobs, text):
+async def test_any_text_is_a_query(jobs):
     """Neither a query language nor a crash: hits of the group, or none."""
-    assert {hit.group for hit in await find(jobs, text=text)} <= {"demo"}
+    for text in HOSTILE:
+        assert {hit.group for hit in await find(jobs, text=text)} <= {"demo"}, text[:50]
 
 
 async def test_chinese_and_japanese_text_is_found(world):
