@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
+_LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
 
 class RayIngest:
@@ -224,9 +225,18 @@ class _Follow:
         return rows
 
     async def totals(self) -> Totals:
-        """Return how the run went, after a last look; what went wrong was said before."""
+        """Return how the run went, after a last look; what went wrong was said before.
+
+        The store shows a batch before its acknowledgement is back: until it is, a sequencer tells less.
+        """
+        until = time.monotonic() + _LAST_LOOK_S
         with suppress(KgrayError, RuntimeError):
             await self.look()
+            while time.monotonic() < until and (
+                self._away_since is not None or any(row["posting"] for row in self._last)
+            ):
+                await asyncio.sleep(_LOOK_S)
+                await self.look()
         return self.known()
 
     def known(self) -> Totals:

@@ -263,6 +263,7 @@ class Sequencer:
             "epoch": self.epoch,
             "window": self.terms.values["runtime.window"],
             "in_flight": self._in_flight(),
+            "posting": self._runner is not None and not self._runner.committer.outbox.idle,
             "lag": self.lag,
             "held_bytes": self.held_bytes,
             "totals": asdict(self._totals()),
