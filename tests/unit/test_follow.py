@@ -29,6 +29,7 @@ class Told:
             {
                 "pid": self.pid,
                 "steps": self.steps[since[0] :],
+                "posting": False,
                 "stepped": len(self.steps),
                 "totals": vars_of(Totals(committed=self.committed)),
                 "given_up": self.given_up,
