@@ -135,7 +135,7 @@ async def _until_stopped(wait: Coroutine[Any, Any, None]) -> None:
 
     task = asyncio.ensure_future(wait)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # no main thread, or no such signals
+        with suppress(RuntimeError, ValueError):  # no main thread, or no such signals
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with suppress(asyncio.CancelledError):
         await task
