@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from kgray.ports import Answer, Answered, Extracted, Store, Write, Writer
 
 _ANSWERS = 4096  # the latest, kept for those who ask the same at once
-MOST = 32  # writes of a batch: a commit takes some 2 ms, and a reader of the store waits for no longer
+MOST = 32  # writes of a batch: appenders wait for its end (0.6 ms of CPU a commit, in batches of 16)
 Done = Callable[[], None]
 
 
