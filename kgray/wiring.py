@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from kgray.records import Extraction
 
 
-def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
+def build_parts(settings: Settings, data: Path, *, create: bool, cache_mb: int | None = None) -> Parts:
     """Return the parts of one process over a data folder; the store is open.
 
-    create: make the folder and its store where there are none. Raises NotBuilt, SettingsError, StoreError.
+    create: make the folder and its store where there are none. cache_mb: of pages of the embedded store;
+    None = what suits a process that searches. Raises NotBuilt, SettingsError, StoreError.
     """
     from kgray.ingest.parts import Parts, Pipeline
 
@@ -31,7 +32,7 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
     ontology = build_ontology(settings)
     extractor, judge = build_models(settings, ontology)
     embedder = build_embedder(settings)
-    store, cache = open_store(settings, data, embedder, create=create)
+    store, cache = open_store(settings, data, embedder, create=create, cache_mb=cache_mb)
     if settings.model.backend == "openai" and cache is not None:
         # Made once more, with the cache: what is wrong with the settings was said before a folder is made.
         extractor, judge = build_models(settings, ontology, cache)
@@ -57,7 +58,7 @@ def build_parts(settings: Settings, data: Path, *, create: bool) -> Parts:
 
 
 def open_store(
-    settings: Settings, data: Path, embedder: Embedder, *, create: bool
+    settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
     """Return the store, open, and the cache of replies beside it: the embedded store has one."""
     chosen = settings.store
@@ -79,9 +80,15 @@ def open_store(
             opened.close()
             raise
         return opened, None
-    from kgray.stores.sqlite import open_sqlite
+    from kgray.stores.sqlite import CACHE_MB, open_sqlite
 
-    store = open_sqlite(data, embedder=embedder.identity, dimensions=embedder.dimensions, create=create)
+    store = open_sqlite(
+        data,
+        embedder=embedder.identity,
+        dimensions=embedder.dimensions,
+        create=create,
+        cache_mb=CACHE_MB if cache_mb is None else cache_mb,
+    )
     bound = settings.model.cache_mb << 20
     return store, store.responses(max_bytes=bound) if bound else None
 

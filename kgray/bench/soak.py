@@ -94,7 +94,7 @@ def phases(minutes: float) -> list[Phase]:
     """Return the two phases: the first takes three quarters of the time."""
     return [
         Phase(name="growing", groups=4, state_mb=1024, seconds=45 * minutes),
-        Phase(name="bounded", groups=40, state_mb=4, seconds=15 * minutes),
+        Phase(name="bounded", groups=40, state_mb=16, seconds=15 * minutes),
     ]
 
 

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
@@ -124,10 +123,8 @@ class Sequencer:
     def _built(self) -> Parts:
         if self._parts is not None:
             return self._parts
-        from kgray.wiring import build_parts
-
         settings = self.terms.settings()
-        local = build_parts(settings, Path(self.terms.data), create=False)
+        local = self.terms.parts()
         models, embedders = (self._pool(w, settings) for w in (self._links.models, self._links.embedders))
         self._pools = tuple(pool for pool in (models, embedders) if pool is not None)
         assert models is not None  # noqa: S101 - a profile has at least one

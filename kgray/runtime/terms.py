@@ -13,15 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgray.errors import SettingsError
 from kgray.records import canonical
 from kgray.settings import KEYS, Secret, Settings, load
 
+if TYPE_CHECKING:
+    from kgray.ingest.parts import Parts
+
 # Where the command found Ray says nothing of what the actors do.
 _NOT_COMPARED = frozenset({"runtime.address", "runtime.backend", "runtime.profile"})
 _SHOWN = 60  # characters of a value in a message
+# Of pages of the embedded store: an actor loads groups and writes, and never searches.
+_CACHE_MB = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,12 @@ class Terms:
         kept = {variable(key): found[variable(key)] for key in self.secrets}
         overrides = {**self.values, "relations": self.relations, "entities": self.entities}
         return load(None, environ=kept, overrides=overrides)
+
+    def parts(self) -> Parts:
+        """Return the parts of this process, its store open; raises as `settings` and `build_parts` do."""
+        from kgray.wiring import build_parts
+
+        return build_parts(self.settings(), Path(self.data), create=False, cache_mb=_CACHE_MB)
 
     def store_identity(self) -> str:
         """Return what names the store: the server and database, or the folder."""

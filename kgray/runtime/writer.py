@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Protocol
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
@@ -91,9 +90,7 @@ class GraphWriter:
     def _hold(self, epoch: int | None) -> int:
         self._release()
         if self._store is None:
-            from kgray.wiring import build_parts
-
-            self._store = build_parts(self.terms.settings(), Path(self.terms.data), create=False).store
+            self._store = self.terms.parts().store
         self._epoch = self._held.enter_context(self._store.writing(epoch=epoch, shard=self._shard))
         self._metrics.epoch(self._shard, self._epoch)
         logs.LOGGER.info("holds the store", extra={"epoch": self._epoch})

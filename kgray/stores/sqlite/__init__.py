@@ -10,6 +10,6 @@ cache      model replies, in a file of their own
 
 from __future__ import annotations
 
-from kgray.stores.sqlite.store import SqliteStore, open_sqlite
+from kgray.stores.sqlite.store import CACHE_MB, SqliteStore, open_sqlite
 
-__all__ = ["SqliteStore", "open_sqlite"]
+__all__ = ["CACHE_MB", "SqliteStore", "open_sqlite"]

@@ -40,13 +40,13 @@ class Database:
     Threads of one process take turns at writing.
     """
 
-    def __init__(self, path: Path, *, patience_s: float) -> None:
-        """Open the connections; `path` was checked by `folder.opened`."""
+    def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
+        """Open the connections; `path` was checked by `folder.opened`. cache_mb: of pages each keeps."""
         self.path = path
         self._patience_s = patience_s
         with explained(path):
-            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=32)
-            self._reader = folders.connect(path, patience_s=patience_s, cache_mb=64)
+            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=cache_mb)
+            self._reader = folders.connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
         self._turn = threading.RLock()
         self._snapshots = 0
