@@ -25,7 +25,7 @@ from kgray.ports import Matrix, Vector
 # beyond what one vector can tell apart anyway.
 MAX_CHARACTERS = 32_768
 MAX_WORD = 64  # a longer run of letters is read as several words
-CACHE_BYTES = 32 * 2**20  # 16,000 words of 1024 dimensions: a chat's vocabulary
+CACHE_BYTES = 16 * 2**20  # 8,000 words of 1024 dimensions: a chat's vocabulary
 
 STOP_WEIGHT, WORD_WEIGHT, NGRAM_WEIGHT = 1, 8, 2
 NGRAM_SIZES = (3, 4, 5)

@@ -18,7 +18,7 @@ _LEGAL_FORMS = frozenset(
 _STOP_WORDS = frozenset("the of and for at in on to from by with de la le el der die das".split())
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def key(surface: str) -> str:
     """Return the form under which two surfaces are the same name: case, width, spacing, outer marks aside.
 
@@ -28,7 +28,7 @@ def key(surface: str) -> str:
     return " ".join(word.rstrip(".,;:") or word for word in folded.strip(_OUTER).split()) or folded.strip()
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def tokens(surface: str) -> tuple[str, ...]:
     """Return the telling tokens of a name, in order: no legal form at its end, no stop word before it."""
     pieces = list(_pieces(surface))
@@ -68,7 +68,7 @@ def is_acronym(surface: str) -> bool:
     return surface.isascii() and surface.isalpha() and surface.isupper() and 2 <= len(surface) <= 6
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def _pieces(surface: str) -> tuple[str, ...]:
     before, comma, after = _folded(surface).partition(",")
     if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:

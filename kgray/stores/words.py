@@ -48,7 +48,7 @@ _FOLDING = _Folding()
 _ENGLISH = stemmer("english")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def _stem(word: str) -> str:
     """Return the English stem of a plain Latin word (Porter's second stemmer): "works" finds "working"."""
     return str(_ENGLISH.stemWord(word)) if word.isascii() and word.isalpha() else word
