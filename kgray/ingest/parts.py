@@ -40,7 +40,7 @@ class Parts:
     tokens_in_flight   about how many tokens the calls in flight may hold together; None = no bound
     patience_s   how long an outage is waited out before the run stops with exit 75 (R24)
     writer   who writes; None = the store itself, which the run then holds (`Store.writing`)
-    watch    told of each stage's seconds
+    watch    told of each stage's seconds, from the taking of an episode out of the log on
     """
 
     store: Store

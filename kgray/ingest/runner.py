@@ -224,6 +224,8 @@ class _Flight:
             lane.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             self.in_flight += 1
+            if isinstance(entry, Episode):
+                self._parts.watch("taken", 0.0, entry)
             taken += 1
             free[True] -= 1
             free[False] -= 1

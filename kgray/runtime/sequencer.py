@@ -21,6 +21,7 @@ from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
 from kgray.memory.queueing import joined
+from kgray.records import Episode
 from kgray.runtime import logs
 from kgray.runtime.metrics import SequencerMetrics
 from kgray.runtime.models import PooledEmbedder, PooledExtractor, PooledJudge
@@ -133,6 +134,7 @@ class Sequencer:
         judging = self._gathering(models, chunk_requests)
         self._parts = replace(
             local,
+            watch=_tell,
             extractor=PooledExtractor(reading, local.extractor),
             judge=PooledJudge(judging, local.judge),
             embedder=local.embedder
@@ -298,3 +300,8 @@ class Sequencer:
 def shard_of(group: str, shards: int) -> int:
     """Return the shard that owns a group: the same in every process."""
     return zlib.crc32(group.encode()) % shards
+
+
+def _tell(stage: str, seconds: float, episode: Episode | None) -> None:
+    if episode is not None:
+        logs.stage(stage, episode.group, episode.sequence, seconds=seconds)

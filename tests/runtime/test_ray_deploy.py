@@ -208,7 +208,10 @@ async def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(tmp_path
         await memory.add(text, group="traced", id="1")
     found = [row for row in log_rows() if row.get("group") == "traced"]
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
+        ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
+        ("sequencer", "extract", trace_of("traced", 1)),
+        ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }
     assert text not in json.dumps(found)
