@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.neo4j_server import neo4j_server
+from tests.neo4j_server import neo4j_driver, neo4j_server
 from tests.ray_session import ray_session
 
-__all__ = ["neo4j_server", "ray_session"]
+__all__ = ["neo4j_driver", "neo4j_server", "ray_session"]
 
 RUNTIME = Path(__file__).parent / "runtime"
 
@@ -30,5 +30,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    marked = [bool(item.get_closest_marker(name)) for name in ("ray", "neo4j")]
-    return 0 if marked[0] else 1 if marked[1] else 2 if RUNTIME in item.path.parents else 3
+    ray, neo4j = (bool(item.get_closest_marker(name)) for name in ("ray", "neo4j"))
+    return 1 if neo4j else 0 if ray else 2 if RUNTIME in item.path.parents else 3

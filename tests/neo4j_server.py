@@ -14,6 +14,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,13 @@ def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServ
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def neo4j_driver(neo4j_server: Neo4jServer) -> Iterator[Any]:
+    """Yield a driver for what only a test does to a database."""
+    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
+    with neo4j.GraphDatabase.driver(
+        neo4j_server.uri, auth=(neo4j_server.user, neo4j_server.password), notifications_min_severity="OFF"
+    ) as driver:
+        yield driver

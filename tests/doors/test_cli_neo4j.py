@@ -12,13 +12,9 @@ pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture
-def on_server(kgray, neo4j_server):
+def on_server(kgray, neo4j_server, neo4j_driver):
     """Set the environment for the server of the tests, whose database is empty."""
-    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
-    with neo4j.GraphDatabase.driver(
-        neo4j_server.uri, auth=(neo4j_server.user, neo4j_server.password)
-    ) as driver:
-        driver.execute_query("MATCH (n) DETACH DELETE n")
+    neo4j_driver.execute_query("MATCH (n) DETACH DELETE n")
     kgray.env |= {
         "KGRAY_STORE_BACKEND": "neo4j",
         "KGRAY_STORE_URI": neo4j_server.uri,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.graph.stores import neo4j_driver, store, stores
+from tests.graph.stores import store, stores
 
-__all__ = ["neo4j_driver", "store", "stores"]
+__all__ = ["store", "stores"]

@@ -136,16 +136,6 @@ class Neo4jStores(Stores):
         self._empty_now = True
 
 
-@pytest.fixture(scope="session")
-def neo4j_driver(neo4j_server) -> Iterator[Any]:
-    """Yield a driver for what only a test does to a database."""
-    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
-    with neo4j.GraphDatabase.driver(
-        neo4j_server.uri, auth=(neo4j_server.user, neo4j_server.password), notifications_min_severity="OFF"
-    ) as driver:
-        yield driver
-
-
 @pytest.fixture(params=KINDS)
 def stores(request, tmp_path) -> Iterator[Stores]:
     """Yield the maker of stores at an empty place, of each kind in turn."""

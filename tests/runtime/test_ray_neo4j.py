@@ -1,0 +1,78 @@
+"""Ray on a Neo4j server that is killed meanwhile (promises 1 and 2; R20-R24)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.bench.people import tell
+from kgray.ingest.loop import Loop
+from kgray.memory import Memory
+from kgray.records import Draft
+from tests.ray_session import over_ray
+
+GROUPS = ("red", "green", "blue")
+EACH = 16
+DIMENSIONS = 64
+
+
+@pytest.mark.ray
+async def test_a_server_killed_during_a_run_costs_time_and_nothing_else(
+    tmp_path: Path, ray_session: Any, neo4j_server: Any, neo4j_driver: Any
+) -> None:
+    """The graph is the one that the plain loop makes in a folder; every episode is committed once."""
+    expected = await plain(tmp_path / "plain")
+    neo4j_driver.execute_query("MATCH (n) DETACH DELETE n")
+    password = tmp_path / "password"
+    password.write_text(neo4j_server.password)
+    server = {
+        "store_backend": "neo4j",
+        "store_uri": neo4j_server.uri,
+        "store_user": neo4j_server.user,
+        "store_password_file": password,
+    }
+    ended: list[tuple[str, int, str]] = []
+    outage: list[asyncio.Task[None]] = []
+
+    def on_step(*step: Any) -> None:
+        ended.append(step)
+        if len(ended) >= EACH and not outage:  # a third is committed, and the rest is on its way
+            outage.append(asyncio.create_task(asyncio.to_thread(power_cut)))
+
+    def power_cut() -> None:
+        neo4j_server.kill()
+        neo4j_server.start()
+
+    settings = {**server, "embedder_dimensions": DIMENSIONS, "runtime_window": 8}
+    with over_ray(tmp_path / "ray", **settings) as memory:
+        report = await memory.add_many(drafts(), on_step=on_step)
+        await outage[0]
+        assert (report.committed, report.failed, report.stopped) == (EACH * 3, 0, False)
+        assert sorted(ended) == [
+            (group, n, "committed") for group in sorted(GROUPS) for n in range(1, EACH + 1)
+        ]
+        assert await hashes(memory) == expected
+
+
+def drafts() -> list[Draft]:
+    told = tell("red", EACH * len(GROUPS), seed=11)
+    return [replace(each.draft, group=GROUPS[number % 3]) for number, each in enumerate(told)]
+
+
+async def plain(folder: Path) -> dict[str, str]:
+    """Return the dump hashes of the plain loop's graph, on the embedded store."""
+    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
+        memory.store.accept(drafts(), now=1)
+        with memory.store.writing():
+            await Loop(memory.parts).run()
+        return await hashes(memory)
+
+
+async def hashes(memory: Memory) -> dict[str, str]:
+    return {group: await memory.dump_hash(group=group) for group in memory.store.groups()}
