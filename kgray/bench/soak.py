@@ -91,10 +91,10 @@ class Soaked:
 
 
 def phases(minutes: float) -> list[Phase]:
-    """Return the two phases: the first takes three quarters of the time."""
+    """Return the two phases, each of half the time."""
     return [
-        Phase(name="growing", groups=4, state_mb=1024, seconds=45 * minutes),
-        Phase(name="bounded", groups=40, state_mb=16, seconds=15 * minutes),
+        Phase(name="growing", groups=4, state_mb=1024, seconds=30 * minutes),
+        Phase(name="bounded", groups=40, state_mb=16, seconds=30 * minutes),
     ]
 
 

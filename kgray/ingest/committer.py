@@ -18,7 +18,7 @@ from kgray.ports import Commit, Declined, Failed, Failure, Write
 from kgray.records import Episode, Operation
 from kgray.times import Instant
 
-_WEIGHED_EVERY = 32  # commits: weighing all states each time would cost as much as many groups
+_WEIGHED = 64  # states a commit may weigh: with more groups all are weighed every few commits
 
 
 class Committer:
@@ -94,7 +94,7 @@ class Committer:
         self._recorded[group] = recorded_at
         self.outbox.post(commit_of(change, derived, recorded_at), done)
         self._commits += 1
-        if self._commits % _WEIGHED_EVERY == 0:
+        if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow while all stay in use, and nothing is loaded
 
     def fail(self, episode: Episode, error: ContentError, done: Done | None = None) -> None:
