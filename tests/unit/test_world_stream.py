@@ -12,6 +12,7 @@ from kgray import times
 from kgray.bench.world import Plan, World
 from kgray.bench.world.files import input_row, write
 from kgray.bench.world.telling import end_of, start_of
+from kgray.errors import InputError
 from kgray.intake.rows import draft_from
 from kgray.records import Draft, Episode
 from kgray.replies import parse_extraction
@@ -33,6 +34,11 @@ def as_episode(draft: Draft, sequence: int = 1) -> Episode:
         speaker=draft.speaker,
         client_id=draft.client_id,
     )
+
+
+def test_a_group_that_runs_out_of_news_says_what_it_needs():
+    with pytest.raises(InputError, match="a world of 3000 episodes needs more entities"):
+        list(World(plan=Plan(seed=1, episodes=3000, entities=20)))
 
 
 def test_one_seed_gives_one_world_and_another_seed_another():

@@ -11,12 +11,14 @@ from kgray.bench.world.dice import Dice
 from kgray.bench.world.plan import Plan
 from kgray.bench.world.schema import RELATIONS, Kind, Relation, values_of
 from kgray.bench.world.things import Thing
+from kgray.errors import InputError
 from kgray.records import Value
 from kgray.times import DAY, Instant
 
 Form = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
 Slot = tuple[str, str]  # subject's id, relation
 Object = Thing | Value
+_TRIES = 20_000  # before a group is told to be out of news
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +96,7 @@ class History:
 
     def _fresh(self, dice: Dice, at: Instant, speaker: Thing | None) -> Act:
         """Say something of a slot that is empty, or one more of what may be many."""
-        while True:
-            relation = dice.weighted({r: r.weight for r in RELATIONS.values()})
-            own = speaker is not None and relation.subject == "Person" and dice.flip(0.5)
-            subject = speaker if own and speaker is not None else dice.pick(self._by_kind[relation.subject])
-            spans = self.slots.get((subject.id, relation.name), [])
-            if relation.shape == "single" and any(s.end is None or s.end > at for s in spans):
-                continue
-            chosen = self._object(dice, subject, relation, [s.object for s in spans])
-            if chosen is not None:
-                break
+        subject, relation, spans, chosen = self._unsaid(dice, at, speaker)
         if relation.shape == "event":
             since = self._dated(dice, at, at - 20 * DAY)
             self._open(subject, relation, chosen, since.instant if since else at)
@@ -118,6 +111,28 @@ class History:
         self._open(subject, relation, chosen, since.instant if since else at)
         form: Form = "since" if since else "holds"
         return Act(subject=subject, relation=relation, object=chosen, form=form, why="fresh", since=since)
+
+    def _unsaid(
+        self, dice: Dice, at: Instant, speaker: Thing | None
+    ) -> tuple[Thing, Relation, list[Span], Object]:
+        """Return a slot that can take one more object, its spans, and the object.
+
+        Raises InputError where the group's things have no such slot left.
+        """
+        for _ in range(_TRIES):
+            relation = dice.weighted({r: r.weight for r in RELATIONS.values()})
+            own = speaker is not None and relation.subject == "Person" and dice.flip(0.5)
+            subject = speaker if own and speaker is not None else dice.pick(self._by_kind[relation.subject])
+            spans = self.slots.get((subject.id, relation.name), [])
+            if relation.shape == "single" and any(s.end is None or s.end > at for s in spans):
+                continue
+            chosen = self._object(dice, subject, relation, [s.object for s in spans])
+            if chosen is not None:
+                return subject, relation, spans, chosen
+        raise InputError(
+            f"{len(self.things)} entities of a group have nothing new to say any longer: a world of "
+            f"{self.plan.episodes} episodes needs more entities"
+        )
 
     def _change(self, dice: Dice, at: Instant) -> Act | None:
         """Replace the object of a single-valued relation."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _ENTITIES_A_GROUP = 20
 _ENTITIES = 120
+_EPISODES_AN_ENTITY = 10  # with many more a group runs out of what is new
 store_option = click.option(
     "--store",
     type=click.Choice(["sqlite", "neo4j"]),
@@ -27,7 +28,7 @@ out_option = click.option("--out", type=click.Path(path_type=Path), help="The fi
 
 
 def _world(seed: int, episodes: int, groups: int) -> Plan:
-    entities = max(_ENTITIES, _ENTITIES_A_GROUP * groups)
+    entities = max(_ENTITIES, _ENTITIES_A_GROUP * groups, episodes // _EPISODES_AN_ENTITY)
     return plan(seed, {"episodes": episodes, "groups": groups, "entities": entities})
 
 
@@ -117,8 +118,8 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
 def soak(call: Call, minutes: float, out: Path | None) -> int:
     r"""Backfill generated episodes through Ray and watch the memory of driver, sequencer and writer.
 
-    Three quarters of the time with a few groups that grow, one quarter with many under a small bound of
-    the state in memory (runtime.state_mb).
+    Half of the time with a few groups that grow, half with many under a small bound of the state in
+    memory (runtime.state_mb).
 
     \b
     Example:
