@@ -33,9 +33,11 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     """
     folder = data_folder(data, os.environ)
     chosen = load(config_file(config, folder, os.environ), overrides=settings)
-    parts = build_parts(chosen, folder, create=create)
     if chosen.runtime.backend == "local":
-        return Memory(parts)
+        return Memory(build_parts(chosen, folder, create=create), data=folder)
+    from kgray.runtime import profile
     from kgray.runtime.ingest import RayIngest
 
-    return Memory(parts, RayIngest(chosen, folder, parts.store))
+    profile.chosen(chosen)  # what is wrong with it is said before anything is made or accepted
+    parts = build_parts(chosen, folder, create=create)
+    return Memory(parts, RayIngest(chosen, folder, parts.store), data=folder)

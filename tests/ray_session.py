@@ -18,6 +18,9 @@ from kgray.settings import Settings
 
 # Few processes, and deadlines that a test can wait for.
 SMALL = """
+[sequencer]
+shards = {shards}
+
 [extraction]
 workers = {workers}
 cpus = 0.1
@@ -50,13 +53,15 @@ def ray_session() -> Iterator[Any]:
 
 
 @contextmanager
-def over_ray(folder: Path, *, workers: int = 1, embedders: int = 0, **settings: Any) -> Iterator[Memory]:
+def over_ray(
+    folder: Path, *, workers: int = 1, embedders: int = 0, shards: int = 1, **settings: Any
+) -> Iterator[Memory]:
     """Open a memory whose actors are few; they end with it."""
     import kgray
 
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile.toml"
-    profile.write_text(SMALL.format(workers=workers, embedders=embedders))
+    profile.write_text(SMALL.format(workers=workers, embedders=embedders, shards=shards))
     memory = kgray.open(folder, runtime_backend="ray", runtime_profile=profile, **settings)
     try:
         yield memory

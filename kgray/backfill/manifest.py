@@ -11,11 +11,9 @@ The manifest saves work, it does not decide: what it has lost is read again, and
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -23,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from kgray.backfill.inputs import Input
-from kgray.errors import InputError, NoSpace, StoreError
+from kgray.errors import InputError
 from kgray.intake import Refusal
+from kgray.memory.leavings import REPORT, RUNS, told
 
 State = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
-SORTED = "sorted"  # the folder of rows in their order, until the last one is taken
 _COUNTS = ("accepted", "committed", "failed")
 
 
@@ -127,20 +125,12 @@ class Manifest:
         return cls(**own)
 
 
-def forget_texts(data: Path) -> None:
-    """Delete what the runs keep of episodes' texts and messages, as removal asks; a run then sorts anew."""
-    for run in (data / "runs").glob("*/"):
-        with told(run):
-            shutil.rmtree(run / SORTED, ignore_errors=True)
-            (run / "report.json").unlink(missing_ok=True)
-
-
 class RunFolder:
     """The folder of a run. Raises StoreError for what cannot be written; NoSpace where the disk is full."""
 
     def __init__(self, data: Path, run: str) -> None:
         """Take `<data>/runs/<run>`; `locked` makes it."""
-        self.path = data / "runs" / run
+        self.path = data / RUNS / run
         self._run = run
         self._refused: IO[str] | None = None
 
@@ -185,7 +175,7 @@ class RunFolder:
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Replace the report."""
         with told(self.path):
-            self._replace("report.json", report)
+            self._replace(REPORT, report)
 
     def open_refused(self, manifest: Manifest) -> None:
         """Keep of the earlier refusals those of rows that are not read again; count them anew."""
@@ -242,13 +232,3 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path / name)
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Raise NoSpace or StoreError, in one line, where a file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        line = f"{path} cannot be written: {error.strerror or error}"
-        raise (NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError)(line) from None

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kgray.backfill.manifest import SORTED, VERSION, FileProgress, Manifest
+from kgray.backfill.manifest import VERSION, FileProgress, Manifest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
+from kgray.memory.leavings import SORTED
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]

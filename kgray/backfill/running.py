@@ -15,13 +15,14 @@ from typing import Any
 from kgray import times
 from kgray.backfill.feeding import Feeder
 from kgray.backfill.inputs import Input, check_sources
-from kgray.backfill.manifest import SORTED, Manifest, RunFolder, State
+from kgray.backfill.manifest import Manifest, RunFolder, State
 from kgray.backfill.reading import Order, Reader, Stop
 from kgray.backfill.reports import SHOWN, Failures, Standing, Summary
 from kgray.backfill.spending import Budget
 from kgray.errors import KgrayError, Unavailable
 from kgray.intake import Defaults
 from kgray.memory import Memory, Report
+from kgray.memory.leavings import SORTED
 from kgray.memory.queueing import Done, last_sequences, never
 
 Watch = Callable[[Standing], None]

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kgray.backfill.manifest import told
+from kgray.memory.leavings import told
 
 HELD = 32 << 20  # characters of rows in memory at a time
 FAN_IN = 64  # runs merged at once: files open

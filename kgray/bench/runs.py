@@ -95,10 +95,10 @@ def opened(settings: Settings, data: Path, *, create: bool = True) -> Memory:
     """Open a memory with exactly these settings."""
     parts = build_parts(settings, data, create=create)
     if settings.runtime.backend == "local":
-        return Memory(parts)
+        return Memory(parts, data=data)
     from kgray.runtime.ingest import RayIngest
 
-    return Memory(parts, RayIngest(settings, data, parts.store))
+    return Memory(parts, RayIngest(settings, data, parts.store), data=data)
 
 
 def carry_out(

@@ -156,10 +156,6 @@ def _take_out(
         method = memory.remove if verb == "remove" else memory.retract
         asked = method(group=group, episodes=ids, source=source, everything=everything, stop=Signals.asked)
         result = finished(asked)
-    if verb == "remove":
-        from kgray.backfill.manifest import forget_texts
-
-        forget_texts(call.folder)
     return _print(call, result)
 
 

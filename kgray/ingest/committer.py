@@ -73,8 +73,9 @@ class Committer:
     def forget_stale(self) -> None:
         """Forget the groups that others changed: a runner may outlive the lock it ran under."""
         self._recorded.clear()
-        for group, state in list(self._states.items()):
-            if state.last_recorded != self._parts.store.last_recorded(group):
+        stored = self._parts.store.last_recorded_of(self._states)
+        for group, recorded_at in stored.items():
+            if self._states[group].last_recorded != recorded_at:
                 del self._states[group]
 
     async def commit(self, change: Change, done: Done | None = None) -> None:

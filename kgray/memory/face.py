@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from kgray.ingest.preview import Preview
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.correcting import check
+from kgray.memory.leavings import forget_texts
 from kgray.memory.queueing import (
     Done,
     Ingest,
@@ -54,10 +56,14 @@ _VIEWS = 2  # known_at views kept: one is asked again for each page or search at
 class Memory:
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
-    def __init__(self, parts: Parts, ingest: Ingest | None = None) -> None:
-        """Take the parts over, and what carries out what is pending (None: this process)."""
+    def __init__(self, parts: Parts, ingest: Ingest | None = None, *, data: Path | None = None) -> None:
+        """Take the parts over, and what carries out what is pending (None: this process).
+
+        data: the folder whose runs may keep texts; what is removed goes from there too
+        """
         self.parts = parts
         self.store = parts.store
+        self._data = data
         self.runtime: Ingest = LocalIngest(parts) if ingest is None else ingest
         self.on_wait: OnWait = silent  # told whom a verb waits for, where another process ingests
         self._views: dict[tuple[str, Instant, Instant], View] = {}
@@ -354,7 +360,12 @@ class Memory:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        result = await self._correct(group, kind, stop, **chosen)
+        try:
+            result = await self._correct(group, kind, stop, **chosen)
+        finally:
+            # Also where it was broken off: once it is asked for, whoever ingests next carries it out.
+            if kind == "remove" and self._data is not None:
+                forget_texts(self._data)
         done = zeros | {key: value for key, value in result.items() if key in zeros or key == "sequence"}
         if kind == "remove":
             done["compacted"] = self._compacted()

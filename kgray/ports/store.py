@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -246,6 +246,10 @@ class Store(Protocol):
 
     def last_recorded(self, group: str) -> Instant:
         """Return the group's newest record time; 0 for an empty group."""
+        ...
+
+    def last_recorded_of(self, groups: Collection[str]) -> dict[str, Instant]:
+        """Return the newest record time of each of these groups, 0 for an empty one: one question for all."""
         ...
 
     # --- moving a group to another store -----------------------------------------------------

@@ -20,10 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kgray.errors import SettingsError, Unavailable
 from kgray.runtime.actors import Handle, SequencerActor, WorkingActor, WriterActor, as_actor
 from kgray.runtime.outcomes import error_of
-from kgray.runtime.profile import Profile, profile_of
+from kgray.runtime.profile import Profile, fitting, profile_of
+from kgray.runtime.session import listens
 from kgray.runtime.terms import Terms, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker
 
+ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 _ANSWER_S = 10.0  # for a control call
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
@@ -105,9 +107,12 @@ def ensure(terms: Terms, *, detached: bool, chosen: bool) -> Deployment:
     their settings do not work; Unavailable where they do not come up in time.
     """
     there = find(terms.namespace())
-    if there is not None:
-        refuse_mixture(terms, there.terms, profile=chosen)
-        terms = there.terms
+    if there is not None and not there.sequencers:
+        there = None
+    if there is not None or detached:
+        theirs = there.terms if there is not None else _first_of(terms)
+        refuse_mixture(terms, theirs, profile=chosen)
+        terms = theirs
     found = _started(terms, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
@@ -122,22 +127,23 @@ def ensure(terms: Terms, *, detached: bool, chosen: bool) -> Deployment:
 
 
 def find(namespace: str) -> Deployment | None:
-    """Return the actors of a namespace as far as they are there; None where no sequencer is."""
+    """Return the actors of a namespace as far as they are there; None where none answers.
+
+    Without a sequencer they are what a start that was killed has left, or end with their command just now.
+    """
     rows: list[Any] = list_named_actors(all_namespaces=True)
-    names = {row["name"] for row in rows if row["namespace"] == namespace}
-    if sequencer_name(0) not in names:
+    handles: dict[str, Handle] = {}
+    for name in sorted(row["name"] for row in rows if row["namespace"] == namespace):
+        with suppress(ValueError):  # it ended meanwhile, with the command that started it
+            handles[name] = ray.get_actor(name, namespace=namespace)
+    if sequencer_name(0) in handles:
+        terms: Terms | None = described(handles[sequencer_name(0)], time.monotonic() + _RESTART_S)["terms"]
+    else:
+        terms = next(filter(None, map(_terms_of, handles.values())), None)
+    if terms is None:
         return None
-    try:
-        first: Handle = ray.get_actor(sequencer_name(0), namespace=namespace)
-    except ValueError:
-        return None
-    terms: Terms = described(first, time.monotonic() + _RESTART_S)["terms"]
     found = Deployment(terms, detached=True)
-    for name in sorted(names):
-        try:
-            handle = ray.get_actor(name, namespace=namespace)
-        except ValueError:
-            continue  # it ended meanwhile, with the command that started it
+    for name, handle in handles.items():
         if name.startswith("sequencer-"):
             found.sequencers.append(handle)
         elif name.startswith("writer-"):
@@ -147,6 +153,15 @@ def find(namespace: str) -> Deployment | None:
         else:
             found.embedders[name] = handle
     return found
+
+
+def _terms_of(handle: Handle) -> Terms | None:
+    """Return what an actor was built from; None where it does not answer."""
+    try:
+        terms: Terms = answer(handle.describe.remote())["terms"]
+    except Unavailable:
+        return None
+    return terms
 
 
 def refuse_mixture(ours: Terms, theirs: Terms, *, profile: bool) -> None:
@@ -168,12 +183,17 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
-    """Return what an actor was built from; one that starts, or starts again, is waited for until then."""
+    """Return what an actor was built from; one that starts, or starts again, is waited for until then.
+
+    Raises Unavailable, at once where Ray itself has ended: a process that waits for it for a minute is ended.
+    """
     while True:
         left = until - time.monotonic()
         try:
-            told: dict[str, Any] = answer(handle.describe.remote(), max(_ANSWER_S, left))
+            told: dict[str, Any] = answer(handle.describe.remote())
         except Unavailable:
+            if not listens():
+                raise Unavailable(ENDED, waited=True) from None
             if left <= 0:
                 raise
             time.sleep(_PAUSE_S)
@@ -191,22 +211,23 @@ def writer_name(shard: int) -> str:
     return f"writer-{shard}"
 
 
+def _first_of(terms: Terms) -> Terms:
+    """Start the first writer where it is not there; return what it was built from.
+
+    Of two that start actors to stay at the same moment, one makes it: the other one joins it, or is refused
+    before it has started anything.
+    """
+    writer = _writer(terms, _profile(terms), 0, _named(terms, detached=True))
+    until = time.monotonic() + terms.profile["limits"]["start_deadline_s"]
+    found: Terms = described(writer, until)["terms"]
+    return found
+
+
 def _started(terms: Terms, *, detached: bool) -> Deployment:
     """Start what is not there; where two start at once, both get the same actors."""
-    profile: Profile = profile_of(terms.profile, "the deployment")
-    if profile.sequencer.shards > 1 and terms.values["store.backend"] == "sqlite":
-        raise SettingsError(
-            f"sequencer.shards = {profile.sequencer.shards}: the embedded store has one writer; use 1."
-        )
-    named: dict[str, Any] = {
-        "namespace": terms.namespace(),
-        "lifetime": "detached" if detached else None,
-        "get_if_exists": True,
-        "max_restarts": -1,
-        "max_task_retries": 0,
-    }
+    profile, named = _profile(terms), _named(terms, detached=detached)
     found = Deployment(terms, detached=detached)
-    working, writing, sequencing = (as_actor(cls) for cls in (WorkingActor, WriterActor, SequencerActor))
+    working, sequencing = as_actor(WorkingActor), as_actor(SequencerActor)
     for kind, build, of, into in (
         ("models", ModelWorker, profile.extraction, found.models),
         ("embedder", EmbedWorker, profile.embedding, found.embedders),
@@ -217,15 +238,32 @@ def _started(terms: Terms, *, detached: bool) -> Deployment:
             into[name] = working.options(**options).remote(build, terms, name)
     holding = named | {"num_cpus": 0} | _place(terms)
     for shard in range(profile.sequencer.shards):
-        name = writer_name(shard)
-        bound = {"name": name, "max_pending_calls": profile.limits.pending_writes}
-        writer = writing.options(**holding, **bound).remote(terms, shard)
-        found.writers.append(writer)
+        found.writers.append(_writer(terms, profile, shard, named))
         sequencer = sequencing.options(**holding, name=sequencer_name(shard)).remote(
-            terms, shard, name, list(found.models), list(found.embedders)
+            terms, shard, writer_name(shard), list(found.models), list(found.embedders)
         )
         found.sequencers.append(sequencer)
     return found
+
+
+def _writer(terms: Terms, profile: Profile, shard: int, named: dict[str, Any]) -> Handle:
+    bound = {"name": writer_name(shard), "max_pending_calls": profile.limits.pending_writes, "num_cpus": 0}
+    return as_actor(WriterActor).options(**named, **bound, **_place(terms)).remote(terms, shard)
+
+
+def _profile(terms: Terms) -> Profile:
+    return fitting(profile_of(terms.profile, "the deployment"), terms.values["store.backend"])
+
+
+def _named(terms: Terms, *, detached: bool) -> dict[str, Any]:
+    """Return the options of every actor; with its name, those of one that is started once."""
+    return {
+        "namespace": terms.namespace(),
+        "lifetime": "detached" if detached else None,
+        "get_if_exists": True,
+        "max_restarts": -1,
+        "max_task_retries": 0,
+    }
 
 
 def _place(terms: Terms) -> dict[str, Any]:

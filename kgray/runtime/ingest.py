@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kgray.runtime.session import Session
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
+_PROBE_S = 1.0  # a look that takes longer: is Ray there?
 _LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
 _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
@@ -77,11 +78,11 @@ class RayIngest:
         while True:
             coming = more()
             left = wait.left()
-            reason = await follow.look() if left or coming else ""
-            if follow.lost():
-                if self._session is not None and not self._session.there():
-                    gone = f"the Ray at {self._session.address} has ended: run it again"
-                    return replace(wait.done(), stopped=True, reason=gone, totals=follow.known())
+            reason = await self._looked(follow) if left or coming else ""
+            if reason is None:
+                gone = f"the Ray at {self._leave()} has ended"
+                return replace(wait.done(), stopped=True, reason=gone, totals=follow.known())
+            if follow.lost() and self._session is not None and not self._session.silent:
                 self._deployment = None
                 follow.over(self._up())
             if stop() or reason or not (left or coming):
@@ -106,7 +107,7 @@ class RayIngest:
         if self._deployment is None:
             require_ray()
             from kgray.runtime.deploy import ensure
-            from kgray.runtime.session import open_session
+            from kgray.runtime.session import listens, open_session
             from kgray.runtime.terms import terms_of
 
             chosen = self._settings.runtime.profile
@@ -114,13 +115,39 @@ class RayIngest:
             profile = (
                 profiles.profile_of(head.profile, heads.FILE)
                 if head is not None and chosen is None
-                else profiles.load(chosen)
+                else profiles.chosen(self._settings)
             )
             if self._session is None:
                 self._session = open_session(self._settings, head, profile)
             terms = terms_of(self._settings, self._data, profile.values())
-            self._deployment = ensure(terms, detached=False, chosen=chosen is not None)
+            try:
+                self._deployment = ensure(terms, detached=False, chosen=chosen is not None)
+            except Unavailable:
+                if not listens():
+                    self._leave()
+                raise
         return self._deployment
+
+    async def _looked(self, follow: _Follow) -> str | None:
+        """Look, and meanwhile whether Ray is there: None, it has ended. Its calls would take long to tell."""
+        assert self._session is not None  # noqa: S101 - who is followed was found through it
+        looking = asyncio.create_task(follow.look())
+        try:
+            while not (await asyncio.wait({looking}, timeout=_PROBE_S))[0]:
+                if await asyncio.to_thread(self._session.ended):
+                    return None
+            if follow.away() and await asyncio.to_thread(self._session.ended):
+                return None
+            return looking.result()
+        finally:
+            looking.cancel()
+
+    def _leave(self) -> str:
+        """Leave a Ray that has ended, which would end this process too; return where it was."""
+        address = "" if self._session is None else self._session.address
+        self._deployment = None
+        self.close()
+        return address
 
     def _land(self) -> None:
         """End what was started for this process, in order; what stays up goes on."""
@@ -179,6 +206,10 @@ class _Follow:
         self._deployment = deployment
         self._away_since: float | None = None
         deployment.resume()
+
+    def away(self) -> bool:
+        """Whether a sequencer did not answer the last look."""
+        return self._away_since is not None
 
     def lost(self) -> bool:
         """Whether a sequencer has not answered for long."""

@@ -12,7 +12,8 @@ import logging
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,8 @@ _GOES_ON = frozenset({"PENDING", "RUNNING"})
 _AGENT_S = 60.0  # right after Ray's start no agent takes jobs yet
 _AWAY_S = 30.0  # a server that does not answer for so long is gone
 _PAUSE_S = 0.5
+_NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
+_WENT = "the Ray job server at {server} went away ({error}) before a job was followed; run it again"
 _CPUS = 0.1  # of the driver, which waits: more than none, so that a head without CPUs is not where it runs
 
 
@@ -67,10 +70,14 @@ def follow(
         from kgray.runtime.session import use_token
 
         use_token(token)
-    client = _client(server)
-    job, status = _newest(client, run)
-    if status not in _GOES_ON:
-        job = _submitted(client, run, job + 1, words, environ)
+    with _told(server, _NONE):
+        client = _client(server)
+    with _told(server, _WENT):
+        job, status = _newest(client, run)
+        goes_on = status in _GOES_ON
+        if not goes_on:
+            job = _submitted(client, run, job + 1, words, environ)
+    if not goes_on:
         tell(f"kgray: job {_id(run, job)} is submitted")
     else:
         tell(f"kgray: job {_id(run, job)} goes on already, and is followed")
@@ -84,21 +91,40 @@ def _id(run: str, attempt: int) -> str:
 def _client(server: str) -> JobSubmissionClient:
     from ray.job_submission import JobSubmissionClient
 
+    class Client(JobSubmissionClient):
+        """Ray's, which alone would wait for an answer without end."""
+
+        def _do_request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Ray's
+            return super()._do_request(*args, **{"timeout": _AWAY_S} | kwargs)
+
     # It tells of every connection that it closes.
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+    return Client(server)
+
+
+@contextmanager
+def _told(server: str, line: str) -> Iterator[None]:
+    """Raise Unavailable with this line for whatever the client meets; SettingsError for want of a token.
+
+    line: with places for the server, without what may be secret in its address, and for the error's class
+    """
     try:
-        return JobSubmissionClient(server)
-    except Exception as error:  # noqa: BLE001 - whatever the client meets, one line tells
-        if type(error).__name__ == "AuthenticationError":
+        yield
+    except KgrayError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the client meets Ray's, requests' and the parsers' errors
+        if _wants_token(error):
             raise SettingsError(
                 f"the Ray job server at {_shown(server)} asks for a token, and has none or another one of "
                 f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
             ) from None
         # The client's own words tell the whole address, which may hold a password.
-        raise Unavailable(
-            f"no Ray job server can be used at {_shown(server)} ({type(error).__name__}): "
-            f"start one (`kgray up`), or say --job-server"
-        ) from None
+        said = line.format(server=_shown(server), error=type(error).__name__)
+        raise Unavailable(said, waited=True) from None
+
+
+def _wants_token(error: Exception) -> bool:
+    return type(error).__name__ == "AuthenticationError"
 
 
 def _shown(server: str) -> str:
@@ -124,7 +150,10 @@ def _newest(client: JobSubmissionClient, run: str) -> tuple[int, str]:
 def _submitted(
     client: JobSubmissionClient, run: str, attempt: int, words: Sequence[str], environ: Mapping[str, str]
 ) -> int:
-    """Return the attempt that goes on now: another process may have been faster with it, which is as good."""
+    """Return the attempt that goes on now: another process may have been faster with it, which is as good.
+
+    So is one that was taken while its answer was lost. Raises KgrayError where it was refused.
+    """
     deadline = time.monotonic() + _AGENT_S
     while True:
         try:
@@ -135,11 +164,18 @@ def _submitted(
                 metadata={"kgray_run": run, "kgray_attempt": str(attempt)},
                 entrypoint_num_cpus=_CPUS,
             )
-        except RuntimeError as error:
+        except Exception as error:
+            if _wants_token(error):
+                raise
             if _newest(client, run)[0] >= attempt:
                 return attempt
-            if "No available agent" not in str(error) or time.monotonic() > deadline:
-                raise KgrayError(f"Ray did not take the job: {str(error).splitlines()[0][:300]}") from None
+            if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
+                raise
+            said = str(error).partition("\n")[0][:300]
+            if "No available agent" not in said:
+                raise KgrayError(f"Ray did not take the job: {said}") from None
+            if time.monotonic() > deadline:
+                raise Unavailable(f"Ray took no job within {_AGENT_S:g} s: {said}", waited=True) from None
             time.sleep(_PAUSE_S)
         else:
             return attempt

@@ -76,13 +76,20 @@ class Pool:
         workers: Sequence[Worker],
         *,
         patience_s: float,
+        answer_deadline_s: float | None = None,
         health_every_s: float = 5.0,
         health_deadline_s: float = 60.0,
     ) -> None:
-        """patience_s: how long a part that was lost is sent again before its caller is told."""
+        """Take the workers over.
+
+        patience_s         how long a part that was lost is sent again before its caller is told
+        answer_deadline_s  what a worker has not answered after so long is lost, though it lives: longer than
+                           it waits for a model by itself. None = it is waited for while it lives
+        """
         self._seats = [_Seat(worker) for worker in workers]
         self._patience_s = patience_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
+        self._answer_s = answer_deadline_s
         # Routers share workers, and one that was killed leaves its calls behind: no number is of two calls.
         self._numbers = count(secrets.randbits(62))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -168,14 +175,18 @@ class Pool:
         """Hand out what comes back, and take it out of `left`; return why some did not come back."""
         worker = seat.worker
         try:
-            async for ended in worker.work([(part.number, part.request) for part in left.values()]):
-                for number, outcome in ended:
-                    if (part := left.pop(number, None)) is not None:
-                        seat.in_flight -= 1
-                        self._settle(part, outcome)
+            async with asyncio.timeout(self._answer_s):
+                async for ended in worker.work([(part.number, part.request) for part in left.values()]):
+                    for number, outcome in ended:
+                        if (part := left.pop(number, None)) is not None:
+                            seat.in_flight -= 1
+                            self._settle(part, outcome)
         except Lost as error:
             seat.missing = True
             return str(error)
+        except TimeoutError:
+            worker.abandon(list(left))
+            return f"{worker.name} lives, and gave no answer within {self._answer_s:g} s"
         except asyncio.CancelledError:
             if self._closed:
                 raise

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import SettingsError
+from kgray.settings import Settings
 
 DEFAULT = "laptop"
 _MAX_BYTES = 1 << 20
@@ -78,6 +79,21 @@ _SECTIONS: Mapping[str, type[Any]] = {
 }
 _ZERO = {"embedding.workers", "extraction.cpus", "embedding.cpus", "limits.grace_s", "limits.linger_ms"}
 _MOST = 100_000
+
+
+def chosen(settings: Settings) -> Profile:
+    """Read the profile that the settings name, else the laptop's; raises as `load` and `fitting` do."""
+    return fitting(load(settings.runtime.profile), settings.store.backend)
+
+
+def fitting(profile: Profile, backend: str) -> Profile:
+    """Return a profile. Raises SettingsError where it divides a store that cannot be divided."""
+    if profile.sequencer.shards > 1 and backend == "sqlite":
+        raise SettingsError(
+            f"sequencer.shards = {profile.sequencer.shards} in the cluster profile {profile.name!r}: the "
+            f"embedded store has one writer; use 1, or store.backend = 'neo4j'."
+        )
+    return profile
 
 
 def load(path: Path | None = None) -> Profile:

@@ -36,6 +36,7 @@ CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests, where they are n
 _STEPS = 4096  # the latest, for those who follow
 _LOOK_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
+_CALLS = 4  # of a model that one request may make, one after the other: read, repaired, asked once more
 _AFTER_OUTAGE_S = 5.0  # the patience was spent already
 
 
@@ -150,6 +151,7 @@ class Sequencer:
         return Pool(
             workers,
             patience_s=settings.model.patience_s,
+            answer_deadline_s=settings.model.patience_s + _CALLS * settings.model.timeout_s,
             health_every_s=limits.health_every_s,
             health_deadline_s=limits.health_deadline_s,
         )

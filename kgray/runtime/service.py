@@ -114,7 +114,7 @@ def _profile(settings: Settings, head: heads.Head | None) -> profiles.Profile:
     """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
     if head is not None and settings.runtime.profile is None:
         return profiles.profile_of(head.profile, heads.FILE)
-    return profiles.load(settings.runtime.profile)
+    return profiles.chosen(settings)
 
 
 def _terms(settings: Settings, data: Path, head: heads.Head | None) -> Terms:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,28 +30,41 @@ from kgray.settings import Settings
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
 _PROBE_S = 2.0
+_END_S = 1.0  # one probe may miss a head on a busy machine
+_HEAD_RESTART_S = 10.0
+# A driver whose Ray has died waits so long at its end for its last notes to arrive; Ray's default is 5000.
+_LAST_NOTES = ("RAY_task_events_shutdown_flush_timeout_ms", "500")
 _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 
 @dataclass(slots=True)
 class Session:
-    """What ties this process to a Ray. owned: it was started here, and ends with `close`."""
+    """What ties this process to a Ray.
+
+    owned   it was started here, and ends with `close`; joined: this process connected, `close` disconnects it
+    mortal  kgray started it, on this machine: no one starts its head anew
+    """
 
     address: str
     owned: bool
-    joined: bool  # this process connected, so that `close` disconnects it
+    joined: bool
+    mortal: bool = False
     _folder: Path | None = field(default=None)
+    _silent_since: float | None = field(default=None)
 
-    def there(self) -> bool:
-        """Whether its head listens. Asked without Ray, whose calls wait a minute and end the process."""
-        if not ray.is_initialized():
+    @property
+    def silent(self) -> bool:
+        """Whether its head did not listen when `ended` was asked last."""
+        return self._silent_since is not None
+
+    def ended(self) -> bool:
+        """Whether it is gone for good: its head has not listened for longer than a new start of it takes."""
+        if listens():
+            self._silent_since = None
             return False
-        host, _, port = _here().rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S):
-                return True
-        except OSError:
-            return False
+        now = time.monotonic()
+        self._silent_since = self._silent_since or now
+        return now - self._silent_since >= (_END_S if self.mortal else _HEAD_RESTART_S)
 
     def close(self) -> None:
         """Leave; end what was started here. Idempotent."""
@@ -63,7 +77,7 @@ class Session:
 
 
 def join(address: str, *, token: Path | None = None) -> Session:
-    """Join the Ray at an address. token: the file of its token; None = as the environment says.
+    """Join the Ray at an address. token: of one that `kgray up` started; None = as the environment says.
 
     Raises Unavailable where there is none.
     """
@@ -73,11 +87,12 @@ def join(address: str, *, token: Path | None = None) -> Session:
         use_token(token)
     try:
         with _own_signals():
+            _hush()
             ray.init(address=address, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"no Ray answers at {address}: {first[0][:200]}", waited=True) from None
-    return Session(address=address, owned=False, joined=True)
+    return Session(address=address, owned=False, joined=True, mortal=token is not None)
 
 
 def start(settings: Settings, profile: Profile) -> Session:
@@ -90,6 +105,7 @@ def start(settings: Settings, profile: Profile) -> Session:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with _own_signals():
+            _hush()
             ray.init(
                 address="local",
                 num_cpus=profile.ray.cpus,
@@ -103,7 +119,7 @@ def start(settings: Settings, profile: Profile) -> Session:
         shutil.rmtree(folder, ignore_errors=True)
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"no local Ray could be started: {first[0][:200]}", waited=True) from None
-    return Session(_here(), owned=True, joined=True, _folder=folder)
+    return Session(_here(), owned=True, joined=True, mortal=True, _folder=folder)
 
 
 def open_session(settings: Settings, head: Head | None, profile: Profile) -> Session:
@@ -122,6 +138,18 @@ def open_session(settings: Settings, head: Head | None, profile: Profile) -> Ses
     if head is not None:
         return join(head.address, token=Path(head.token))
     return join(in_job) if in_job else start(settings, profile)
+
+
+def listens() -> bool:
+    """Whether the head of this process's Ray is there. Asked without Ray, which would wait, and end us."""
+    if not ray.is_initialized():
+        return False
+    host, _, port = _here().rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S):
+            return True
+    except OSError:
+        return False
 
 
 def new_token(folder: Path) -> Path:
@@ -143,9 +171,16 @@ def token_environment(path: Path) -> dict[str, str]:
 def use_token(path: Path) -> None:
     """Have this process show this token; Ray has read its environment already, and is told to look again."""
     os.environ.update(token_environment(path))
+    os.environ.setdefault(*_LAST_NOTES)
     inside: Any = ray._raylet  # noqa: SLF001 - where Ray keeps what it read
     inside.Config.initialize("")
     inside.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _hush() -> None:
+    """Have Ray print nothing here: of a process that died it tells on standard output, amid our document."""
+    inside: Any = ray._private.worker  # noqa: SLF001 - `log_to_driver` does not cover it
+    inside._worker_logs_enabled = False  # noqa: SLF001
 
 
 @contextmanager

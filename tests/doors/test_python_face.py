@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 import kgray
+from kgray.backfill import Asked, backfill, find
 from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError
+from kgray.intake import Defaults
 from kgray.memory import Memory
 from kgray.records import Draft
 
@@ -85,6 +89,21 @@ async def test_states_kept_between_verbs_see_what_other_processes_did(tmp_path):
     assert [(f.valid_at, f.invalid_at) for f in spans] == [
         (day * 86_400_000_000, (day + 1) * 86_400_000_000 if day < 5 else None) for day in range(6)
     ]
+
+
+async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
+    """R25: an order by times keeps sorted rows until the last one is taken, a report tells of failures."""
+    rows = [{"id": f"{n}", "at": n, "group": "g", "triples": ANN} for n in range(9)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
+    asked = Asked(run="r", inputs=found, defaults=Defaults(), order="reference-time", limit=5)
+    async with kgray.open(tmp_path / "d") as memory:
+        await backfill(memory, tmp_path / "d", asked)
+        kept = tmp_path / "d" / "runs" / "r"
+        assert {"sorted", "report.json"} < {path.name for path in kept.iterdir()}
+        await memory.remove(group="g", everything=True)
+        assert {path.name for path in kept.iterdir()} == {"lock", "manifest.json", "refused.jsonl"}
+        assert (await backfill(memory, tmp_path / "d", replace(asked, limit=None))).report.accepted == 4
 
 
 async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp_path):

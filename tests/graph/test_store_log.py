@@ -290,6 +290,15 @@ def test_a_name_that_is_no_group_is_refused(store):
     assert store.groups() == []
 
 
+def test_the_newest_record_times_of_several_groups_are_one_answer(store):
+    store.accept([draft("a"), draft("b", group="h"), draft("c", group="idle")], now=1)
+    with store.writing():
+        store.write([told(1, "Al", "one", 30), told(1, "Al", "two", 40, group="h")])
+
+    assert store.last_recorded_of(["g", "none", "h", "idle"]) == {"g": 30, "none": 0, "h": 40, "idle": 0}
+    assert store.last_recorded_of([]) == {}
+
+
 def test_reads_of_an_unknown_group_are_empty(store):
     assert store.counts("none") == {"none": GroupCounts()}
     assert store.counts() == {}

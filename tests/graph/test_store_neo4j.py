@@ -15,7 +15,9 @@ from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavail
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
+from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
+from tests.graph.engine import engine_on, in_group, triples, works
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -383,3 +385,23 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask):
     assert store.groups() == []
     assert store.next_sequence("g") == 5
     assert store.compact() is False, "its bytes are in the server's files, which no client can clear"
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_they_are(
+    stores, monkeypatch, groups
+):
+    """What is in memory is looked at anew at each run: thousands of groups are no thousands of questions."""
+    engine = engine_on(stores)
+    drafts = [in_group(triples(1, works("Acme")), f"g{n}") for n in range(groups)]
+    engine.add(*drafts)
+    committer = engine.loop.committer
+    assert sum(committer.kept(draft.group) is not None for draft in drafts) == groups
+    asked = []
+    run = Connection.run
+    monkeypatch.setattr(Connection, "run", lambda *a, **values: (asked.append(a[2]), run(*a, **values))[1])
+
+    committer.forget_stale()
+
+    assert len(asked) == 1
+    assert all(committer.kept(draft.group) is not None for draft in drafts)

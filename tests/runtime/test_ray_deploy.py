@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
+import re
 import stat
 import subprocess
+import time
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,8 @@ import pytest
 
 import kgray
 from kgray.errors import SettingsError, StaleWriter, StoreError
-from kgray.ports import Declined
+from kgray.ingest.parts import Totals
+from kgray.ports import Declined, Judged
 from kgray.records import Operation
 from kgray.runtime import head as heads
 from kgray.runtime.terms import differences, terms_of
@@ -198,14 +203,90 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}
 
 
-@pytest.mark.usefixtures("ray_session")
-async def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(tmp_path: Path) -> None:
+TEXT = "Alice works at Acme"
+# What Ray exports, and by what it is told apart; what every metric of Ray bears is left out.
+METRICS = {
+    "ray_kgray_batch_size": {"of"},
+    "ray_kgray_commit_seconds": set(),
+    "ray_kgray_episodes_total": {"state"},
+    "ray_kgray_in_flight": {"shard"},
+    "ray_kgray_log_lag": {"shard"},
+    "ray_kgray_model_calls_total": {"stage", "outcome"},
+    "ray_kgray_model_tokens_total": {"kind"},
+    "ray_kgray_stage_busy_seconds_total": {"stage"},
+    "ray_kgray_stage_seconds": {"stage"},
+    "ray_kgray_stalls_total": set(),
+    "ray_kgray_wasted_tokens_total": set(),
+    "ray_kgray_writer_epoch": {"shard"},
+}
+OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
+Samples = list[tuple[str, dict[str, str], float]]
+
+
+@pytest.fixture(scope="module")
+def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """Return what Ray exports of a run of one episode of the group `traced`, once all is there."""
+    from kgray.runtime.metrics import SequencerMetrics, WorkerMetrics
+
+    with over_ray(tmp_path_factory.mktemp("traced"), embedders=1) as memory:
+        asyncio.run(memory.add(TEXT, group="traced", id="1"))
+        # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
+        WorkerMetrics().call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
+        SequencerMetrics(9).tell(Totals(stalls=1, wasted_tokens=2), lag=3, in_flight=4)
+        until = time.monotonic() + 90
+        found: Samples = []
+        while missing := METRICS.keys() - {name for name, _, _ in found}:
+            assert time.monotonic() < until, missing
+            time.sleep(0.5)  # processes tell Ray every few seconds
+            found = samples()
+    return found
+
+
+def samples() -> Samples:
+    """Return name, tags and value of what the node's Prometheus endpoint tells; of a histogram its count."""
+    import ray
+
+    node = ray.nodes()[0]
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    found = []
+    for line in lines:
+        name, _, rest = line.partition("{")
+        if name.startswith("ray_kgray_") and not name.endswith(("_bucket", "_sum")):
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+            own = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
+            found.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
+    return found
+
+
+def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) -> None:
+    """The names and tags of docs/ray.md, with this run's numbers among them."""
+    assert {name: set(tags) for name, tags, _ in exported} == METRICS
+    for expected in (
+        ("ray_kgray_episodes_total", {"state": "committed"}, 1.0),
+        ("ray_kgray_model_calls_total", {"stage": "extract", "outcome": "ok"}, 1.0),
+        ("ray_kgray_stage_seconds", {"stage": "extract"}, 1.0),
+        ("ray_kgray_batch_size", {"of": "chunk"}, 1.0),
+        ("ray_kgray_writer_epoch", {"shard": "0"}, 1.0),
+        ("ray_kgray_log_lag", {"shard": "0"}, 0.0),
+        ("ray_kgray_in_flight", {"shard": "0"}, 0.0),
+        ("ray_kgray_model_tokens_total", {"kind": "prompt"}, 7.0),
+        ("ray_kgray_stalls_total", {}, 1.0),
+        ("ray_kgray_wasted_tokens_total", {}, 2.0),
+        ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
+        ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
+    ):
+        assert expected in exported
+    busy = [value for name, _, value in exported if name == "ray_kgray_stage_busy_seconds_total"]
+    assert all(0 < seconds < 60 for seconds in busy)
+
+
+@pytest.mark.usefixtures("exported")
+def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes() -> None:
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
     from kgray.runtime.logs import trace_of
 
-    text = "Alice works at Acme"
-    with over_ray(tmp_path) as memory:
-        await memory.add(text, group="traced", id="1")
     found = [row for row in log_rows() if row.get("group") == "traced"]
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
         ("sequencer", "taken", trace_of("traced", 1)),
@@ -214,7 +295,7 @@ async def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(tmp_path
         ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }
-    assert text not in json.dumps(found)
+    assert TEXT not in json.dumps(found)
 
 
 def log_rows() -> list[dict[str, Any]]:

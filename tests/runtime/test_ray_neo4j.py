@@ -1,4 +1,4 @@
-"""Ray on a Neo4j server that is killed meanwhile (promises 1 and 2; R20-R24)."""
+"""Ray on a Neo4j server: killed meanwhile, and written to by several writers (promises 1 and 2; R20-R24)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,6 @@ async def test_a_server_killed_during_a_run_costs_time_and_nothing_else(
 ) -> None:
     """The graph is the one that the plain loop makes in a folder; every episode is committed once."""
     expected = await plain(tmp_path / "plain")
-    neo4j_driver.execute_query("MATCH (n) DETACH DELETE n")
-    password = tmp_path / "password"
-    password.write_text(neo4j_server.password)
-    server = {
-        "store_backend": "neo4j",
-        "store_uri": neo4j_server.uri,
-        "store_user": neo4j_server.user,
-        "store_password_file": password,
-    }
     ended: list[tuple[str, int, str]] = []
     outage: list[asyncio.Task[None]] = []
 
@@ -49,7 +40,7 @@ async def test_a_server_killed_during_a_run_costs_time_and_nothing_else(
         neo4j_server.kill()
         neo4j_server.start()
 
-    settings = {**server, "embedder_dimensions": DIMENSIONS, "runtime_window": 8}
+    settings = on_empty(neo4j_server, neo4j_driver, tmp_path) | {"runtime_window": 8}
     with over_ray(tmp_path / "ray", **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
         await outage[0]
@@ -58,6 +49,45 @@ async def test_a_server_killed_during_a_run_costs_time_and_nothing_else(
             (group, n, "committed") for group in sorted(GROUPS) for n in range(1, EACH + 1)
         ]
         assert await hashes(memory) == expected
+
+
+@pytest.mark.ray
+async def test_two_shards_write_side_by_side(
+    tmp_path: Path, ray_session: Any, neo4j_server: Any, neo4j_driver: Any
+) -> None:
+    """Each has a sequencer, a writer and an epoch, and the groups that are dealt to it by their names."""
+    from kgray.runtime.sequencer import shard_of
+
+    expected = await plain(tmp_path / "plain")
+    dealt = {shard: [group for group in GROUPS if shard_of(group, 2) == shard] for shard in (0, 1)}
+    settings = on_empty(neo4j_server, neo4j_driver, tmp_path)
+    with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
+        report = await memory.add_many(drafts())
+        told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
+        assert (report.committed, report.failed, report.stopped) == (EACH * 3, 0, False)
+        assert {name for name in told if name.startswith(("seq", "wri"))} == {
+            f"{role}-{shard}" for role in ("sequencer", "writer") for shard in (0, 1)
+        }
+        for shard, groups in dealt.items():
+            sequencer, writer = told[f"sequencer-{shard}"], told[f"writer-{shard}"]
+            assert sequencer["totals"]["committed"] == EACH * len(groups) > 0
+            assert (writer["epoch"], writer["shard"]) == (sequencer["epoch"], shard)
+            assert writer["writes"] >= EACH * len(groups)
+        assert await hashes(memory) == expected
+
+
+def on_empty(server: Any, driver: Any, folder: Path) -> dict[str, Any]:
+    """Empty the server's database; return the settings that name it."""
+    driver.execute_query("MATCH (n) DETACH DELETE n")
+    password = folder / "password"
+    password.write_text(server.password)
+    return {
+        "store_backend": "neo4j",
+        "store_uri": server.uri,
+        "store_user": server.user,
+        "store_password_file": password,
+        "embedder_dimensions": DIMENSIONS,
+    }
 
 
 def drafts() -> list[Draft]:

@@ -71,8 +71,16 @@ async def never(_: Any) -> Any:
     await asyncio.Event().wait()
 
 
-def pool_of(*workers: Hands, patience_s: float = 60.0, deadline_s: float = 60.0) -> Pool:
-    return Pool(workers, patience_s=patience_s, health_every_s=0.01, health_deadline_s=deadline_s)
+def pool_of(
+    *workers: Hands, patience_s: float = 60.0, deadline_s: float = 60.0, answer_s: float | None = None
+) -> Pool:
+    return Pool(
+        workers,
+        patience_s=patience_s,
+        answer_deadline_s=answer_s,
+        health_every_s=0.01,
+        health_deadline_s=deadline_s,
+    )
 
 
 async def test_calls_of_one_moment_are_chunks_that_go_to_the_least_loaded():
@@ -126,6 +134,30 @@ async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
 
     assert await calls.ask("a") == "<a>"
     assert (hung.restarts, hung.chunks, other.chunks) == (1, [["a"]], [["a"]])
+
+
+async def test_what_a_worker_that_lives_never_answers_goes_to_another():
+    """Its stream was lost on the way: the worker is asked for its health, and has nothing to be ended for."""
+
+    async def all_but_one(request: Any) -> Any:
+        return await (never if request == "lost" else echo)(request)
+
+    mute, other = Hands("mute", all_but_one), Hands("other", echo)
+    calls = Gathering(pool_of(mute, other, answer_s=0.1), size=2, linger_s=0.0)
+
+    assert await asyncio.gather(calls.ask("lost"), calls.ask("quick")) == ["<lost>", "<quick>"]
+
+    assert (mute.restarts, mute.abandoned, other.chunks) == (0, mute.numbers[:1], [["lost"]])
+
+
+async def test_where_no_worker_ever_answers_the_caller_is_told():
+    mute = Hands("mute", never)
+    pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
+
+    with pytest.raises(Unavailable, match=r"mute lives, and gave no answer within 0\.1 s"):
+        await Gathering(pool, size=1, linger_s=0.0).ask("a")
+
+    assert (len(mute.chunks), pool.in_flight()) == (2, 0)
 
 
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kgray.ports import Answer, FailedEpisode, Failure, GroupCounts
@@ -176,6 +176,15 @@ class LogFace(AppendingFace):
     def last_recorded(self, group: str) -> Instant:
         """Return the group's newest record time; 0 for an empty group."""
         return self._group(group)[1]
+
+    def last_recorded_of(self, groups: Collection[str]) -> dict[str, Instant]:
+        """Return the newest record time of each of these groups, 0 for an empty one."""
+        ids = {group: group_id(group) for group in groups}
+        times: dict[str, Instant] = {}
+        if ids:
+            found = self._db.rows(cypher.GROUPS_RECORDED, ids=list(ids.values()))
+            times = {row[0]: row[1] for row in found}
+        return {group: times.get(id_, 0) for group, id_ in ids.items()}
 
     def _group(self, group: str) -> tuple[int, Instant]:
         """Return the group's last sequence and record time."""

@@ -93,6 +93,9 @@ GROUPS = "MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN g.name ORDER BY g
 # $id: last, last_recorded, removals.
 GROUP = "MATCH (g:KgrayGroup {id: $id}) RETURN g.last, g.last_recorded, g.removals"
 
+# $ids. Rows: id, last_recorded.
+GROUPS_RECORDED = "UNWIND $ids AS id MATCH (g:KgrayGroup {id: id}) RETURN g.id, g.last_recorded"
+
 # --------------------------------------------------------------------------------------- the log
 
 # Columns of `rows.episode`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from typing import Literal
@@ -220,6 +220,14 @@ class ReadingFace:
         no = self._db.number(group)
         row = None if no is None else self._db.row(sql.GROUP_LAST, (no,))
         return int(row[1]) if row else 0
+
+    def last_recorded_of(self, groups: Collection[str]) -> dict[str, Instant]:
+        """Return the newest record time of each of these groups, 0 for an empty one."""
+        numbers = {group: no for group in groups if (no := self._db.number(group)) is not None}
+        times: dict[int, Instant] = {}
+        if numbers:
+            times = dict(self._db.rows(sql.GROUPS_RECORDED, (rows.array(numbers.values()),)))
+        return {group: times.get(numbers.get(group, 0), 0) for group in groups}
 
 
 @contextmanager

@@ -26,6 +26,10 @@ NAME_GROUP = "UPDATE groups SET name = ? WHERE no = ? AND name IS NOT ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
 GROUPS = "SELECT name, no FROM groups WHERE name IS NOT NULL ORDER BY name"
 GROUP_LAST = "SELECT last, last_recorded FROM groups WHERE no = ?"
+# (JSON of numbers): no, last_recorded.
+GROUPS_RECORDED = (
+    "SELECT g.no, g.last_recorded FROM json_each(?1) AS asked CROSS JOIN groups AS g ON g.no = asked.value"
+)
 GROUP_REMOVALS = "SELECT removals FROM groups WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
 TAKE_SEQUENCE = "UPDATE groups SET last = last + 1 WHERE no = ? RETURNING last"

@@ -1,0 +1,165 @@
+"""`kgray backfill --submit` where the job server fails: one line and its exit code, whenever it does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.doors.shell import Shell
+
+pytest.importorskip("ray", reason='Ray is not installed: pip install "kgray[ray]"')
+
+Reply = Callable[["Jobs"], Any]  # None: the connection breaks; bytes: a body that is no JSON; (status, body)
+
+
+class Jobs(ThreadingHTTPServer):
+    """A job server on loopback that knows what was submitted, until the test has it fail."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.taken: list[str] = []
+        self.replies: dict[str, Reply] = {"version": version, "list": listed, "submit": taken, "job": running}
+        self.ended = threading.Event()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Pass over a connection that broke."""
+
+    def die(self) -> None:
+        """Take no connection any more."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self.socket.close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Jobs
+
+    def do_GET(self) -> None:
+        self.answer({"/api/version": "version", "/api/jobs/": "list"}.get(self.path, "job"))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.taken.append(body["submission_id"])
+        self.answer("submit")
+
+    def answer(self, asked: str) -> None:
+        found = self.server.replies[asked](self.server)
+        if found is None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        status, body = found if isinstance(found, tuple) else (200, found)
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def version(_: Jobs) -> Any:
+    return {"ray_version": "2.60.0", "version": "4", "ray_commit": "", "session_name": ""}
+
+
+def row(job: str) -> dict[str, Any]:
+    return {"type": "SUBMISSION", "submission_id": job, "status": "RUNNING", "entrypoint": "kgray"}
+
+
+def listed(jobs: Jobs) -> Any:
+    return [row(job) for job in jobs.taken]
+
+
+def taken(jobs: Jobs) -> Any:
+    return {"job_id": jobs.taken[-1], "submission_id": jobs.taken[-1]}
+
+
+def running(jobs: Jobs) -> Any:
+    return row(jobs.taken[-1])
+
+
+def broken(_: Jobs) -> Any:
+    return None
+
+
+def dead(jobs: Jobs) -> Any:
+    jobs.die()
+
+
+def silent(jobs: Jobs) -> Any:
+    jobs.ended.wait(30)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    for name, seconds in (("_AWAY_S", 1.5), ("_AGENT_S", 0.2), ("_PAUSE_S", 0.02)):
+        monkeypatch.setattr(f"kgray.runtime.jobs.{name}", seconds)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    server = Jobs()
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    serving.start()
+    yield server
+    server.ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("replies", "code", "line"),
+    [
+        ({"version": dead}, 75, "no Ray job server can be used at "),
+        ({"version": lambda _: b"<html>"}, 75, "no Ray job server can be used at "),
+        ({"version": silent}, 75, "no Ray job server can be used at "),
+        ({"list": dead}, 75, "went away"),
+        ({"list": broken}, 75, "went away"),
+        ({"list": silent}, 75, "went away"),
+        ({"list": lambda _: (502, b"bad gateway")}, 75, "went away"),
+        ({"list": lambda _: [{"type": "none of Ray's"}]}, 75, "went away"),
+        ({"list": lambda _: (401, b"who are you?")}, 2, "RAY_AUTH_TOKEN_PATH"),
+        ({"submit": dead}, 75, "went away"),
+        ({"submit": lambda _: (500, b"No such resource")}, 2, "Ray did not take the job"),
+        ({"submit": lambda _: (500, b"No available agent")}, 75, "Ray took no job within"),
+        ({"submit": lambda _: (403, b"not you")}, 2, "RAY_AUTH_TOKEN_PATH"),
+        ({"job": dead}, 75, "went away"),
+        ({"job": broken}, 75, "went away"),
+        ({"job": lambda _: (404, b"no such job")}, 75, "went away"),
+    ],
+)
+def test_a_job_server_that_fails_is_told_of_in_one_line(
+    kgray: Shell, jobs: Jobs, replies: dict[str, Reply], code: int, line: str
+) -> None:
+    """Also where it fails between two requests; where it refused for good, a later try is no remedy."""
+    kgray.write("a.jsonl", "")
+    if "submit" in replies:
+        jobs.replies["list"] = lambda _: []
+    jobs.replies |= replies
+
+    answer = kgray("backfill", "a.jsonl", "--submit", "--job-server", jobs.url, "--run", "r")
+
+    told = [said for said in answer.err.splitlines() if not said.startswith("kgray: job kgray-r-")]
+    assert (answer.code, answer.out, len(told)) == (code, "", 1), answer.err
+    assert line in told[0]
+
+
+@pytest.mark.parametrize("reply", [broken, silent], ids=["broken", "silent"])
+def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(
+    kgray: Shell, jobs: Jobs, reply: Reply
+) -> None:
+    kgray.write("a.jsonl", "")
+    jobs.replies["submit"] = reply
+    jobs.replies["job"] = lambda server: running(server) | {"status": "SUCCEEDED", "driver_exit_code": 0}
+
+    answer = kgray("backfill", "a.jsonl", "--submit", "--job-server", jobs.url, "--run", "r")
+
+    assert (answer.code, jobs.taken) == (0, ["kgray-r-1"]), answer.err
+    assert answer.err.splitlines()[-1] == "kgray: job kgray-r-1: succeeded"

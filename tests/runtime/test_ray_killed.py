@@ -1,0 +1,119 @@
+"""All of Ray killed under a command: it ends with one line; the same command goes on (R19-R24, promise 2)."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import kgray
+from tests.runtime.served import WORLD, answer, ledger, once, serving, settings, start, stats
+
+EPISODES = 80
+# A worker of a busy machine is not taken for one that hangs: what it has in hand would be asked for twice.
+PROFILE = """
+[ray]
+dashboard = false
+[extraction]
+workers = 1
+cpus = 0.1
+[embedding]
+workers = 0
+"""
+SAID = "what was accepted is safe, run it again to go on"
+
+
+def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while not check():
+        assert running.poll() is None, running.communicate()[1].decode()
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+
+
+def committed(data: Path) -> int:
+    with closing(kgray.open(data)) as memory:
+        return sum(counts.committed for counts in memory.store.counts().values())
+
+
+def kill_ray(driver: subprocess.Popen[bytes]) -> None:
+    """End all processes of the Ray that a command started for itself, at once; not the command."""
+    for process in psutil.Process(driver.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def starts_actors(driver: subprocess.Popen[bytes]) -> bool:
+    """Whether a process of the command's Ray has become a writer, which comes before a sequencer."""
+    for process in psutil.Process(driver.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "ray::WriterActor" in " ".join(process.cmdline()):
+                return True
+    return False
+
+
+def repeated(counted: dict[str, Any]) -> int:
+    return int(counted["repeated"].get("combined", 0))
+
+
+@pytest.mark.ray
+def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_path: Path) -> None:
+    """The command notices within seconds, says what to do and exits 75; the next one makes the same graph."""
+    world, data, calm, profile = (tmp_path / name for name in ("w.jsonl", "killed", "calm", "profile.toml"))
+    answer("bench", "world", *WORLD, "--out", str(world))
+    answer("init", "--data", str(data))
+    profile.write_text(PROFILE)
+    backfill = ("backfill", str(world), "--data", str(data), "--json")
+    with serving() as base_url:
+        here = settings(base_url)
+        ray = here | {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(profile)}
+        driver = start(*backfill, env=ray)
+        wait_for(lambda: committed(data) >= 24, driver)
+        kill_ray(driver)
+        killed = time.monotonic()
+        out, err = driver.communicate(timeout=60)
+        took = time.monotonic() - killed
+        assert driver.returncode == 75, err.decode()
+        assert took < 30, "noticed by a look, not by Ray's own deadline of a minute"
+        assert out.startswith(b"{"), "nothing but the document"
+        *_, said = err.decode().splitlines()
+        assert said.startswith("kgray: stopped before the end (the Ray at ")
+        assert said.endswith(SAID)
+        assert "Traceback" not in err.decode()
+
+        kept = ledger(data)
+        before = stats(base_url)
+        lost = once(before) - kept["extracted"] - kept["committed"]
+        assert 24 <= kept["committed"] < EPISODES
+        answer(*backfill, env=ray)
+        after = stats(base_url)
+        assert once(after) == EPISODES
+        assert repeated(after) - repeated(before) <= lost, "only what was on its way to the journal"
+        answer("add", str(world), "--data", str(calm), env=here)
+
+    dump = ("dump", "--group", "world-0", "--hash", "--data")
+    assert answer(*dump, str(data)) == answer(*dump, str(calm))
+    assert ledger(data) == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
+
+
+@pytest.mark.ray
+def test_a_ray_that_dies_while_the_actors_start_ends_the_command_in_order(tmp_path: Path) -> None:
+    """Left to Ray, the process would be ended after a minute, with a line of Ray's and exit code 1."""
+    world, profile = tmp_path / "world.jsonl", tmp_path / "profile.toml"
+    answer("bench", "world", *WORLD, "--out", str(world))
+    profile.write_text(PROFILE)
+    ray = {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(profile)}
+    driver = start("add", str(world), "--data", str(tmp_path / "data"), env=ray)
+    wait_for(lambda: starts_actors(driver), driver)
+    kill_ray(driver)
+    _, err = driver.communicate(timeout=50)
+    assert driver.returncode == 75, err.decode()
+    *_, line = err.decode().splitlines()
+    assert "has ended" in line
+    assert "what was accepted is safe, run it again" in line

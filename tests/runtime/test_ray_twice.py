@@ -1,0 +1,73 @@
+"""Two that start the actors of one store in one Ray at the same moment: one of them does."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.errors import SettingsError
+from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
+from kgray.runtime.terms import Terms, terms_of
+from kgray.settings import Settings
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+
+def terms(folder: Path, workers: int) -> Terms:
+    profile = Profile(
+        extraction=WorkersProfile(workers=workers, cpus=0.1),
+        embedding=WorkersProfile(workers=0),
+        limits=LimitsProfile(grace_s=0.0),
+    )
+    return terms_of(Settings(), folder, profile.values())
+
+
+def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    from kgray.runtime.deploy import answer, ensure, find
+
+    kgray.open(tmp_path).close()
+    both = threading.Barrier(2)
+
+    def up(workers: int) -> Any:
+        both.wait()
+        try:
+            return ensure(terms(tmp_path, workers), detached=True, chosen=True)
+        except SettingsError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(up, (1, 2)))
+    found = find(terms(tmp_path, 1).namespace())
+    assert found is not None
+    try:
+        (refused,) = [told for told in answers if isinstance(told, SettingsError)]
+        (started,) = [told for told in answers if told is not refused]
+        assert "profile extraction.workers is" in str(refused)
+        assert [name for name, _ in found.all()] == [name for name, _ in started.all()]
+        assert {
+            answer(h.describe.remote())["terms"].profile["extraction"]["workers"] for _, h in found.all()
+        } == {len(started.models)}
+    finally:
+        found.stop(0)
+
+
+def test_what_a_start_that_was_killed_left_behind_is_found_and_ended(tmp_path: Path) -> None:
+    """It had come as far as its writer: without a sequencer nobody would look for it."""
+    import ray
+
+    from kgray.runtime.deploy import ensure, find
+
+    kgray.open(tmp_path).close()
+    whole = ensure(terms(tmp_path, 1), detached=True, chosen=True)
+    for handle in (*whole.sequencers, *whole.models.values()):
+        ray.kill(handle, no_restart=True)
+
+    left = find(whole.terms.namespace())
+
+    assert left is not None
+    assert (left.stop(0), find(whole.terms.namespace())) == (1, None)
