@@ -6,18 +6,20 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
 
+from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavailable
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
+from kgray.stores.neo4j import erasing
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
-from tests.graph.engine import engine_on, in_group, triples, works
+from tests.graph.engine import GROUP, Engine, engine_on, in_group, triples, works
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -405,3 +407,50 @@ def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_
 
     assert len(asked) == 1
     assert all(committer.kept(draft.group) is not None for draft in drafts)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_large_group_is_removed_in_pieces_and_whoever_comes_next_goes_on(stores, monkeypatch):
+    """R25, R27: more than the server's heap would hold goes in parts; what comes after it stays."""
+    monkeypatch.setattr(erasing, "AT_ONCE", 4)
+    monkeypatch.setattr(erasing, "ROWS_AT_ONCE", 6)
+    told = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(8)]
+    engine = engine_on(stores)
+    engine.add(in_group(told[0], "other"), *told)
+    firms = [entity.id for entity in engine.view().all_entities() if entity.name in ("Firm 1", "Firm 2")]
+    engine.ask("merge", entities=tuple(firms))
+    other = engine.dump(group="other")
+    asked = Operation(group=GROUP, kind="remove", everything=True)
+    engine.store.request(asked, now=times.now())
+    engine.accept(triples(20, works("Beta"), client_id="later"))
+    lock, pieces = erasing.locked, 0
+
+    def locked(*words, **named):
+        nonlocal pieces
+        pieces += 1
+        if pieces % 4 == 0:
+            raise Killed
+        return lock(*words, **named)
+
+    monkeypatch.setattr(erasing, "locked", locked)
+    written = []
+    write = engine.store.write
+    monkeypatch.setattr(engine.store, "write", lambda batch: (written.append(batch), write(batch)))
+    runs = 0
+    while engine.store.pending_count():
+        runs += 1
+        with suppress(Killed):
+            Engine(store=engine.store).run()
+
+    assert runs > 2, "it was never ended in the middle"
+    assert engine.spans() == {"Beta": [(20, None)]}
+    assert engine.dump(group="other") == other
+    before = engine.dump()
+    monkeypatch.setattr(erasing, "locked", lock)
+    with engine.store.writing():
+        for batch in list(written):
+            engine.store.write(batch)
+    assert engine.dump() == before

@@ -98,35 +98,49 @@ SET o.payload = row.payload
 
 # ------------------------------------------------------------------------------- a whole group
 
-# $group, $sequence: every row of it up to the removing sequence. What was accepted after it stays pending;
-# nothing committed can be later than it.
-FORGET = (
-    "MATCH (n:KgrayEvidence) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0 DELETE n",
-    "MATCH (n:KgrayMention) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0 DELETE n",
-    "MATCH (n:KgrayRuling) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0 DELETE n",
-    "MATCH (n:KgrayVerdict) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0 DELETE n",
-    "MATCH (n:KgrayName) WHERE n.group_id = $group AND n.entity > '' AND n.digest > '' DELETE n",
-    "MATCH (n:KgrayStatement) WHERE n.group_id = $group AND n.id > '' DELETE n",
-    "MATCH (n:KgrayBirth) WHERE n.group_id = $group AND n.id > '' DETACH DELETE n",
-    "MATCH (n:Entity) WHERE n.group_id = $group AND n.uuid > '' DETACH DELETE n",
-    "MATCH (n:Value) WHERE n.group_id = $group AND n.uuid > '' DETACH DELETE n",
-    "MATCH (n:KgrayExtraction) WHERE n.group_id = $group AND n.sequence <= $sequence DELETE n",
-    "MATCH (n:KgrayOperation) WHERE n.group_id = $group AND n.sequence < $sequence DELETE n",
-    "MATCH (n:KgrayEpisode) WHERE n.group_id = $group AND n.sequence <= $sequence DETACH DELETE n",
+_OF_GROUP = (
+    ("MATCH ()-[n:RELATES_TO]->() WHERE n.group_id = $group AND n.uuid > ''", "DELETE"),
+    ("MATCH (n:KgrayEvidence) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0", "DELETE"),
+    ("MATCH (n:KgrayMention) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0", "DELETE"),
+    ("MATCH (n:KgrayRuling) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0", "DELETE"),
+    ("MATCH (n:KgrayVerdict) WHERE n.group_id = $group AND n.sequence > 0 AND n.ordinal >= 0", "DELETE"),
+    ("MATCH (n:KgrayName) WHERE n.group_id = $group AND n.entity > '' AND n.digest > ''", "DELETE"),
+    ("MATCH (n:KgrayStatement) WHERE n.group_id = $group AND n.id > ''", "DELETE"),
+    ("MATCH (n:KgrayBirth) WHERE n.group_id = $group AND n.id > ''", "DETACH DELETE"),
+    ("MATCH (n:Entity) WHERE n.group_id = $group AND n.uuid > ''", "DETACH DELETE"),
+    ("MATCH (n:Value) WHERE n.group_id = $group AND n.uuid > ''", "DETACH DELETE"),
+    ("MATCH (n:KgrayExtraction) WHERE n.group_id = $group AND n.sequence <= $sequence", "DELETE"),
+    ("MATCH (n:KgrayOperation) WHERE n.group_id = $group AND n.sequence < $sequence", "DELETE"),
+    ("MATCH (n:KgrayEpisode) WHERE n.group_id = $group AND n.sequence <= $sequence", "DETACH DELETE"),
     # Answers that a sequence up to this one used, or that none did.
-    """
-MATCH (a:KgrayAnswer) WHERE a.group_id = $group AND a.request > '' AND (
+    (
+        """
+MATCH (n:KgrayAnswer) WHERE n.group_id = $group AND n.request > '' AND (
     EXISTS { MATCH (u:KgrayUse)
-        WHERE u.group_id = $group AND u.request = a.request AND u.sequence <= $sequence }
-    OR NOT EXISTS { MATCH (u:KgrayUse) WHERE u.group_id = $group AND u.request = a.request })
-DELETE a
+        WHERE u.group_id = $group AND u.request = n.request AND u.sequence <= $sequence }
+    OR NOT EXISTS { MATCH (u:KgrayUse) WHERE u.group_id = $group AND u.request = n.request })
 """,
-    """
-MATCH (u:KgrayUse) WHERE u.group_id = $group AND u.sequence > 0 AND u.request > ''
-    AND NOT EXISTS { MATCH (a:KgrayAnswer) WHERE a.group_id = $group AND a.request = u.request }
-DELETE u
+        "DELETE",
+    ),
+    (
+        """
+MATCH (n:KgrayUse) WHERE n.group_id = $group AND n.sequence > 0 AND n.request > ''
+    AND NOT EXISTS { MATCH (a:KgrayAnswer) WHERE a.group_id = $group AND a.request = n.request }
 """,
+        "DELETE",
+    ),
 )
+# $group, $sequence, $most: at most so many rows of the group up to the removing sequence, of each kind in
+# turn: what speaks of a thing before the thing, so that a group of which a part is gone can be read as one of
+# which less was said. What was accepted after it stays pending; nothing committed can be later. One row: how
+# many.
+FORGET = tuple(f"{match} WITH n LIMIT $most {delete} n RETURN count(*)" for match, delete in _OF_GROUP)
+# $group, $sequence. One row: how many rows those are.
+GROUP_SIZE = "RETURN " + " + ".join(f"COUNT {{ {match} }}" for match, _ in _OF_GROUP)
+# $group, $sequence. A row where the operation waits to be carried out.
+PENDING_OPERATION = """
+MATCH (o:KgrayOperation:KgrayPending {group_id: $group, sequence: $sequence}) RETURN o.kind
+"""
 # $group, $mark, $sequence. The removing operation's row, which must not bear the group's name.
 UNNAME_OPERATION = """
 MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark

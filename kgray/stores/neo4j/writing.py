@@ -23,8 +23,21 @@ from kgray.stores.neo4j.groups import Group
 
 
 def write(db: Connection, held: Held | None, writes: Sequence[Write], dimensions: int) -> None:
-    """Carry out all of them or none; the epoch is checked first. See `ports.Store.write`."""
+    """Carry out all of them or none; the epoch is checked first. See `ports.Store.write`.
 
+    A large group is not removed in one transaction: then what comes before its removal is written first.
+    """
+    done = 0
+    for at, item in enumerate(writes):
+        if isinstance(item, Commit) and item.forgotten and erasing.is_large(db, item):
+            if at > done:
+                _at_once(db, held, writes[done:at], dimensions)
+            erasing.thin(db, held, item)
+            done = at
+    _at_once(db, held, writes[done:], dimensions)
+
+
+def _at_once(db: Connection, held: Held | None, writes: Sequence[Write], dimensions: int) -> None:
     def work(running: Running, _: int) -> None:
         fence.check(db, running, held)
         groups = grouped.locked(db, running, (item.group for item in writes), make=False)
