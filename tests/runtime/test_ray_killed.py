@@ -103,6 +103,7 @@ def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_pa
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_ray_that_dies_while_the_actors_start_ends_the_command_in_order(tmp_path: Path) -> None:
     """Left to Ray, the process would be ended after a minute, with a line of Ray's and exit code 1."""
     world, profile = tmp_path / "world.jsonl", tmp_path / "profile.toml"

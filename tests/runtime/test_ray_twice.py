@@ -27,6 +27,7 @@ def terms(folder: Path, workers: int) -> Terms:
     return terms_of(Settings(), folder, profile.values())
 
 
+@pytest.mark.slow
 def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     from kgray.runtime.deploy import answer, ensure, find
 
@@ -56,6 +57,7 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
         found.stop(0)
 
 
+@pytest.mark.slow
 def test_what_a_start_that_was_killed_left_behind_is_found_and_ended(tmp_path: Path) -> None:
     """It had come as far as its writer: without a sequencer nobody would look for it."""
     import ray
