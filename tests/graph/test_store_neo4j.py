@@ -452,5 +452,5 @@ def test_a_large_group_is_removed_in_pieces_and_whoever_comes_next_goes_on(store
     monkeypatch.setattr(erasing, "locked", lock)
     with engine.store.writing():
         for batch in written:
-            engine.store.write(batch)
+            write(batch)
     assert engine.dump() == before
