@@ -11,15 +11,15 @@ The manifest saves work, it does not decide: what it has lost is read again, and
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NoReturn
 
+from kgray import locks
 from kgray.backfill.inputs import Input
 from kgray.errors import InputError
 from kgray.intake import Refusal
@@ -139,24 +139,19 @@ class RunFolder:
         """Hold the run. Raises InputError, naming the holder, where another process carries it out."""
         with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+        def refuse(holder: str) -> NoReturn:
+            raise InputError(
+                f"run {self._run} goes on already ({holder}): wait for it, or name another with --run"
+            )
+
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(handle, 60, 0).decode(errors="replace").strip() or "another process"
-                raise InputError(
-                    f"run {self._run} goes on already ({holder}): wait for it, or name another with --run"
-                ) from None
-            with suppress(OSError):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"process {os.getpid()}\n".encode(), 0)
-            yield
+            with locks.held(self.path / "lock", refuse):
+                yield
         finally:
             if self._refused is not None:
                 self._refused.close()
                 self._refused = None
-            os.close(handle)
 
     def load(self) -> Manifest | None:
         """Return the last attempt's manifest; None where there is none that can be read."""

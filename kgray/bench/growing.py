@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -79,13 +80,13 @@ class _Waiting(Outbox):
 
 
 class Grown:
-    """One store and the states of its groups. statements: every statement's vector, to compare with."""
+    """One store and the states of its groups. statements: the vectors, by group, to compare with."""
 
     def __init__(self, store: Store, embedder: TimedEmbedder) -> None:
         """Take an empty store, which is held for writing meanwhile."""
         self.store, self.embedder = store, embedder
         self.told: dict[str, Extraction] = {}
-        self.statements: dict[str, Vector] = {}
+        self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
         self._states: dict[str, GroupState] = {}
         self._outbox = _Waiting(store)
         self._parts = Parts(
@@ -154,16 +155,18 @@ class Grown:
     def _keep(self, commit: Commit) -> None:
         for named in commit.vectors:
             if named.kind == "statement":
-                self.statements[named.owner] = named.vector
+                self.statements[commit.group][named.owner] = named.vector
 
     def recall_at(self, group: str, queries: Sequence[Vector], limit: int) -> float:
         """Return the share of the true nearest statements that a search by vector finds; ties count."""
-        matrix = np.asarray(list(self.statements.values()), np.float32)
+        statements = self.statements[group]
+        limit = min(limit, len(statements))
+        matrix = np.asarray(list(statements.values()), np.float32)
         found = 0
         for query in queries:
             scores = matrix @ query
             bound = np.partition(scores, -limit)[-limit] - 1e-6
-            exact = dict(zip(self.statements, scores, strict=True))
+            exact = dict(zip(statements, scores, strict=True))
             best = self.store.nearest(group, "fact", query, limit)
             found += sum(bool(exact[owner] >= bound) for owner, _ in best)
         return found / (limit * len(queries))

@@ -31,8 +31,11 @@ class Told:
     extraction: Extraction
 
 
-def tell(group: str, episodes: int, *, seed: int = 1) -> Iterator[Told]:
-    """Yield episodes of 3 facts about 2 people, a third of them known; one entity for two facts."""
+def tell(group: str, episodes: int, *, seed: int = 1, hub: str | None = None) -> Iterator[Told]:
+    """Yield episodes of 3 facts about 2 people, a third of them known; one entity for two facts.
+
+    hub: the one town where everybody lives.
+    """
     rng = random.Random(seed)  # noqa: S311 - made-up people, the same for one seed
     people: list[str] = []
     things: tuple[list[str], ...] = ([], [], [])
@@ -40,7 +43,7 @@ def tell(group: str, episodes: int, *, seed: int = 1) -> Iterator[Told]:
         pair = [_person(rng, people) for _ in range(2)]
         told = [
             (0, "WORKS_AT", _known_or(rng, things[0], 10, f"{_word(rng)} {_word(rng)} Works"), "works at"),
-            (1, "LIVES_IN", _known_or(rng, things[1], 20, f"{_word(rng)}{rng.choice(_TAILS)}"), "lives in"),
+            (1, "LIVES_IN", hub or _town(rng, things[1]), "lives in"),
             (rng.randrange(2), "LIKES", _known_or(rng, things[2], 10, f"{_word(rng).lower()} tea"), "likes"),
         ]
         at = _START + number * _MINUTE
@@ -101,6 +104,10 @@ def _person(rng: random.Random, people: list[str]) -> str:
     name = f"{_word(rng)} {_word(rng)}{_word(rng).lower()}"
     people.append(name)
     return name
+
+
+def _town(rng: random.Random, towns: list[str]) -> str:
+    return _known_or(rng, towns, 20, f"{_word(rng)}{rng.choice(_TAILS)}")
 
 
 def _known_or(rng: random.Random, known: list[str], one_in: int, new: str) -> str:

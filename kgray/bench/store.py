@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -23,12 +24,14 @@ from kgray.search.recipes import Method
 from kgray.settings import Settings, load
 from kgray.wiring import open_store
 
-GROUP, SLOTS = "people", "slots"
+GROUP, SLOTS, BESIDE = "people", "slots", "beside"
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
 _QUERIES = 200
 _TOGETHER = GATHERED // 2  # episodes of a transaction: each posts its extraction and its commit
 _RECALL_AT = 20
 _RECALL_QUERIES = 50
+_BESIDE_PART = 20  # the small group has a fact for so many of the large one
+_HUB = "Middlemarket"
 Progress = Callable[[str], None]
 
 
@@ -57,14 +60,32 @@ class Size:
 
 
 @dataclass(slots=True)
+class Beside:
+    """What a small group finds beside the large one; in it a third of the facts end at one entity, its hub.
+
+    recall      of the 20 nearest of its own statements, against exact search
+    found       share of its facts that are among the 20 best when they are asked for in their own words
+    hub_ms      p50 and p95 of reading the 20 newest facts of the hub
+    hub_right   they are the first 20 of all its facts
+    """
+
+    facts: int
+    hub_facts: int = 0
+    search_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
+    recall: float = 0.0
+    found: float = 0.0
+    hub_ms: tuple[float, float] = (0.0, 0.0)
+    hub_right: bool = False
+
+
+@dataclass(slots=True)
 class Result:
-    """The whole run on one store."""
+    """The whole run on one store. slot_cpu_ms: values in a slot -> CPU of one more commit."""
 
     store: StoreKind = "sqlite"
     sizes: list[Size] = field(default_factory=list)
-    slot_cpu_ms: dict[int, float] = field(
-        default_factory=dict
-    )  # values in the slot -> CPU of one more commit
+    beside: Beside | None = None
+    slot_cpu_ms: dict[int, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         """Return the JSON document."""
@@ -95,6 +116,8 @@ def run(
             done += episodes
             progress(f"{kind}: {size:,} facts committed")
             result.sizes.append(_measure(grown, size, costs, gathered, held))
+        result.beside = _beside(grown, max(sizes) // _BESIDE_PART)
+        progress(f"{kind}: a group of {result.beside.facts:,} facts beside it")
         result.slot_cpu_ms = _slots(grown, sorted(slot), kind, progress)
     return result
 
@@ -113,7 +136,7 @@ def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[Grown, Callab
         data = folder / "data" if place is None else place.data
         store, _ = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
-        if taken := {GROUP, SLOTS} & set(store.groups()):
+        if taken := {GROUP, SLOTS, BESIDE} & set(store.groups()):
             raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
         yield Grown(store, embedder), lambda: _bytes(place)
 
@@ -140,29 +163,72 @@ def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Call
     start = time.perf_counter()
     GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
     size.load_s = time.perf_counter() - start
-    ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
-    for name, methods in ways.items():
-        size.search_ms[name] = _search(grown, methods)
-    vectors = RUNNER.run(grown.embedder.embed([f"where {text}?" for text in _asked(_RECALL_QUERIES)]))
-    size.recall = grown.recall_at(GROUP, list(vectors), _RECALL_AT)
+    size.search_ms = _searches(grown, GROUP, _asked(facts, _QUERIES))
+    size.recall = _recall(grown, GROUP, _asked(facts, _RECALL_QUERIES))
     return size
 
 
-def _asked(count: int) -> Iterator[str]:
-    """Yield the words of facts that another seed tells of."""
-    for number, told in enumerate(islice(tell(GROUP, count, seed=1), count)):
-        yield told.extraction.facts[number % FACTS_AN_EPISODE].text
+def _beside(grown: Grown, facts: int) -> Beside:
+    """Grow a small group and return what it finds."""
+    facts = max(facts, 2 * FACTS_AN_EPISODE)
+    grown.grow(tell(BESIDE, facts // FACTS_AN_EPISODE, hub=_HUB), facts, gather=_TOGETHER)
+    beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
+    beside.search_ms = _searches(grown, BESIDE, _asked(facts, _QUERIES, hub=_HUB))
+    asked = _asked(facts, _RECALL_QUERIES, hub=_HUB)
+    beside.recall = _recall(grown, BESIDE, asked)
+    beside.found = statistics.mean(_is_found(grown, text) for text in asked)
+    view = grown.store.view(BESIDE)
+    (hub,) = grown.store.entities_named(BESIDE, _HUB)
+    everything = view.facts_at([hub.id], None, None)
+    beside.hub_facts = len(everything)
+    beside.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]
+    beside.hub_ms = _timed([partial(view.facts_at, [hub.id], None, _RECALL_AT)] * _QUERIES)
+    return beside
 
 
-def _search(grown: Grown, methods: tuple[Method, ...] | None) -> tuple[float, float]:
-    """Return p50 and p95 of searches by people's names and words of their facts."""
+def _asked(facts: int, count: int, *, hub: str | None = None) -> list[str]:
+    """Return the words of at most so many facts of a group's, from its first to its last."""
+    episodes = facts // FACTS_AN_EPISODE
+    step = max(1, episodes // count)
+    spread = islice(tell("", episodes, hub=hub), 0, count * step, step)
+    return [told.extraction.facts[at % FACTS_AN_EPISODE].text for at, told in enumerate(spread)]
+
+
+def _is_found(grown: Grown, text: str) -> bool:
+    """Return whether a fact of the small group is among the best when it is asked for in its own words."""
+    query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
+    return any(hit.text == text for hit in RUNNER.run(search(grown.store, grown.embedder, query)))
+
+
+def _recall(grown: Grown, group: str, asked: Sequence[str]) -> float:
+    vectors = RUNNER.run(grown.embedder.embed([f"where {text}?" for text in asked]))
+    return grown.recall_at(group, list(vectors), _RECALL_AT)
+
+
+def _searches(grown: Grown, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return p50 and p95 of searches by names and words of facts, by method."""
+    ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
+    found: dict[str, tuple[float, float]] = {}
+    for name, methods in ways.items():
+        queries = [Query(text=f"where {text}?", group=group, methods=methods) for text in asked]
+
+        def ask(query: Query) -> object:
+            return RUNNER.run(search(grown.store, grown.embedder, query))
+
+        found[name] = _timed([partial(ask, query) for query in queries])
+    return found
+
+
+def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
+    """Return p50 and p95 in ms; the first ones, which load what reading keeps in memory, run before."""
+    for work in works[:5]:
+        work()
     took = []
-    for text in _asked(_QUERIES + 5):
-        query = Query(text=f"where {text}?", group=GROUP, methods=methods)
+    for work in works:
         start = time.perf_counter()
-        RUNNER.run(search(grown.store, grown.embedder, query))
+        work()
         took.append(1e3 * (time.perf_counter() - start))
-    took = sorted(took[5:])  # the first ones load what searching keeps in memory
+    took.sort()
     return took[len(took) // 2], took[int(len(took) * 0.95)]
 
 
@@ -202,7 +268,19 @@ def _table(result: Result) -> str:
             f"{size.bytes_per_fact:>7,.0f} {size.load_s:>5.2f} s {size.recall:>6.3f}   {found}"
         )
     first, last = result.sizes[0], result.sizes[-1]
+    if result.beside is not None:
+        lines.append(_beside_line(result.beside))
     grew = (last.decide_cpu_ms + last.commit_cpu_ms) / (first.decide_cpu_ms + first.commit_cpu_ms)
     lines.append(f"decide + commit CPU, {first.facts:,} to {last.facts:,} facts: x {grew:.2f}")
     lines += [f"one more value in a slot of {n:,}: {ms:.2f} ms CPU" for n, ms in result.slot_cpu_ms.items()]
     return "\n".join(lines)
+
+
+def _beside_line(beside: Beside) -> str:
+    found = ", ".join(f"{a:.1f}/{b:.1f}" for a, b in beside.search_ms.values())
+    hub = f"the newest {_RECALL_AT} of {beside.hub_facts:,} facts of its hub"
+    return (
+        f"a group of {beside.facts:,} facts beside it: recall {beside.recall:.3f}, facts found "
+        f"{beside.found:.2f}, {found}; {hub} {beside.hub_ms[0]:.1f}/{beside.hub_ms[1]:.1f} ms, "
+        f"{'right' if beside.hub_right else 'WRONG'}"
+    )

@@ -360,16 +360,15 @@ class Memory:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        try:
-            result = await self._correct(group, kind, stop, **chosen)
-        finally:
-            # Also where it was broken off: once it is asked for, whoever ingests next carries it out.
-            if kind == "remove" and self._data is not None:
-                forget_texts(self._data)
+        result = await self._correct(group, kind, stop, **chosen)
         done = zeros | {key: value for key, value in result.items() if key in zeros or key == "sequence"}
         if kind == "remove":
             done["compacted"] = self._compacted()
         return done
+
+    def _forget_texts(self) -> None:
+        if self._data is not None:
+            forget_texts(self._data)
 
     def _compacted(self) -> bool:
         try:
@@ -387,8 +386,14 @@ class Memory:
         operation = Operation(group=group, kind=kind, **what)
         if not check(self.store, operation):
             return {}
+        if kind == "remove":
+            self._forget_texts()  # first: once it is asked for, whoever ingests next carries it out
         sequence = self.store.request(operation, now=times.now())
-        done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
+        try:
+            done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
+        finally:
+            if kind == "remove":
+                self._forget_texts()  # what a run kept meanwhile
         result = self.store.result(group, sequence)
         if result is None:
             raise Stopped(

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import StoreError, Unavailable
+from kgray.runtime import profile as profiles
 from kgray.runtime.profile import Profile
+from kgray.settings import Settings
 
 FILE = "ray.json"
 LOOPBACK = "127.0.0.1"
@@ -60,6 +62,13 @@ def read(data: Path) -> Head | None:
             f"{path} cannot be used ({error}): remove it, and end the Ray it told of by hand"
         ) from None
     return head if head.alive else None
+
+
+def profile_for(settings: Settings, head: Head | None) -> Profile:
+    """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
+    if head is not None and settings.runtime.profile is None:
+        return profiles.profile_of(head.profile, FILE)
+    return profiles.chosen(settings)
 
 
 def write(data: Path, head: Head) -> None:

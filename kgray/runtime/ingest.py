@@ -34,7 +34,6 @@ from kgray.memory.queueing import (
 )
 from kgray.ports import Store
 from kgray.runtime import head as heads
-from kgray.runtime import profile as profiles
 from kgray.runtime.outcomes import error_of
 from kgray.settings import Settings
 
@@ -110,18 +109,14 @@ class RayIngest:
             from kgray.runtime.session import listens, open_session
             from kgray.runtime.terms import terms_of
 
-            chosen = self._settings.runtime.profile
             head = heads.read(self._data)
-            profile = (
-                profiles.profile_of(head.profile, heads.FILE)
-                if head is not None and chosen is None
-                else profiles.chosen(self._settings)
-            )
+            profile = heads.profile_for(self._settings, head)
             if self._session is None:
                 self._session = open_session(self._settings, head, profile)
             terms = terms_of(self._settings, self._data, profile.values())
+            chosen = self._settings.runtime.profile is not None
             try:
-                self._deployment = ensure(terms, detached=False, chosen=chosen is not None)
+                self._deployment = ensure(terms, detached=False, chosen=chosen)
             except Unavailable:
                 if not listens():
                     self._leave()

@@ -76,7 +76,7 @@ class Pool:
         workers: Sequence[Worker],
         *,
         patience_s: float,
-        answer_deadline_s: float | None = None,
+        answer_deadline_s: float,
         health_every_s: float = 5.0,
         health_deadline_s: float = 60.0,
     ) -> None:
@@ -84,7 +84,7 @@ class Pool:
 
         patience_s         how long a part that was lost is sent again before its caller is told
         answer_deadline_s  what a worker has not answered after so long is lost, though it lives: longer than
-                           it waits for a model by itself. None = it is waited for while it lives
+                           it waits for a model by itself
         """
         self._seats = [_Seat(worker) for worker in workers]
         self._patience_s = patience_s

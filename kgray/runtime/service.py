@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.errors import Unavailable
 from kgray.runtime import head as heads
-from kgray.runtime import profile as profiles
 from kgray.runtime.ingest import require_ray
 from kgray.runtime.outcomes import Fault
+from kgray.runtime.profile import Profile
 from kgray.runtime.terms import Terms, hand_over, terms_of
 from kgray.settings import Settings
 
@@ -32,7 +32,7 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
     from kgray.runtime.deploy import ensure
 
     there = heads.read(data)
-    profile = _profile(settings, there)
+    profile = heads.profile_for(settings, there)
     head = None if settings.runtime.address is not None else there or _start(settings, data, profile)
     try:
         with _joined(settings, head) as session:
@@ -110,18 +110,11 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _profile(settings: Settings, head: heads.Head | None) -> profiles.Profile:
-    """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
-    if head is not None and settings.runtime.profile is None:
-        return profiles.profile_of(head.profile, heads.FILE)
-    return profiles.chosen(settings)
-
-
 def _terms(settings: Settings, data: Path, head: heads.Head | None) -> Terms:
-    return terms_of(settings, data, _profile(settings, head).values())
+    return terms_of(settings, data, heads.profile_for(settings, head).values())
 
 
-def _start(settings: Settings, data: Path, profile: profiles.Profile) -> heads.Head:
+def _start(settings: Settings, data: Path, profile: Profile) -> heads.Head:
     from kgray.runtime.session import new_token, token_environment
 
     folder = heads.new_folder()

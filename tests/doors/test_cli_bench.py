@@ -126,6 +126,8 @@ def test_the_store_is_measured_at_each_size(kgray):
     assert [size["recall"] for size in found["sizes"]] == [1.0, 1.0]
     assert min(size[name] for size in found["sizes"] for name in ("single_per_s", "gathered_per_s")) > 0
     assert list(found["slot_cpu_ms"]) == ["3", "60"]
+    assert (found["beside"]["recall"], found["beside"]["found"]) == (1.0, 1.0)
+    assert (found["beside"]["hub_facts"], found["beside"]["hub_right"]) == (2, True)
 
 
 @pytest.mark.parametrize(

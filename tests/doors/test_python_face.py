@@ -100,7 +100,12 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
     async with kgray.open(tmp_path / "d") as memory:
         await backfill(memory, tmp_path / "d", asked)
         kept = tmp_path / "d" / "runs" / "r"
-        assert {"sorted", "report.json"} < {path.name for path in kept.iterdir()}
+        before = {path.name for path in kept.iterdir()}
+        assert {"sorted", "report.json"} < before
+        assert (await memory.remove(group="g", episodes=["nobody"]))["episodes"] == 0
+        with pytest.raises(InputError):
+            await memory.remove(group="no group", everything=True)
+        assert {path.name for path in kept.iterdir()} == before, "what removes nothing changes nothing"
         await memory.remove(group="g", everything=True)
         assert {path.name for path in kept.iterdir()} == {"lock", "manifest.json", "refused.jsonl"}
         assert (await backfill(memory, tmp_path / "d", replace(asked, limit=None))).report.accepted == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 from kgray.runtime import turns
 from tests.doors.shell import Shell
@@ -19,6 +20,7 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
         note.write_text("{")  # `up` writes it while the other waits
     _, err = second.communicate(timeout=60)
 
-    assert line == f"kgray: waiting: process {os.getpid()} starts or ends the Ray of kgray-data now\n"
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    assert line == f"kgray: waiting: {holder} starts or ends the Ray of kgray-data now\n"
     assert second.returncode == 2
     assert "ray.json cannot be used" in err.decode()

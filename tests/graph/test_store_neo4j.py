@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavail
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
+from kgray.search import Query, search
 from kgray.stores.neo4j import erasing
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
-from tests.graph.engine import GROUP, Engine, engine_on, in_group, triples, works
+from tests.graph.engine import GROUP, SMALL, Engine, engine_on, in_group, triples, works
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -439,11 +441,20 @@ def test_a_large_group_is_removed_in_pieces_and_whoever_comes_next_goes_on(store
     written = []
     write = engine.store.write
     monkeypatch.setattr(engine.store, "write", lambda batch: (written.append(batch), write(batch)))
+    def reads(engine):
+        """Readers see a group of which less was said, and no error."""
+        engine.dump()
+        people = engine.store.entities_named(GROUP, "Alice")
+        at = {fact.id for fact in engine.store.view(GROUP).facts_at([p.id for p in people], None, None)}
+        hits = asyncio.run(search(engine.store, SMALL, Query(text="Alice works", group=GROUP, any_time=True)))
+        assert {hit.id for hit in hits if hit.scope == "fact"} <= at
+
     runs = 0
     while engine.store.pending_count():
         runs += 1
         with suppress(Killed):
             Engine(store=engine.store).run()
+        reads(engine)
 
     assert runs > 2, "it was never ended in the middle"
     assert engine.spans() == {"Beta": [(20, None)]}

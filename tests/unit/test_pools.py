@@ -72,7 +72,7 @@ async def never(_: Any) -> Any:
 
 
 def pool_of(
-    *workers: Hands, patience_s: float = 60.0, deadline_s: float = 60.0, answer_s: float | None = None
+    *workers: Hands, patience_s: float = 60.0, deadline_s: float = 60.0, answer_s: float = 600.0
 ) -> Pool:
     return Pool(
         workers,

@@ -11,7 +11,7 @@ from kgray.ports import SearchScope
 from kgray.records import Place
 from kgray.stores.neo4j import queries as cypher
 from kgray.stores.neo4j import rows
-from kgray.stores.neo4j.connection import Connection, Row
+from kgray.stores.neo4j.connection import Connection
 from kgray.stores.words import query_words, term
 
 # Of more rows with one and the same score the oldest are not looked for.
@@ -23,19 +23,13 @@ def find_words(db: Connection, group: str, scope: SearchScope, query: str, limit
     asked = _query(group, query)
     if not asked:
         return []
-    take = 2 * limit + 10  # an entity has a row for each of its surfaces
-    while True:
-        found = db.rows(cypher.FIND_WORDS[scope], query=asked, group=group, take=take)
-        found.sort(key=lambda row: (-row[0], row[2]))
-        whole = len(found) < take
-        # More of those with the lowest score may be behind, older ones among them.
-        sure = found if whole else [row for row in found if row[0] > found[-1][0]]
-        best = _each_once(sure)
-        if whole or len(best) >= limit:
-            return best[:limit]
-        if take >= _MOST_ROWS:
-            return _each_once(found)[:limit]
-        take *= 4
+    statement = cypher.FIND_WORDS[scope]
+    for take in (2 * limit + 10, _MOST_ROWS):  # twice: an entity has a row for each of its surfaces
+        ((best, rows_taken, lowest),) = db.rows(statement, query=asked, group=group, take=take, limit=limit)
+        # Where the index was cut off, older ones with the lowest score may be behind.
+        if rows_taken < take or (len(best) == limit and best[-1][0] > lowest):
+            break
+    return [tuple(found) if isinstance(found, list) else found for _, found in best]
 
 
 def _query(group: str, text: str) -> str:
@@ -45,8 +39,3 @@ def _query(group: str, text: str) -> str:
     """
     mark = rows.mark(group)
     return " OR ".join([f'"{term(word, mark)}"' for word in query_words(text)])
-
-
-def _each_once(found: list[Row]) -> list[str | Place]:
-    """Return what the rows found; lists are places."""
-    return list(dict.fromkeys(tuple(row[1]) if isinstance(row[1], list) else row[1] for row in found))

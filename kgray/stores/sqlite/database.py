@@ -20,6 +20,7 @@ from kgray.times import Instant
 SHIFT = 40  # key = no << SHIFT | n
 MASK = (1 << SHIFT) - 1
 Row = tuple[Any, ...]
+_WRITER_MB = 32  # of pages that the writing connection keeps at most: it touches fewer than a search
 _TO_REWRITE = 1  # the mark that an erasure leaves in meta
 
 
@@ -41,11 +42,11 @@ class Database:
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
-        """Open the connections; `path` was checked by `folder.opened`. cache_mb: of pages each keeps."""
+        """Open both connections; `path` was checked by `folder.opened`. cache_mb: pages the reader keeps."""
         self.path = path
         self._patience_s = patience_s
         with explained(path):
-            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=cache_mb)
+            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
             self._reader = folders.connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
         self._turn = threading.RLock()

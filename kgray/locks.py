@@ -1,0 +1,58 @@
+"""A lock on a file, which the kernel frees when its holder dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kgray.errors import NoSpace, StoreError
+
+_HOLDER_BYTES = 200
+
+
+@contextmanager
+def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a file, which is made where it is missing; its folder is there.
+
+    busy    called with who holds it as often as it is found taken: raises, or returns to try again
+
+    flock belongs to the open file: a second call in the same process finds it taken too. The file's
+    content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
+    NoSpace where the disk is full.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    try:
+        while not _taken(path, handle):
+            named = os.pread(handle, _HOLDER_BYTES, 0).decode(errors="replace").strip()
+            busy(named or "another process")
+        with suppress(OSError):  # a full disk: the lock holds, only its holder stays without a name
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _taken(path: Path, handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system that knows no locks
+        raise _unusable(path, error) from None
+    return True
+
+
+def _unusable(path: Path, error: OSError) -> StoreError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (NoSpace if full else StoreError)(f"{path} cannot be opened and locked: {error.strerror}")
