@@ -19,7 +19,7 @@ from kgray.bench.people import TellingReader, Told
 from kgray.ingest.committer import commit_of
 from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
-from kgray.ingest.outbox import MOST, Direct, Outbox
+from kgray.ingest.outbox import Direct, Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change, Read
@@ -27,7 +27,6 @@ from kgray.ontology import shipped
 from kgray.ports import Commit, Matrix, Store, Vector, Write
 from kgray.records import Draft, Episode, Extraction
 
-GATHERED = MOST  # writes that a run sends together at most
 _BATCH = 256
 RUNNER = asyncio.Runner()
 
@@ -64,7 +63,7 @@ class _Waiting(Outbox):
     """An outbox that only keeps what is posted, to be written by its owner."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(Direct(store))
+        super().__init__(Direct(store), most=store.batch)
         self.writes: list[Write] = []
         self._said: dict[tuple[str, str], Any] = {}
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from kgray.bench.growing import GATHERED, RUNNER, Costs, Grown, TimedEmbedder
+from kgray.bench.growing import RUNNER, Costs, Grown, TimedEmbedder
 from kgray.bench.people import FACTS_AN_EPISODE, prices, tell
 from kgray.bench.places import Place, StoreKind, places
 from kgray.errors import InputError
@@ -27,7 +27,6 @@ from kgray.wiring import open_store
 GROUP, SLOTS, BESIDE = "people", "slots", "beside"
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
 _QUERIES = 200
-_TOGETHER = GATHERED // 2  # episodes of a transaction: each posts its extraction and its commit
 _RECALL_AT = 20
 _RECALL_QUERIES = 50
 _BESIDE_PART = 20  # the small group has a fact for so many of the large one
@@ -106,12 +105,13 @@ def run(
         stack.enter_context(grown.store.writing())
         stack.enter_context(rare_collections())
         told = tell(GROUP, max(sizes) // FACTS_AN_EPISODE + 1)
+        together = grown.store.batch // 2  # episodes: each posts its extraction and its commit
         done = 0
         for size in sorted(sizes):
             episodes = size // FACTS_AN_EPISODE - done
             window = min(_WINDOW, episodes // 2)
-            grown.grow(told, episodes - 2 * window, gather=_TOGETHER)
-            gathered = grown.grow(told, window, gather=_TOGETHER)
+            grown.grow(told, episodes - 2 * window, gather=together)
+            gathered = grown.grow(told, window, gather=together)
             costs = grown.grow(told, window)
             done += episodes
             progress(f"{kind}: {size:,} facts committed")
@@ -171,7 +171,7 @@ def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Call
 def _beside(grown: Grown, facts: int) -> Beside:
     """Grow a small group and return what it finds."""
     facts = max(facts, 2 * FACTS_AN_EPISODE)
-    grown.grow(tell(BESIDE, facts // FACTS_AN_EPISODE, hub=_HUB), facts, gather=_TOGETHER)
+    grown.grow(tell(BESIDE, facts // FACTS_AN_EPISODE, hub=_HUB), facts, gather=grown.store.batch // 2)
     beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
     beside.search_ms = _searches(grown, BESIDE, _asked(facts, _QUERIES, hub=_HUB))
     asked = _asked(facts, _RECALL_QUERIES, hub=_HUB)
@@ -237,7 +237,7 @@ def _slots(grown: Grown, sizes: Sequence[int], kind: StoreKind, progress: Progre
     found: dict[int, float] = {}
     done = 0
     for size in sizes:
-        grown.commit(list(prices(SLOTS, size - done, start=done)), Costs(), gather=_TOGETHER)
+        grown.commit(list(prices(SLOTS, size - done, start=done)), Costs(), gather=grown.store.batch // 2)
         done = size
         costs = Costs()
         grown.commit(list(prices(SLOTS, 50, start=done)), costs)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kgray.errors import Unavailable
+from kgray.ingest.aside import aside
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts, Stop
 from kgray.ingest.values import Questions
@@ -41,7 +42,7 @@ async def journaled(
     group, sequence = request.episode.group, request.episode.sequence
     said = outbox.recall(group, key)
     if said is None:
-        said = parts.store.recall(group, key)
+        said = await aside(parts.store, lambda: parts.store.recall(group, key))
     if said is None:
         judged = await parts.judge.judge(request)
         said = outbox.recall(group, key)

@@ -34,7 +34,11 @@ class Committer:
         self._states: OrderedDict[str, GroupState] = OrderedDict()
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
-        self.outbox = Outbox(parts.writer or Direct(parts.store), lambda s: told("write", s, None))
+        self.outbox = Outbox(
+            parts.writer or Direct(parts.store),
+            most=parts.store.batch,
+            took=lambda s: told("write", s, None),
+        )
 
     async def state(self, group: str) -> GroupState:
         """Return the group's state; the least recently used ones go where the bound is passed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kgray import triples
+from kgray.ingest.aside import aside
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts
 from kgray.ports import Extracted, ExtractionRequest
@@ -19,15 +20,15 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
     is not asked about again, whatever the model setting says now (R21).
     Raises Refused, InvalidAnswer, Unavailable as the extractor does.
     """
-    stored = stored_extraction(parts, episode)
+    stored = await stored_extraction(parts, episode)
     return keep(outbox, episode, await read_episode(parts, episode)) if stored is None else stored
 
 
-def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
+async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
     """Return the extraction that the journal holds."""
     if episode.state != "extracted":
         return None
-    return parts.store.extraction(episode.group, episode.sequence)
+    return await aside(parts.store, lambda: parts.store.extraction(episode.group, episode.sequence))
 
 
 def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
@@ -42,8 +43,10 @@ async def read_episode(parts: Parts, episode: Episode) -> Extraction:
     if episode.kind == "triples":
         # Triples are never sent to a model (cli.md, Input).
         return triples.to_extraction(episode.text, episode.reference_time)
-    previous = tuple(parts.store.previous(episode, parts.pipeline.previous_episodes))
-    request = ExtractionRequest(episode=episode, previous=previous)
+    previous = await aside(
+        parts.store, lambda: parts.store.previous(episode, parts.pipeline.previous_episodes)
+    )
+    request = ExtractionRequest(episode=episode, previous=tuple(previous))
     return speaker_first(await parts.extractor.extract(request), episode)
 
 

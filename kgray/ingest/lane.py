@@ -272,7 +272,7 @@ class Lane:
 
     async def _extract(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
         """Have the episode read, where the journal has no extraction; the first of two calls counts."""
-        if (stored := stored_extraction(self._parts, episode)) is not None:
+        if (stored := await stored_extraction(self._parts, episode)) is not None:
             ticket.sent.set()
             ticket.extracted.set_result(stored)
             return

@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from kgray.ingest.aside import aside
 from kgray.ports import Answer, Answered, Extracted, Store, Write, Writer
 
 _ANSWERS = 4096  # the latest, kept for those who ask the same at once
-MOST = 32  # writes of a batch: appenders wait for its end (0.6 ms of CPU a commit, in batches of 16)
 Done = Callable[[], None]
 
 
@@ -30,16 +30,18 @@ class Direct:
         self._store = store
 
     async def write(self, writes: Sequence[Write]) -> None:
-        """Write in this thread: the store has one writer, and it is short."""
-        self._store.write(writes)
+        """Have the store write."""
+        await aside(self._store, lambda: self._store.write(writes))
 
 
 class Outbox:
     """Posted writes, and the one task that sends them while there are any."""
 
-    def __init__(self, writer: Writer, took: Callable[[float], None] = lambda _: None) -> None:
-        """`took` is told the seconds of each batch."""
-        self._writer, self._took = writer, took
+    def __init__(
+        self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """most: writes of a batch; took: is told the seconds of each."""
+        self._writer, self._most, self._took = writer, most, took
         self._waiting: deque[tuple[Write, Done | None]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
@@ -106,7 +108,7 @@ class Outbox:
     async def _send(self) -> None:
         await asyncio.sleep(0)  # what is posted in the same moment goes together
         while self._waiting:
-            taken = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             since = time.monotonic()
             await self._writer.write([write for write, _ in taken])
             self._took(time.monotonic() - since)

@@ -211,10 +211,8 @@ class _Flight:
         """Take a group's next entries, as long as its lane has room; return how many."""
         lane = self._lanes.get(group) or self._lane(group)
         taken = 0
-        for entry in self._parts.store.pending(group, lane.posted + len(lane.tickets) + share):
+        for entry in self._parts.store.pending(group, share, after=lane.last):
             bulk = isinstance(entry, Episode) and entry.bulk
-            if entry.sequence <= lane.last:
-                continue
             if lane.barred or free[bulk] <= 0:
                 break
             if self._totals.first_claim is None:

@@ -81,6 +81,8 @@ class Store(Protocol):
     """
 
     schema_version: int  # of what it keeps; a newer one is refused
+    batch: int  # writes that a run sends together at most: whoever appends waits for their end
+    remote: bool  # a write waits for a server: another thread may carry it out meanwhile
 
     # --- the log: any process, short transactions ------------------------------------------
 
@@ -112,8 +114,8 @@ class Store(Protocol):
         """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
         ...
 
-    def pending(self, group: str, limit: int) -> list[Episode | Operation]:
-        """Return what is next in the group's order, at most `limit`."""
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
         ...
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:

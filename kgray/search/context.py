@@ -90,7 +90,7 @@ def write(
             if hit.scope != scope:
                 continue
             line = _line(hit)
-            cost = count_tokens(line) + 1  # the newline
+            cost = count_tokens(f"{line}\n")  # together: a line of an empty text ends with a space
             if cost <= room:
                 room -= cost
                 lines.append(line)

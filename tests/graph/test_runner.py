@@ -340,9 +340,9 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
     pending = engine.store.pending
     ended: list[str] = []
 
-    def counted(group: str, limit: int) -> Any:
+    def counted(group: str, limit: int, *, after: int) -> Any:
         asked.append(group)
-        return pending(group, limit)
+        return pending(group, limit, after=after)
 
     engine.store.pending = counted  # type: ignore[method-assign]
     with engine.store.writing():

@@ -15,6 +15,7 @@ import pytest
 from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavailable
 from kgray.graph import Derived, Entity, Fact
+from kgray.ingest.runner import Runner
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
 from kgray.search import Query, search
@@ -409,6 +410,21 @@ def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_
 
     assert len(asked) == 1
     assert all(committer.kept(draft.group) is not None for draft in drafts)
+
+
+def test_episodes_gather_while_a_batch_is_on_its_way(stores):
+    """A transaction costs the server as much as ten episodes: what is decided meanwhile shares the next one."""
+    engine = engine_on(stores)
+    drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(60)]
+    engine.accept(*drafts)
+    write, batches = engine.store.write, []
+    engine.store.write = lambda batch: (batches.append(len(batch)), write(batch))
+    with engine.store.writing():
+        totals = asyncio.run(Runner(replace(engine.parts, window=64)).run())
+
+    assert totals.committed == 60
+    assert max(batches) <= engine.store.batch
+    assert len(batches) <= 20
 
 
 class Killed(BaseException):

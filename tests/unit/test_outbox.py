@@ -8,8 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from kgray.errors import StaleWriter
-from kgray.ingest.outbox import MOST, Outbox
+from kgray.ingest.outbox import Outbox
 from kgray.ports import Answered, Commit, Judged, Write
+
+
+MOST = 32
 
 
 class Slow:
@@ -36,7 +39,7 @@ def commit(sequence: int) -> Commit:
 
 async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_order():
     writer = Slow()
-    outbox = Outbox(writer)
+    outbox = Outbox(writer, most=MOST)
     durable: list[int] = []
     for sequence in range(3):
         outbox.post(commit(sequence), lambda s=sequence: durable.append(s))
@@ -55,7 +58,7 @@ async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_orde
 async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothing_goes_after_it():
     writer = Slow()
     writer.fails = StaleWriter("an older epoch")
-    outbox = Outbox(writer)
+    outbox = Outbox(writer, most=MOST)
     durable: list[int] = []
     outbox.post(commit(1), lambda: durable.append(1))
     for _ in range(2):
@@ -75,7 +78,7 @@ async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothin
 
 async def test_answers_are_recalled_while_they_are_on_their_way():
     """R21: who asks the same at once gets the first answer, though the journal does not hold it yet."""
-    outbox = Outbox(Slow())
+    outbox = Outbox(Slow(), most=MOST)
     judged = Judged(answers=({"duplicate_of": 0},))
     outbox.post(Answered(group="g", sequence=1, key="k", judged=judged))
     outbox.post(Answered(group="g", sequence=2, key="k", judged=None))
@@ -85,14 +88,14 @@ async def test_answers_are_recalled_while_they_are_on_their_way():
 
 
 async def test_flushing_what_is_empty_waits_for_nothing():
-    outbox = Outbox(Slow())
+    outbox = Outbox(Slow(), most=MOST)
     await outbox.flush()
     assert outbox.idle
 
 
 async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
     """A group that is read from the store, and a correction, wait for what stood before them, no longer."""
-    outbox = Outbox(Slow())
+    outbox = Outbox(Slow(), most=MOST)
     posted = 0
 
     def again() -> None:

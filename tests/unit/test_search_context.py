@@ -126,6 +126,13 @@ def test_what_is_no_tag_stays_as_it_was_written():
     assert safe("3 < 5 > 2, a <- b, <3") == "3 < 5 > 2, a <- b, <3"
 
 
+@pytest.mark.parametrize("tokens", range(MIN_TOKENS, 100))
+def test_lines_that_end_with_a_space_are_counted_with_their_newline(tokens):
+    """Two signs of space in a row cost one each, a single space nothing."""
+    block = write([episode_hit("", "Ann")] * 9, tokens)
+    assert block.tokens == count_tokens(block.text) <= tokens
+
+
 HOSTILE = st.one_of(
     st.text(max_size=60),
     st.lists(

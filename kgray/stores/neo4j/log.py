@@ -55,12 +55,13 @@ class LogFace(AppendingFace):
         """Return the groups with anything that has not ended, sorted; True = some of it is live."""
         return {row[0]: row[1] for row in self._db.rows(cypher.PENDING_GROUPS)}
 
-    def pending(self, group: str, limit: int) -> list[Episode | Operation]:
-        """Return what is next in the group's order, at most `limit`."""
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
         if limit <= 0:
             return []
         found: list[Episode | Operation] = []
-        for *row, is_operation, payload in self._db.rows(cypher.PENDING, group=group, limit=limit):
+        asked = {"group": group, "after": max(0, after), "limit": limit}
+        for *row, is_operation, payload in self._db.rows(cypher.PENDING, **asked):
             if is_operation:
                 found.append(rows.operation(group, (row[0], row[3], payload)))
             else:

@@ -115,18 +115,24 @@ def _graphiti_words(name: str, pattern: str, *properties: str) -> Rule:
     )
 
 
-_DIMENSIONS = (
-    "OPTIONS {indexConfig: {`vector.dimensions`: $dimensions, `vector.similarity_function`: 'cosine'}}"
-)
-
-
 def _vectors(name: str, pattern: str, owner: str, *, filters: bool) -> Rule:
     """Return a vector index; filters: with the group inside it, where the server can."""
     on = f"ON {owner} WITH [{owner[0]}.group_id]" if filters else f"ON ({owner})"
     version = "CYPHER 25 " if filters else ""
-    return Rule(name, f"{version}CREATE VECTOR INDEX {name} IF NOT EXISTS FOR {pattern} {on} {_DIMENSIONS}")
+    config = "`vector.dimensions`: $dimensions, `vector.similarity_function`: 'cosine'"
+    if name not in _GRAPHITI_VECTORS:
+        config += _GRAPH
+    return Rule(
+        name,
+        f"{version}CREATE VECTOR INDEX {name} IF NOT EXISTS FOR {pattern} {on} "
+        f"OPTIONS {{indexConfig: {{{config}}}}}",
+    )
 
 
+# M and ef_construction of the HNSW graph. 100,000 statements of the generated people, of a query's 20 nearest
+# among 200 candidates on 5.26: 0.997 (16, 100, the server's own: 0.959; 16, 400: 0.978), after 300 s of
+# building (54 s; 135 s).
+_GRAPH = ", `vector.hnsw.m`: 32, `vector.hnsw.ef_construction`: 800"
 _GRAPHITI_WORDS = (
     _graphiti_words("edge_name_and_fact", "()-[x:RELATES_TO]-()", "name", "fact"),
     _graphiti_words("node_name_and_content", "(x:Entity)", "name", "summary"),
@@ -189,6 +195,7 @@ _VECTORS = (
 )
 
 
+_GRAPHITI_VECTORS = (FACT_VECTORS, ENTITY_VECTORS)
 VECTORS = tuple(name for name, _, _ in _VECTORS)
 
 

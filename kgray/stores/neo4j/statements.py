@@ -136,9 +136,9 @@ RETURN o.sequence
 RETRIED_BY_CALL = """
 MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.sequence > 0 AND e.call = $call RETURN count(e)
 """
-# $group, $limit. What is next, in order; the columns of an episode, then kind and payload of an operation.
+# $group, $after, $limit. What is next behind a sequence, in order; the columns of an episode, then kind and payload of an operation.
 PENDING = f"""
-MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > 0
+MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > $after
 WITH e ORDER BY e.sequence LIMIT $limit
 RETURN {EPISODE}, e:KgrayOperation, e.payload ORDER BY e.sequence
 """

@@ -55,6 +55,10 @@ def open_neo4j(
 class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
     """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
 
+    # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
+    batch = 64
+    remote = True
+
     def __init__(
         self, db: Connection, server: founding.Server, *, dimensions: int, folder: Path | None
     ) -> None:

@@ -132,17 +132,18 @@ class LogFace:
         """Return the groups with anything that has not ended, sorted; True = some of it is live."""
         return {name: bool(live) for name, live in self._db.rows(sql.PENDING_GROUPS)}
 
-    def pending(self, group: str, limit: int) -> list[Episode | Operation]:
-        """Return what is next in the group's order, at most `limit`."""
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
         no = self._db.number(group)
         if no is None or limit <= 0:
             return []
+        asked = (no, key_of(no, after), limit)
         with self._db.snapshot():
             found: list[Episode | Operation] = [
-                rows.episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, (no, limit))
+                rows.episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, asked)
             ]
-            asked = self._db.rows(sql.OPERATIONS_PENDING, (no, limit))
-            found += [rows.operation(group, row) for row in asked]
+            operations = self._db.rows(sql.OPERATIONS_PENDING, asked)
+            found += [rows.operation(group, row) for row in operations]
         return sorted(found, key=lambda item: item.sequence)[:limit]
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:

@@ -64,7 +64,7 @@ EPISODE_ID = "SELECT id FROM episodes WHERE key = ?"
 EPISODE_TEXT = "SELECT speaker, text FROM episodes WHERE key = ?"
 EPISODES_PENDING = (
     f"SELECT {_EPISODE} FROM episodes AS e INDEXED BY episodes_pending WHERE no = ?1 AND state < 2 "
-    "ORDER BY key LIMIT ?2"
+    "AND key > ?2 ORDER BY key LIMIT ?3"
 )
 # R22: greatest (reference time, sequence) first, among smaller sequences said no later.
 EPISODES_BEFORE = (
@@ -106,7 +106,7 @@ NEW_OPERATION = "INSERT INTO operations (key, no, kind, payload, state) VALUES (
 OPERATION_STATE = "SELECT state, result FROM operations WHERE key = ?"
 OPERATIONS_PENDING = (
     "SELECT key, kind, payload FROM operations INDEXED BY operations_pending "
-    "WHERE no = ?1 AND state = 0 ORDER BY key LIMIT ?2"
+    "WHERE no = ?1 AND state = 0 AND key > ?2 ORDER BY key LIMIT ?3"
 )
 # (no, after, limit): (key, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (

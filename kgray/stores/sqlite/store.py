@@ -57,6 +57,9 @@ def open_sqlite(
 class SqliteStore(LogFace, ReadingFace, CopyingFace):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
+    batch = 32  # 16 episodes of 0.6 ms of CPU each
+    remote = False
+
     def __init__(
         self,
         path: Path,
