@@ -37,9 +37,7 @@ class Direct:
 class Outbox:
     """Posted writes, and the one task that sends them while there are any."""
 
-    def __init__(
-        self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None
-    ) -> None:
+    def __init__(self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None) -> None:
         """most: writes of a batch; took: is told the seconds of each."""
         self._writer, self._most, self._took = writer, most, took
         self._waiting: deque[tuple[Write, Done | None]] = deque()

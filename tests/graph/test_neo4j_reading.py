@@ -67,12 +67,30 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver):
     assert [fact.id for fact in store.view("g").facts_at(["hub"], None, 3)] == ["F399", "F398", "F397"]
     assert len(store.view("g").facts_at(["hub"], None, None)) == 400
 
-    def touched(plan):
-        return plan.get("dbHits", 0) + sum(touched(child) for child in plan.get("children", ()))
-
     values = {"group": "g", "asked": ["hub"], "as_of": None, "limit": 5}
-    summary = neo4j_driver.execute_query(f"PROFILE {queries.FACTS_AT}", values).summary
-    assert 0 < touched(summary.profile) < 150
+    assert 0 < touched(neo4j_driver, queries.FACTS_AT, values) < 150
+
+
+def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver):
+    """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
+    from kgray.stores.neo4j import statements
+
+    store = stores.open()
+    store.accept([draft(f"said {n}", reference_time=n) for n in range(400)], now=1)
+    last = store.pending("g", 1, after=399)[0]
+
+    assert [row.text for row in store.previous(last, 3)] == ["said 396", "said 397", "said 398"]
+    values = {"group": "g", "source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
+    assert 0 < touched(neo4j_driver, statements.EPISODES_BEFORE, values) < 150
+
+
+def touched(driver, statement, values):
+    """Return how many records and index entries the server looks at."""
+
+    def hits(plan):
+        return plan.get("dbHits", 0) + sum(hits(child) for child in plan.get("children", ()))
+
+    return hits(driver.execute_query(f"PROFILE {statement}", values).summary.profile)
 
 
 def test_of_many_equals_the_oldest_are_found(stores):

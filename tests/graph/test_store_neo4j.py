@@ -413,7 +413,7 @@ def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_
 
 
 def test_episodes_gather_while_a_batch_is_on_its_way(stores):
-    """A transaction costs the server as much as ten episodes: what is decided meanwhile shares the next one."""
+    """What is decided while the server writes shares the next transaction."""
     engine = engine_on(stores)
     drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(60)]
     engine.accept(*drafts)
@@ -457,6 +457,7 @@ def test_a_large_group_is_removed_in_pieces_and_whoever_comes_next_goes_on(store
     written = []
     write = engine.store.write
     monkeypatch.setattr(engine.store, "write", lambda batch: (written.append(batch), write(batch)))
+
     def reads(engine):
         """Readers see a group of which less was said, and no error."""
         engine.dump()

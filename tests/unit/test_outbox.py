@@ -11,7 +11,6 @@ from kgray.errors import StaleWriter
 from kgray.ingest.outbox import Outbox
 from kgray.ports import Answered, Commit, Judged, Write
 
-
 MOST = 32
 
 

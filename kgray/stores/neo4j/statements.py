@@ -136,7 +136,8 @@ RETURN o.sequence
 RETRIED_BY_CALL = """
 MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.sequence > 0 AND e.call = $call RETURN count(e)
 """
-# $group, $after, $limit. What is next behind a sequence, in order; the columns of an episode, then kind and payload of an operation.
+# $group, $after, $limit. What is next behind a sequence, in order; the columns of an episode, then kind and
+# payload of an operation.
 PENDING = f"""
 MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > $after
 WITH e ORDER BY e.sequence LIMIT $limit
@@ -159,12 +160,13 @@ MATCH (p:KgrayPending) WHERE p.group_id = $group AND p.sequence > 0 RETURN count
 """
 PENDING_COUNT_ALL = "MATCH (p:KgrayPending) RETURN count(p)"
 # $group, $source, $said, $before, $limit. R22: greatest (t_ref, sequence) first, of smaller sequences said
-# no later.
+# no later. Read in the order of that index, up to the limit: without the hint all of the group are read.
 EPISODES_BEFORE = f"""
-MATCH (e:KgrayEpisode)
+MATCH (e:KgrayEpisode) USING INDEX e:KgrayEpisode(group_id, source_description, said, sequence)
 WHERE e.group_id = $group AND e.source_description = $source AND e.said <= $said AND e.sequence < $before
     AND e.retired_at IS NULL
-RETURN {EPISODE} ORDER BY e.said DESC, e.sequence DESC LIMIT $limit
+RETURN {EPISODE} ORDER BY e.group_id DESC, e.source_description DESC, e.said DESC, e.sequence DESC
+LIMIT $limit
 """
 # $group. Failed and neither retried nor retracted; the episode, then its failure.
 EPISODES_FAILED = f"""
