@@ -102,7 +102,7 @@ class Feeder:
         """Return when episodes may be appended; how many of them is the next batch."""
         while not self._stop():
             waiting = self._store.pending_count()
-            room = self._budget.room(WAITING) - waiting
+            room = self._budget.room(WAITING, waiting)
             # Single rows as they find room would cost a transaction each.
             if room >= (1 if self._budget.bounded else BATCH):
                 self._batch = min(BATCH, room)

@@ -84,17 +84,26 @@ class Budget:
             return f"--max-tokens {self._tokens} is spent: {now.tokens} tokens were used"
         return ""
 
-    def room(self, bound: int) -> int:
-        """Return how many episodes may wait in the log: no more than can be paid for."""
+    def room(self, bound: int, waiting: int) -> int:
+        """Return how many episodes may be appended: with those that wait no more than can be paid for.
+
+        bound: of those that wait, without any budget; waiting: counted before this is asked.
+        """
         if not self.bounded:
-            return bound
-        now = self._recent()
+            return bound - waiting
+        paid = self._payable(bound, self._recent())
+        # An older count tells of too much room: near the end what ended since is counted.
+        if waiting < paid < bound:
+            paid = self._payable(bound, self.spent())
+        return paid - waiting
+
+    def _payable(self, bound: int, now: Spent) -> int:
         if self._calls is not None:
             bound = min(bound, self._calls - now.calls)
         if self._tokens is not None:
             each = max(1, now.tokens // now.ended) if now.ended and now.tokens else _FIRST_TOKENS
             bound = min(bound, -(-(self._tokens - now.tokens) // each))
-        return max(0, bound)
+        return bound
 
     def _recent(self) -> Spent:
         return self.spent() if time.monotonic() >= self._next else self._now

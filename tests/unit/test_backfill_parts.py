@@ -15,13 +15,40 @@ from hypothesis import strategies as st
 from kgray.backfill.inputs import run_name
 from kgray.backfill.reports import Standing
 from kgray.backfill.sorting import Sorter
+from kgray.backfill.spending import Budget
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
 from kgray.memory.queueing import Sequences, joined
+from kgray.ports import GroupCounts
 from kgray.runtime.jobs import _followed, _Log, _shown
 from kgray.settings import load, public_environ
+
+# ---------------------------------------------------------------------------------- spending
+
+
+class Ledger:
+    """What of a store tells of spending."""
+
+    def __init__(self):
+        self.now = GroupCounts()
+
+    def counts(self, _group=None):
+        return {"g": self.now}
+
+
+@pytest.mark.parametrize("bound", [{"calls": 5}, {"tokens": 500}])
+def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
+    ledger = Ledger()
+    budget = Budget(ledger, **bound)
+    ledger.now = GroupCounts(committed=1, calls=1, prompt_tokens=100)
+    assert budget.room(1000, 0) == 4
+    ledger.now = GroupCounts(committed=4, calls=4, prompt_tokens=400)  # at once: the next look is not due
+
+    assert budget.room(1000, 1) == 0
+    assert budget.room(1000, 0) == 1
+
 
 # ---------------------------------------------------------------------------------- sorting
 
