@@ -1,21 +1,21 @@
 """Every error kgray raises on purpose; the message is the one line a user reads.
 
-KgrayError                      exit 2 unless said
-├── InputError                  an argument, a line, a name, a time
-├── SettingsError               the configuration
-├── StoreError                  the data folder: not ours, too new, another embedder, damaged
-│   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
-│   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
-│   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
-│   └── Locked                  another process ingests this folder (its pid is in the message)
-├── NotFound                    an id or a name that is not there
-├── Ambiguous                   a name that several entities bear
-├── NotBuilt                    promised by the interface, not in this version
-├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
-├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
-└── ContentError                never leaves a run: it fails one episode (R24)
-    ├── Refused                 the model's server refused the text itself
-    └── InvalidAnswer           no usable answer, after repair
+    KgrayError                      exit 2 unless said
+    ├── InputError                  an argument, a line, a name, a time
+    ├── SettingsError               the configuration
+    ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
+    │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
+    │   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
+    │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
+    │   └── Locked                  another process ingests this folder (its pid is in the message)
+    ├── NotFound                    an id or a name that is not there
+    ├── Ambiguous                   a name that several entities bear
+    ├── NotBuilt                    promised by the interface, not in this version
+    ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
+    ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
+    └── ContentError                never leaves a run: it fails one episode (R24)
+        ├── Refused                 the model's server refused the text itself
+        └── InvalidAnswer           no usable answer, after repair
 """
 
 from __future__ import annotations

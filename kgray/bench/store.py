@@ -171,7 +171,8 @@ def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Call
 def _beside(grown: Grown, facts: int) -> Beside:
     """Grow a small group and return what it finds."""
     facts = max(facts, 2 * FACTS_AN_EPISODE)
-    grown.grow(tell(BESIDE, facts // FACTS_AN_EPISODE, hub=_HUB), facts, gather=grown.store.batch // 2)
+    episodes = facts // FACTS_AN_EPISODE
+    grown.grow(tell(BESIDE, episodes, hub=_HUB), episodes, gather=grown.store.batch // 2)
     beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
     beside.search_ms = _searches(grown, BESIDE, _asked(facts, _QUERIES, hub=_HUB))
     asked = _asked(facts, _RECALL_QUERIES, hub=_HUB)

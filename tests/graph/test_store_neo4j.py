@@ -6,6 +6,8 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -15,11 +17,12 @@ import pytest
 from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavailable
 from kgray.graph import Derived, Entity, Fact
+from kgray.ingest import runner
 from kgray.ingest.runner import Runner
 from kgray.ports import Commit, Failed, Failure
 from kgray.records import Mention, Operation
 from kgray.search import Query, search
-from kgray.stores.neo4j import erasing
+from kgray.stores.neo4j import erasing, fence
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import WIDTH, draft, gone, metadata, pointing, remove, tell, told
 from tests.graph.engine import GROUP, SMALL, Engine, engine_on, in_group, triples, works
@@ -425,6 +428,37 @@ def test_episodes_gather_while_a_batch_is_on_its_way(stores):
     assert totals.committed == 60
     assert max(batches) <= engine.store.batch
     assert len(batches) <= 20
+
+
+def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing(stores, monkeypatch):
+    """R21, R24: the batch arrives after its run has given up the store; the next run finds it done."""
+    engine = engine_on(stores)
+    drafts = [triples(n, works(f"Firm {n}"), client_id=f"c{n}") for n in range(12)]
+    engine.add(*drafts)
+    expected = engine.dump()
+    engine = engine_on(stores)
+    engine.accept(*drafts)
+    on_its_way = threading.Event()
+    late = fence.renew_late
+
+    def slowly(*words):
+        on_its_way.set()
+        time.sleep(0.5)
+        late(*words)
+
+    async def leave():
+        with engine.store.writing():
+            return await Runner(engine.parts).run(stop=on_its_way.is_set)
+
+    monkeypatch.setattr(fence, "renew_late", slowly)
+    monkeypatch.setattr(runner, "GRACE_S", 0.01)
+    left = asyncio.run(leave())
+    monkeypatch.setattr(fence, "renew_late", late)
+    assert left.committed < 12
+    engine.run()
+
+    assert engine.store.pending_count() == 0
+    assert engine.dump() == expected
 
 
 class Killed(BaseException):

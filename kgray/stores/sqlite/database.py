@@ -20,7 +20,7 @@ from kgray.times import Instant
 SHIFT = 40  # key = no << SHIFT | n
 MASK = (1 << SHIFT) - 1
 Row = tuple[Any, ...]
-_WRITER_MB = 32  # of pages that the writing connection keeps at most: it touches fewer than a search
+_WRITER_MB = 32  # of pages that the writing connection keeps at most: no search uses it
 _TO_REWRITE = 1  # the mark that an erasure leaves in meta
 
 
