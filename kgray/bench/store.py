@@ -31,7 +31,6 @@ _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before
 _GATHERED = 1_600
 _QUERIES = 200
 _RECALL_AT = 20
-_RECALL_QUERIES = 50
 _BESIDE_PART = 20  # the small group has a fact for so many of the large one
 _HUB = "Middlemarket"
 Progress = Callable[[str], None]
@@ -167,8 +166,9 @@ def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Call
     start = time.perf_counter()
     GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
     size.load_s = time.perf_counter() - start
-    size.search_ms = _searches(grown, GROUP, _asked(facts, _QUERIES))
-    size.recall = _recall(grown, GROUP, _asked(facts, _RECALL_QUERIES))
+    asked = _asked(facts, _QUERIES)
+    size.search_ms = _searches(grown, GROUP, asked)
+    size.recall = _recall(grown, GROUP, asked)
     return size
 
 
@@ -178,8 +178,8 @@ def _beside(grown: Grown, facts: int) -> Beside:
     episodes = facts // FACTS_AN_EPISODE
     grown.grow(tell(BESIDE, episodes, hub=_HUB), episodes, gather=grown.store.batch // 2)
     beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
-    beside.search_ms = _searches(grown, BESIDE, _asked(facts, _QUERIES, hub=_HUB))
-    asked = _asked(facts, _RECALL_QUERIES, hub=_HUB)
+    asked = _asked(facts, _QUERIES, hub=_HUB)
+    beside.search_ms = _searches(grown, BESIDE, asked)
     beside.recall = _recall(grown, BESIDE, asked)
     beside.found = statistics.mean(_is_found(grown, text) for text in asked)
     view = grown.store.view(BESIDE)
