@@ -79,11 +79,15 @@ class _Waiting(Outbox):
 
 
 class Grown:
-    """One store and the states of its groups. statements: the vectors, by group, to compare with."""
+    """One store and the states of its groups.
+
+    statements: the vectors, by group, to compare with; together: episodes that fill a transaction.
+    """
 
     def __init__(self, store: Store, embedder: TimedEmbedder) -> None:
         """Take an empty store, which is held for writing meanwhile."""
         self.store, self.embedder = store, embedder
+        self.together = store.batch // 2  # episodes a transaction: each posts its extraction and its commit
         self.told: dict[str, Extraction] = {}
         self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
         self._states: dict[str, GroupState] = {}

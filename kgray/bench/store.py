@@ -26,8 +26,8 @@ from kgray.wiring import open_store
 
 GROUP, SLOTS, BESIDE = "people", "slots", "beside"
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
-# Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j keeps before it
-# merges them all: 36 to 62 episodes a second within one such turn.
+# Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j 5.26 keeps
+# before it merges them all (its vector.standard_merge_factor); by windows of 960: 36 to 62 a second.
 _GATHERED = 1_600
 _QUERIES = 200
 _RECALL_AT = 20
@@ -107,14 +107,13 @@ def run(
         stack.enter_context(grown.store.writing())
         stack.enter_context(rare_collections())
         told = tell(GROUP, max(sizes) // FACTS_AN_EPISODE + 1)
-        together = grown.store.batch // 2  # episodes: each posts its extraction and its commit
         done = 0
         for size in sorted(sizes):
             episodes = size // FACTS_AN_EPISODE - done
             window = min(_WINDOW, episodes // 2)
             turn = min(_GATHERED, episodes - window)
-            grown.grow(told, episodes - turn - window, gather=together)
-            gathered = grown.grow(told, turn, gather=together)
+            grown.grow(told, episodes - turn - window, gather=grown.together)
+            gathered = grown.grow(told, turn, gather=grown.together)
             costs = grown.grow(told, window)
             done += episodes
             progress(f"{kind}: {size:,} facts committed")
@@ -176,7 +175,7 @@ def _beside(grown: Grown, facts: int) -> Beside:
     """Grow a small group and return what it finds."""
     facts = max(facts, 2 * FACTS_AN_EPISODE)
     episodes = facts // FACTS_AN_EPISODE
-    grown.grow(tell(BESIDE, episodes, hub=_HUB), episodes, gather=grown.store.batch // 2)
+    grown.grow(tell(BESIDE, episodes, hub=_HUB), episodes, gather=grown.together)
     beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
     asked = _asked(facts, _QUERIES, hub=_HUB)
     beside.search_ms = _searches(grown, BESIDE, asked)
@@ -242,7 +241,7 @@ def _slots(grown: Grown, sizes: Sequence[int], kind: StoreKind, progress: Progre
     found: dict[int, float] = {}
     done = 0
     for size in sizes:
-        grown.commit(list(prices(SLOTS, size - done, start=done)), Costs(), gather=grown.store.batch // 2)
+        grown.commit(list(prices(SLOTS, size - done, start=done)), Costs(), gather=grown.together)
         done = size
         costs = Costs()
         grown.commit(list(prices(SLOTS, 50, start=done)), costs)

@@ -119,9 +119,7 @@ class GroupGraph:
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
         born = self.births.setdefault(statement_id, (evidence.sequence, evidence.ordinal))
-        statement = Statement(
-            statement_id, born, subject, relation, entity, value, variant, evidence
-        )
+        statement = Statement(statement_id, born, subject, relation, entity, value, variant, evidence)
         self.statements[statement_id] = statement
         self.buckets.setdefault(key, []).append(statement_id)
         self.by_relation.setdefault(relation, []).append(statement_id)
