@@ -246,11 +246,11 @@ def _cluster(scene: Scene) -> Iterator[SimulatedCluster | None]:
 def _deployed(settings: Settings, data: Path, profile: Profile, address: str, ends: ExitStack) -> Any:  # noqa: ANN401
     from kgray.runtime import session
     from kgray.runtime.deploy import ensure
-    from kgray.runtime.terms import terms_of
+    from kgray.runtime.spec import spec_of
 
     joined = session.join(address)
     ends.callback(joined.close)
-    return ensure(terms_of(settings, data, profile.values()), detached=True, chosen=True)
+    return ensure(spec_of(settings, data, profile.values()), detached=True, chosen=True)
 
 
 def _environ(settings: Settings, address: str) -> dict[str, str]:

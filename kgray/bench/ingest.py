@@ -131,11 +131,11 @@ def _processes(settings: Settings, data: Path, server: int) -> Iterator[tuple[Ro
         return
     from kgray.runtime.deploy import ensure
     from kgray.runtime.profile import load
-    from kgray.runtime.terms import terms_of
+    from kgray.runtime.spec import spec_of
 
     chosen = settings.runtime.profile
     deployment = ensure(
-        terms_of(settings, data, load(chosen).values()), detached=False, chosen=chosen is not None
+        spec_of(settings, data, load(chosen).values()), detached=False, chosen=chosen is not None
     )
     try:
         told = deployment.status()

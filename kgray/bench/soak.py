@@ -113,7 +113,7 @@ def run(played: Sequence[Phase], progress: Callable[[str], None] = lambda _: Non
 def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], None]) -> Soaked:
     from kgray.runtime.deploy import ensure
     from kgray.runtime.profile import load as load_profile
-    from kgray.runtime.terms import terms_of
+    from kgray.runtime.spec import spec_of
 
     world, data = folder / "people.jsonl", folder / "data"
     _write(world, phase)
@@ -121,7 +121,7 @@ def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], No
         None, environ={}, overrides={"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
     )
     opened(settings, data).close()  # the store is made before actors open it
-    deployment = ensure(terms_of(settings, data, load_profile().values()), detached=True, chosen=False)
+    deployment = ensure(spec_of(settings, data, load_profile().values()), detached=True, chosen=False)
     environ = {
         "KGRAY_RUNTIME_BACKEND": "ray",
         "KGRAY_RUNTIME_ADDRESS": address,

@@ -52,7 +52,7 @@ class Actors:
 
     def told(self, name: str) -> dict[str, Any] | None:
         """Return an actor's stats; None while it does not answer."""
-        from kgray.runtime.deploy import answer
+        from kgray.runtime.actors import answer
 
         try:
             found: dict[str, Any] = answer(self._handles[name].stats.remote(), _ANSWER_S)

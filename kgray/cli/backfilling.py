@@ -210,7 +210,7 @@ def _submit(
     import os
 
     from kgray.intake import Refusal
-    from kgray.runtime.jobs import follow
+    from kgray.runtime.jobs import Job, follow
     from kgray.settings import public_environ
 
     if options["dry_run"]:
@@ -221,9 +221,7 @@ def _submit(
     with Signals.gentle():
         ended = follow(
             address,
-            run,
-            words,
-            public_environ(os.environ),
+            Job(run=run, command=words, environ=public_environ(os.environ)),
             tell=lambda line: click.echo(line, err=True),
             stop=Signals.asked,
             token=token,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from kgray.runtime import turns
+from kgray.runtime import lifecycle
 from tests.doors.shell import Shell
 
 
@@ -13,7 +13,7 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
     data = kgray.folder / "kgray-data"
     assert kgray("init").code == 0
     note = data / "ray.json"
-    with turns.one_at_a_time(data, lambda _: None):
+    with lifecycle.one_at_a_time(data, lambda _: None):
         second = kgray.start("down", "--json")
         assert second.stderr is not None
         line = second.stderr.readline().decode()

@@ -22,7 +22,7 @@ from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
 from kgray.memory.queueing import Sequences, joined
 from kgray.ports import GroupCounts
-from kgray.runtime.jobs import _followed, _Log, _shown
+from kgray.runtime.jobs import JobLog, followed, shown
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
@@ -207,7 +207,7 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
 def test_a_log_that_is_read_again_tells_each_line_once(cuts, breaks):
     text = 'kgray: 3 accepted\n{"broken\n{"accepted": 3}\nRay says more\nlast'
     told: list[str] = []
-    log = _Log(told.append)
+    log = JobLog(told.append)
     for end in [*breaks, len(text)]:
         log.again()
         at = 0
@@ -234,7 +234,7 @@ def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, 
 
 
 def test_a_server_is_named_without_what_stands_before_its_host():
-    assert _shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
+    assert shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
 async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monkeypatch):
@@ -251,5 +251,5 @@ async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monke
 
     told: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
-        await _followed(Gone(), "j", told.append, lambda: False)
+        await followed(Gone(), "j", told.append, lambda: False)
     assert told == ["of j"]
