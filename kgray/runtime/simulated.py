@@ -32,6 +32,7 @@ class SimulatedCluster:
         from ray.cluster_utils import Cluster  # it imports ray, which reads the token's variables
 
         self.environ: Mapping[str, str] = token_environment(token)
+        os.environ.update(self.environ)  # its processes have this process's environment
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray notes a cluster's address in a file of the user's, for those that name none: here in our folder.
         self._before = os.environ.get(_TEMPORARY)
