@@ -7,20 +7,12 @@ port do, because they know what a repetition means.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    ObjectLostError,
-    OutOfMemoryError,
-    PendingCallsLimitExceeded,
-    RayActorError,
-    RaySystemError,
-    TaskCancelledError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayError, RayTaskError
 
 from kgray.errors import Unavailable
 from kgray.runtime.faults import Lost, NumberedOutcome, NumberedRequest
@@ -29,16 +21,6 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
-_GONE = (
-    RayActorError,
-    WorkerCrashedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RaySystemError,
-    TaskCancelledError,
-    GetTimeoutError,
-    PendingCallsLimitExceeded,
-)
 
 
 def control(method: _F) -> _F:
@@ -59,36 +41,44 @@ def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor h
     return remote(concurrency_groups={"control": 4})(cls)
 
 
-async def reached(call: Awaitable[_T]) -> _T:
-    """Return what an actor answers. Raises Lost where Ray could not bring the answer."""
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Raise Lost where Ray cannot bring an answer: all of its errors, but for one of the called method."""
     try:
+        yield
+    except RayTaskError:
+        raise
+    except RayError as error:
+        lines = str(error).strip().splitlines() or [""]  # Ray's many lines as one short line
+        raise Lost(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
+
+
+async def reached(call: Awaitable[_T]) -> _T:
+    """Return what an actor answers. Raises Lost."""
+    with _lost():
         return await call
-    except _GONE as error:
-        raise Lost(_line(error)) from None
 
 
 def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - whatever the actor returns
     """Return what an actor answers, blocking. Raises Unavailable where it does not."""
     try:
-        return ray.get(call, timeout=timeout_s)
-    except (GetTimeoutError, RayActorError, RaySystemError) as error:
-        raise Unavailable(f"an actor does not answer: {_line(error)}") from None
+        with _lost():
+            return ray.get(call, timeout=timeout_s)
+    except Lost as error:
+        raise Unavailable(f"an actor does not answer: {error}") from None
 
 
 class RemoteWorker:
     """`pools.Worker` over an actor."""
 
     def __init__(self, name: str, handle: Handle) -> None:
-        """Send work to this actor."""
         self.name, self._handle = name, handle
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
         """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
-        try:
+        with _lost():
             async for ended in self._handle.work.remote(chunk):
                 yield await ended
-        except _GONE as error:
-            raise Lost(_line(error)) from None
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Tell the worker that nobody waits for these; a message that is lost costs a wasted call."""
@@ -101,9 +91,3 @@ class RemoteWorker:
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
         ray.kill(self._handle, no_restart=False)
-
-
-def _line(error: Exception) -> str:
-    """Return Ray's many lines as one short line."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[-1]}"[:200]

@@ -16,21 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.errors import KgrayError, Unavailable
 from kgray.ingest.parts import Totals
-from kgray.memory.queueing import (
-    Done,
-    OnStep,
-    OnWait,
-    Queued,
-    Stop,
-    done_elsewhere,
-    ignore,
-    joined,
-    last_sequences,
-    never,
-    pending_now,
-    silent,
-    waiting,
-)
+from kgray.memory import queueing
+from kgray.memory.queueing import Done, OnStep, OnWait, Queued, Stop, done_elsewhere, joined
 from kgray.ports import Store
 from kgray.runtime import head as heads
 from kgray.runtime.faults import error_of
@@ -62,13 +49,13 @@ class RayIngest:
         *,
         groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None,
-        more: Stop = never,
-        stop: Stop = never,
-        on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
+        more: Stop = queueing.never,
+        stop: Stop = queueing.never,
+        on_step: OnStep = queueing.ignore,
+        on_wait: OnWait = queueing.silent,
     ) -> Done:
         """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
-        before = last_sequences(self._store) if before is None else before
+        before = queueing.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
         wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
@@ -157,7 +144,7 @@ class _Awaited:
 
     def left(self) -> bool:
         """Whether anything has not ended."""
-        return waiting(self._store, self._rest) or waiting(self._store, self._queued)
+        return queueing.waiting(self._store, self._rest) or queueing.waiting(self._store, self._queued)
 
     def has(self, group: str, sequence: int) -> bool:
         """Whether it is an episode that is waited for."""
@@ -274,7 +261,7 @@ def _leftover(
     for group, last in before.items():
         if groups is None or group in groups:
             own = queued[group].sequences if group in queued else None
-            queue = pending_now(store, group, last=last, without=own)
+            queue = queueing.pending_now(store, group, last=last, without=own)
             if queue.last:
                 found[group] = queue
     return found

@@ -268,30 +268,28 @@ class JobLog:
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        """tell: called with every line."""
         self._tell = tell
-        self._seen = self._skip = 0  # characters; of the next pieces, to be passed over
+        self._read = self._told = 0  # lines, of this reading and of all
         self._rest = ""
         self.document: dict[str, Any] | None = None
 
     def again(self) -> None:
-        """Expect what was seen once more."""
-        self._skip = self._seen
+        """Expect the log from its start."""
+        self._read, self._rest = 0, ""
 
     def take(self, piece: str) -> None:
         """Take the next piece."""
-        new = piece[self._skip :]
-        self._skip = max(0, self._skip - len(piece))
-        self._seen += len(new)
-        *lines, self._rest = (self._rest + new).split("\n")
+        *lines, self._rest = (self._rest + piece).split("\n")
         for line in lines:
-            self._line(line)
+            self._read += 1
+            if self._read > self._told:
+                self._told = self._read
+                self._line(line)
 
     def end(self) -> None:
         """Take a last line that has no end of line."""
         if self._rest:
-            self._line(self._rest)
-            self._rest = ""
+            self.take("\n")
 
     def _line(self, line: str) -> None:
         try:

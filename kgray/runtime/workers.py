@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from kgray.errors import KgrayError
-from kgray.ports import ExtractionRequest, Matrix
+from kgray.ports import ExtractionRequest, Matrix, QuestionRequest
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.faults import (
@@ -32,7 +32,7 @@ _CHARACTERS_A_TOKEN = 4
 
 
 class _Worker:
-    """What both kinds of workers tell about themselves. Control calls come from another thread."""
+    """What both kinds of workers share. Control calls come from another thread than the work."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
         logs.start(name)
@@ -49,7 +49,7 @@ class _Worker:
     def _build(self, spec: DeploymentSpec) -> None:
         raise NotImplementedError
 
-    async def _one(self, request: Any) -> Outcome:  # noqa: ANN401 - the port's request
+    async def _outcome(self, request: Any) -> Outcome:  # noqa: ANN401 - the port's request
         raise NotImplementedError
 
     @streaming
@@ -72,9 +72,6 @@ class _Worker:
                 task.cancel()
                 self._running.pop(tasks[task], None)
 
-    async def _outcome(self, request: Any) -> Outcome:  # noqa: ANN401 - the port's request
-        return self._fault if self._fault is not None else await outcome_of(self._one(request))
-
     @control
     async def health(self) -> int:
         """Return the process's id once the loop of the work has turned; a loop that hangs never answers."""
@@ -96,13 +93,9 @@ class _Worker:
     @control
     async def abandon(self, numbers: Sequence[int]) -> None:
         """End calls that nobody waits for any longer."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._cancel, list(numbers))
-
-    def _cancel(self, numbers: list[int]) -> None:
         for number in numbers:
-            if (task := self._running.get(number)) is not None:
-                task.cancel()
+            if self._loop is not None and (task := self._running.get(number)) is not None:
+                self._loop.call_soon_threadsafe(task.cancel)
 
 
 class ModelWorker(_Worker):
@@ -114,19 +107,19 @@ class ModelWorker(_Worker):
         settings = spec.settings()
         self._extractor, self._judge = build_models(settings, build_ontology(settings))
 
-    async def _outcome(self, request: Any) -> Outcome:  # noqa: ANN401 - of either kind
-        stage = "extract" if isinstance(request, ExtractionRequest) else "judge"
+    async def _outcome(self, request: ExtractionRequest | QuestionRequest) -> Outcome:
         since = time.monotonic()
-        outcome = await super()._outcome(request)
+        outcome: Outcome = self._fault
+        if isinstance(request, ExtractionRequest):
+            stage = "extract"
+            outcome = outcome or await outcome_of(self._extractor.extract(request))
+        else:
+            stage = "judge"
+            outcome = outcome or await outcome_of(self._judge.judge(request))
         took = time.monotonic() - since
         metrics.count_call(stage, took, outcome)
         logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
         return outcome
-
-    async def _one(self, request: Any) -> Outcome:  # noqa: ANN401 - of either kind
-        if isinstance(request, ExtractionRequest):
-            return await self._extractor.extract(request)
-        return await self._judge.judge(request)
 
 
 class EmbedWorker(_Worker):
@@ -139,13 +132,16 @@ class EmbedWorker(_Worker):
         self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
         self._batching: asyncio.Task[None] | None = None
 
-    async def _one(self, request: Any) -> Matrix:  # noqa: ANN401 - a tuple of texts, at least one
-        """Return (len(texts), dimensions)."""
+    async def _outcome(self, request: Sequence[str]) -> Outcome:
+        """Return (len(request), dimensions); request: texts, at least one."""
+        return self._fault or await outcome_of(self._embedded(request))
+
+    async def _embedded(self, texts: Sequence[str]) -> Matrix:
         import numpy as np
 
         loop = asyncio.get_running_loop()
-        rows = [loop.create_future() for _ in request]
-        self._waiting += zip(request, rows, strict=True)
+        rows = [loop.create_future() for _ in texts]
+        self._waiting += zip(texts, rows, strict=True)
         if self._batching is None or self._batching.done():
             self._batching = asyncio.create_task(self._embed_waiting())
         return np.stack(await asyncio.gather(*rows))
