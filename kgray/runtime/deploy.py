@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RaySystemError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kgray.errors import SettingsError, Unavailable
-from kgray.runtime.actors import Handle, actor_of, answer
-from kgray.runtime.faults import error_of
+from kgray.runtime.actors import Handle, actor_of, answer, reached
+from kgray.runtime.faults import Lost, error_of
 from kgray.runtime.profile import Profile, fitting, profile_of
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
@@ -28,7 +27,8 @@ from kgray.runtime.spec import DeploymentSpec, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker
 from kgray.runtime.writer import GraphWriter
 
-_ANSWER_S = 10.0  # for the stats of all sequencers
+_NEWS_S = 2.0  # for the news of all sequencers; Ray itself would wait for a minute where it has ended
+_DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 
@@ -60,9 +60,9 @@ class Deployment:
         """Return each sequencer's stats, with its steps after these. Raises Unavailable: one is away."""
         calls = [h.stats.remote(n) for h, n in zip(self.sequencers, since, strict=True)]
         try:
-            async with asyncio.timeout(_ANSWER_S):
-                return [await call for call in calls]
-        except (TimeoutError, RayActorError, RaySystemError) as error:
+            async with asyncio.timeout(_NEWS_S):
+                return [await reached(call) for call in calls]
+        except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
     def status(self) -> dict[str, dict[str, Any]]:
@@ -86,7 +86,7 @@ class Deployment:
         """Have the sequencers commit what is in flight, then end every actor; return how many there were."""
         for call in [handle.drain.remote(grace_s) for handle in self.sequencers]:
             with suppress(Unavailable):
-                answer(call, grace_s + _ANSWER_S)
+                answer(call, grace_s + _DRAIN_S)
         for _, handle in self.all():
             ray.kill(handle, no_restart=True)
         return len(self.actors)

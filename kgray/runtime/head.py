@@ -128,30 +128,13 @@ def start(settings: Settings, profile: Profile, data: Path) -> Head:
     """
     folder = new_folder()
     token = new_token(folder)
-    environ = {**os.environ, **token_environment(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    environ = {**os.environ, **token_environment(token)}
     environ.pop("RAY_ADDRESS", None)
     export_secrets(settings, environ)
     port, jobs_port = _free_port(), _free_port()
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--block",
-        f"--node-ip-address={LOOPBACK}",
-        f"--port={port}",
-        f"--num-cpus={profile.ray.cpus}",
-        f"--object-store-memory={profile.ray.object_store_mb << 20}",
-        f"--include-dashboard={'true' if profile.ray.dashboard else 'false'}",
-        f"--dashboard-host={LOOPBACK}",
-        f"--dashboard-port={jobs_port}",
-        f"--dashboard-agent-listen-port={_free_port()}",  # a default port may be another Ray's
-        f"--ray-client-server-port={_free_port()}",
-        f"--temp-dir={folder}",
-        "--disable-usage-stats",
-    ]
     with (folder / "head.log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - the `ray` beside this interpreter
-            command,
+            _command(profile, folder, port, jobs_port),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -179,6 +162,27 @@ def start(settings: Settings, profile: Profile, data: Path) -> Head:
         end(data, head)
         raise
     return head
+
+
+def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[str]:
+    return [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        f"--node-ip-address={LOOPBACK}",
+        f"--port={port}",
+        f"--num-cpus={profile.ray.cpus}",
+        f"--object-store-memory={profile.ray.object_store_mb << 20}",
+        f"--include-dashboard={'true' if profile.ray.dashboard else 'false'}",
+        f"--dashboard-host={LOOPBACK}",
+        f"--dashboard-port={jobs_port}",
+        # These two have fixed defaults, which may be another Ray's.
+        f"--dashboard-agent-listen-port={_free_port()}",
+        f"--ray-client-server-port={_free_port()}",
+        f"--temp-dir={folder}",
+        "--disable-usage-stats",
+    ]
 
 
 def end(data: Path, head: Head) -> int:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
-_PROBE_S = 1.0  # a look that takes longer: is Ray there?
 _LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
 _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
@@ -64,13 +63,14 @@ class RayIngest:
         while True:
             coming = more()
             left = wait.left()
-            reason = await self._looked(follower) if left or coming else ""
-            if reason is None:
-                gone = f"the Ray at {self._leave()} has ended"
-                return replace(wait.done(), stopped=True, reason=gone, totals=follower.known())
-            if follower.away_s() > _LOST_S and self._session and self._session.silent_since is None:
-                self._deployment = None
-                follower.follow(self._up())
+            reason = await follower.look() if left or coming else ""
+            if follower.away_s and self._session is not None:
+                if await asyncio.to_thread(self._session.ended):
+                    gone = f"the Ray at {self._leave()} has ended"
+                    return replace(wait.done(), stopped=True, reason=gone, totals=follower.known())
+                if follower.away_s > _LOST_S and self._session.silent_since is None:
+                    self._deployment = None
+                    follower.follow(self._up())
             if stop() or reason or not (left or coming):
                 totals = await follower.totals()
                 if stop():
@@ -83,10 +83,11 @@ class RayIngest:
         """Leave Ray; what was started for this process ends. Idempotent."""
         deployment, session = self._deployment, self._session
         self._deployment = self._session = None
-        if deployment is not None and deployment.ours and session is not None and not session.owned:
-            deployment.stop(0)
-        if session is not None:
-            session.close()
+        if session is None:
+            return
+        if deployment is not None and deployment.ours and session.folder is None:
+            deployment.stop(0)  # in a Ray that stays
+        session.close()
 
     def _up(self) -> Deployment:
         """Return the actors, started where they are not there."""
@@ -107,20 +108,6 @@ class RayIngest:
                     self._leave()
                 raise
         return self._deployment
-
-    async def _looked(self, follower: Follower) -> str | None:
-        """Look, and meanwhile whether Ray is there: None, it has ended. Its calls would take long to tell."""
-        assert self._session is not None  # noqa: S101 - who is followed was found through it
-        looking = asyncio.create_task(follower.look())
-        try:
-            while not (await asyncio.wait({looking}, timeout=_PROBE_S))[0]:
-                if await asyncio.to_thread(self._session.ended):
-                    return None
-            if follower.away_s() and await asyncio.to_thread(self._session.ended):
-                return None
-            return looking.result()
-        finally:
-            looking.cancel()
 
     def _leave(self) -> str:
         """Leave a Ray that has ended, which would end this process too; return where it was."""
@@ -178,8 +165,9 @@ class Follower:
         self._away_since: float | None = None
         deployment.resume()
 
+    @property
     def away_s(self) -> float:
-        """Return for how long a sequencer has not answered; 0 where all answered the last look."""
+        """For how long a sequencer has not answered; 0 where all answered the last look."""
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def look(self) -> str:

@@ -36,13 +36,12 @@ _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 class Session:
     """What ties this process to a Ray.
 
-    owned   it was started here, and ends with `close`; joined: this process connected, `close` disconnects it
-    mortal  kgray started it, on this machine: nobody starts its head anew
-    folder  the files of a Ray that was started here
+    joined  this process connected here, and `close` disconnects it
+    mortal  kgray started it, on this machine: nobody starts its head again
+    folder  the files of a Ray that was started here and ends with `close`; None = it was there before
     """
 
     address: str
-    owned: bool = False
     joined: bool = False
     mortal: bool = False
     folder: Path | None = None
@@ -112,7 +111,7 @@ def start(settings: Settings, profile: Profile) -> Session:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Session(_current() or "", owned=True, joined=True, mortal=True, folder=folder)
+    return Session(_current() or "", joined=True, mortal=True, folder=folder)
 
 
 def open_session(settings: Settings, head: Head | None, profile: Profile) -> Session:
