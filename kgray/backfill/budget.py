@@ -28,13 +28,12 @@ class Spending:
 
 
 class Budget:
-    """Calls and tokens that one attempt may spend; None = any number.
+    """Calls and tokens that one attempt may spend, counted from now on; None = any number.
 
     What is asked already is waited for and kept, so a run may end a few calls above its bound.
     """
 
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
-        """Count from now on."""
         self._store, self._calls, self._tokens = store, calls, tokens
         self.bounded = calls is not None or tokens is not None
         self._before = Spending()

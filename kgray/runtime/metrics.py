@@ -68,7 +68,6 @@ class TotalsExport:
     """Exports the totals of a sequencer: of sums that grow, what is new since the last time."""
 
     def __init__(self) -> None:
-        """Begin with nothing exported."""
         self._exported: dict[tuple[str, ...], float] = {}
 
     def export(self, totals: Totals) -> None:

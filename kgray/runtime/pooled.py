@@ -19,7 +19,6 @@ class PooledExtractor:
     """`ports.Extractor` over a pool."""
 
     def __init__(self, calls: Chunker, local: Extractor) -> None:
-        """Send requests through `calls`."""
         self._calls, self._local = calls, local
 
     @property
@@ -37,7 +36,6 @@ class PooledJudge:
     """`ports.Judge` over a pool."""
 
     def __init__(self, calls: Chunker, local: Judge) -> None:
-        """Send requests through `calls`."""
         self._calls, self._local = calls, local
         self.identity = local.identity
 
@@ -55,7 +53,6 @@ class PooledEmbedder:
     """`ports.Embedder` over a pool."""
 
     def __init__(self, calls: Chunker, local: Embedder) -> None:
-        """Send lists of texts through `calls`."""
         self._calls = calls
         self.identity, self.dimensions = local.identity, local.dimensions
 

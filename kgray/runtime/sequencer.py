@@ -71,7 +71,7 @@ class Sequencer:
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )
-        self._parts: Parts | None = None
+        self._parts: Parts | None = None  # built by the service, which can be tried again
         self._pools: list[Pool] = []
         self._runner: Runner | None = None
         self._past = Totals()  # of the runs before the one that goes on
@@ -119,7 +119,12 @@ class Sequencer:
                     return
                 self._runner = Runner(replace(self._parts, writer=self._writer))
             self._state = "serving"
-            await self._runner.serve(mine=self._mine, stop=lambda: self._stopping, on_step=self._step)
+            shards = self._profile.sequencer.shards
+            await self._runner.serve(
+                mine=lambda group: shard_of(group, shards) == self._shard,
+                stop=lambda: self._stopping,
+                on_step=self._step,
+            )
         except StaleWriter:
             self._end_run()
             if await self._replaced():
@@ -180,16 +185,16 @@ class Sequencer:
         patience_s = self._spec.values["model.patience_s"]
         until = time.monotonic() + patience_s
         while not self._stopping:
-            fault = await self._writer.begin()
-            if fault is None:
-                self._waits_for = ""
+            found = await self._writer.begin()
+            if isinstance(found, RemoteWriter):
+                self._writer, self._waits_for = found, ""
                 logs.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
                 return True
-            if fault.kind == Locked.__name__:
+            if found.kind == Locked.__name__:
                 until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
-            elif fault.kind != Unavailable.__name__ or time.monotonic() >= until:
-                raise error_of(fault)
-            self._waits_for, self._state = fault.message, "waiting"
+            elif found.kind != Unavailable.__name__ or time.monotonic() >= until:
+                raise error_of(found)
+            self._waits_for, self._state = found.message, "waiting"
             await self._sleep(_PAUSE_S)
         return False
 
@@ -215,9 +220,6 @@ class Sequencer:
         self._nudge.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._nudge.wait(), seconds)
-
-    def _mine(self, group: str) -> bool:
-        return shard_of(group, self._profile.sequencer.shards) == self._shard
 
     def _step(self, group: str, sequence: int, outcome: str) -> None:
         with self._guard:

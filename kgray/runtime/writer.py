@@ -119,22 +119,27 @@ class GraphWriter:
 
 
 class RemoteWriter:
-    """`ports.Writer` over the actor: a batch is sent until it is known to be durable."""
+    """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable.
 
-    def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float) -> None:
-        """deadline_s: of one call, then the actor is started anew; patience_s: of one batch."""
-        self._handle = handle
+    epoch   as `begin` gave it to the run; it never changes, so a late batch of an older run stays stale
+    outage  since when (wall clock) and why batches are not written; None = they are
+    """
+
+    def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float, epoch: int = 0) -> None:
+        """deadline_s: of one call, then the actor is started again; patience_s: of one batch."""
+        self._handle, self.epoch = handle, epoch
         self._deadline_s, self._patience_s = deadline_s, patience_s
-        self.epoch = self._number = 0
-        self.outage: tuple[float, str] | None = None  # since when (wall clock), and why
+        self._number = 0
+        self.outage: tuple[float, str] | None = None
 
-    async def begin(self) -> Fault | None:
-        """Take a new epoch for a new run; its batches are counted from 1. Returns why it cannot be taken."""
+    async def begin(self) -> RemoteWriter | Fault:
+        """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
         found = await self._called("begin")
         if isinstance(found, Fault):
             return found
-        self.epoch, self._number, self.outage = found, 0, None
-        return None
+        return RemoteWriter(
+            self._handle, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found
+        )
 
     async def write(self, writes: Sequence[Write]) -> None:
         """Write a batch; durable on return.
@@ -143,9 +148,10 @@ class RemoteWriter:
         StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
         """
         self._number += 1
+        number = self._number
         until = time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        while (fault := await self._called("write", self.epoch, self._number, writes)) is not None:
+        while (fault := await self._called("write", self.epoch, number, writes)) is not None:
             if fault.kind not in _PASSING:
                 raise error_of(fault)
             self.outage = self.outage or (time.time(), fault.message)

@@ -92,6 +92,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     tmp_path: Path,
 ) -> None:
     """R23: neither the order of calls nor their repetition is trusted."""
+    from kgray.runtime.faults import Fault
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter, RemoteWriter
 
@@ -100,12 +101,13 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), 0)
     handle = Losing(graph_writer)
-    port = RemoteWriter(handle, deadline_s=60.0, patience_s=60.0)
+    idle = RemoteWriter(handle, deadline_s=60.0, patience_s=60.0)
 
-    lost = await port.begin()
-    assert lost is not None
+    lost = await idle.begin()
+    assert isinstance(lost, Fault)
     assert (lost.kind, "the answer is lost" in lost.message) == (Unavailable.__name__, True)
-    assert await port.begin() is None
+    port = await idle.begin()
+    assert isinstance(port, RemoteWriter)
     await port.write(batch)
 
     assert handle.calls == ["begin", "begin", "write", "write"]
@@ -113,8 +115,9 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     assert (stats["epoch"], stats["batches"], stats["repeats"]) == (port.epoch, 1, 1)
     assert port.outage is None
     assert memory.store.result("g", sequence) == {"error": "no such merge"}
-    graph_writer.begin()  # another run takes the store
-    with pytest.raises(StaleWriter):
+    newer = await port.begin()
+    assert isinstance(newer, RemoteWriter)
+    with pytest.raises(StaleWriter):  # also where both runs are of one process
         await port.write(batch)
     graph_writer.close()
     memory.close()
