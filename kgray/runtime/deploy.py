@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kgray.errors import SettingsError, Unavailable
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.faults import Lost, error_of
-from kgray.runtime.profile import Profile, fitting, profile_of
+from kgray.runtime.profile import fitting, profile_of
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
@@ -37,15 +37,14 @@ _PAUSE_S = 0.2
 class Deployment:
     """The actors of one store, by name and kind; the sequencers first, because they use the others.
 
-    detached  they outlive whoever started them; ours: they were started here, to end with this process
-    fresh     they were started just now: all that they tell is of this run
+    ours    they were started here, to end with this process
+    fresh   they were started just now: all that they tell is of this run
     """
 
     spec: DeploymentSpec
-    detached: bool
+    actors: Mapping[str, Handle]
     ours: bool = False
     fresh: bool = False
-    actors: dict[str, Handle] = field(default_factory=dict)
 
     @property
     def sequencers(self) -> list[Handle]:
@@ -99,23 +98,34 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool) -> Deployment:
     Raises SettingsError where they were started with other settings, versions or another profile, or where
     their settings do not work; Unavailable where they do not come up in time.
     """
+    until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
     there = find(spec.namespace)
     if there is not None and not there.sequencers:
         there = None
     if there is not None or detached:
-        theirs = there.spec if there is not None else _of_first_writer(spec)
+        theirs = there.spec if there is not None else _of_first_writer(spec, until)
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
-    until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
     for row in [described(handle, until) for _, handle in found.all()]:
         _refuse_mixture(spec, row["spec"], profile=True)
         if row["fault"] is not None:
             if there is None:
                 found.stop(0)
             raise error_of(row["fault"])
+    return found
+
+
+def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
+    """Start the first writer, to stay, where it is not there; return what it was built from.
+
+    Of two that start actors to stay at the same moment, one makes it: the other one joins it, or is refused
+    before it has started anything.
+    """
+    first = _start(spec, "writer-0", detached=True).actors["writer-0"]
+    found: DeploymentSpec = described(first, until)["spec"]
     return found
 
 
@@ -131,11 +141,11 @@ def find(namespace: str) -> Deployment | None:
             handles[name] = ray.get_actor(name, namespace=namespace)
     if "sequencer-0" in handles:
         spec = described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"]
-        return Deployment(spec, detached=True, actors=handles)
+        return Deployment(spec, handles)
     for handle in handles.values():
         with suppress(Unavailable):
             spec = answer(handle.describe.remote())["spec"]
-            return Deployment(spec, detached=True, actors=handles)
+            return Deployment(spec, handles)
     return None
 
 
@@ -171,79 +181,50 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 # ------------------------------------------------------------------- names, resources, options
 
 
-def _order(name: str) -> tuple[int, str]:
-    kinds = ("sequencer", "writer", "models", "embedder")
-    kind = name.rpartition("-")[0]
-    return (kinds.index(kind) if kind in kinds else len(kinds), name)
-
-
-def _start(spec: DeploymentSpec, *, detached: bool) -> Deployment:
-    """Start what is not there; where two start at once, both get the same actors."""
-    profile = _profile(spec)
-    options = _options(spec, detached=detached)
-    found: dict[str, Handle] = {}
-    workers: dict[str, list[str]] = {}
+def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
+    """Return (class, options of its own, arguments) of every actor by name, in the order of their start."""
+    profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
+    plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
+    names: dict[str, list[str]] = {}
     for kind, cls, of in (
         ("models", ModelWorker, profile.extraction),
         ("embedder", EmbedWorker, profile.embedding),
     ):
-        workers[kind] = [f"{kind}-{number}" for number in range(of.workers)]
-        for name in workers[kind]:
-            own = options | {"name": name, "num_cpus": of.cpus, "max_concurrency": of.concurrency}
-            found[name] = actor_of(cls).options(**own).remote(spec, name)
+        names[kind] = [f"{kind}-{number}" for number in range(of.workers)]
+        own = {"num_cpus": of.cpus, "max_concurrency": of.concurrency}
+        plan |= {name: (cls, own, (spec, name)) for name in names[kind]}
+    at_store: dict[str, Any] = {"num_cpus": 0}
+    if spec.on_one_node:
+        here = ray.get_runtime_context().get_node_id()
+        at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
     for shard in range(profile.sequencer.shards):
-        found[f"writer-{shard}"] = _writer(spec, shard, detached=detached)
-        own = options | _at_store(spec) | {"name": f"sequencer-{shard}"}
-        found[f"sequencer-{shard}"] = (
-            actor_of(Sequencer)
-            .options(**own)
-            .remote(
-                spec,
-                shard,
-                writer=f"writer-{shard}",
-                models=workers["models"],
-                embedders=workers["embedder"],
-            )
+        writer = f"writer-{shard}"
+        bound = {"max_pending_calls": profile.limits.pending_writes}
+        plan[writer] = (GraphWriter, at_store | bound, (spec, shard))
+        others = (writer, names["models"], names["embedder"])
+        plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
+    return plan
+
+
+def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
+    """Start what is not there of these actors, or of all; two that start at once get the same actors."""
+    plan = _plan(spec)
+    found: dict[str, Handle] = {}
+    for name in names or plan:
+        cls, own, arguments = plan[name]
+        actor = actor_of(cls).options(
+            name=name,
+            namespace=spec.namespace,
+            lifetime="detached" if detached else None,
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=0,  # a call that comes again is sent by us, see `actors`
+            **own,
         )
-    ordered = {name: found[name] for name in sorted(found, key=_order)}
-    return Deployment(spec, detached=detached, actors=ordered)
+        found[name] = actor.remote(*arguments)
+    return Deployment(spec, {name: found[name] for name in sorted(found, key=_order)})
 
 
-def _of_first_writer(spec: DeploymentSpec) -> DeploymentSpec:
-    """Start the first writer where it is not there; return what it was built from.
-
-    Of two that start actors to stay at the same moment, one makes it: the other one joins it, or is refused
-    before it has started anything.
-    """
-    until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
-    found: DeploymentSpec = described(_writer(spec, 0, detached=True), until)["spec"]
-    return found
-
-
-def _writer(spec: DeploymentSpec, shard: int, *, detached: bool) -> Handle:
-    own = {"name": f"writer-{shard}", "max_pending_calls": _profile(spec).limits.pending_writes}
-    options = _options(spec, detached=detached) | _at_store(spec) | own
-    return actor_of(GraphWriter).options(**options).remote(spec, shard)
-
-
-def _profile(spec: DeploymentSpec) -> Profile:
-    return fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
-
-
-def _options(spec: DeploymentSpec, *, detached: bool) -> dict[str, Any]:
-    """Return the options of every actor."""
-    return {
-        "namespace": spec.namespace,
-        "lifetime": "detached" if detached else None,
-        "get_if_exists": True,
-        "max_restarts": -1,
-        "max_task_retries": 0,  # a call that comes again is sent by us, see `actors`
-    }
-
-
-def _at_store(spec: DeploymentSpec) -> dict[str, Any]:
-    """Return the options of those that open the store: an embedded one is a folder of this node's."""
-    if not spec.on_one_node:
-        return {"num_cpus": 0}
-    here = ray.get_runtime_context().get_node_id()
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+def _order(name: str) -> tuple[int, int]:
+    kind, _, number = name.rpartition("-")
+    return ("sequencer", "writer", "models", "embedder").index(kind), int(number)

@@ -14,11 +14,11 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -101,24 +101,23 @@ def _client(server: str, token: Path | None) -> JobSubmissionClient:
     return JobSubmissionClient(server, headers=headers)
 
 
-def _within(call: Callable[[], _T]) -> _T:
-    """Return what a call of the client returns. Raises TimeoutError: the client would wait without end."""
-    found: SimpleQueue[tuple[_T | None, Exception | None]] = SimpleQueue()
+def _started(call: Callable[[], _T]) -> Future[_T]:
+    """Make a call of the client in a thread that nobody has to wait for: the client waits without end."""
+    found: Future[_T] = Future()
 
     def run() -> None:
         try:
-            found.put((call(), None))
-        except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
-            found.put((None, error))
+            found.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = found.get(timeout=_AWAY_S)
-    except Empty:
-        raise TimeoutError(f"no answer within {_AWAY_S:g} s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]  # None only where the call returns it
+    return found
+
+
+def _within(call: Callable[[], _T]) -> _T:
+    """Return what a call of the client returns. Raises TimeoutError where the server does not answer."""
+    return _started(call).result(_AWAY_S)
 
 
 @contextmanager
@@ -245,7 +244,9 @@ async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # n
         except Exception:  # noqa: BLE001 - whatever a connection meets: the job's state decides
             await asyncio.sleep(_PAUSE_S)
         try:
-            details = await asyncio.to_thread(_within, lambda: client.get_job_info(job))
+            details = await asyncio.wait_for(
+                asyncio.wrap_future(_started(lambda: client.get_job_info(job))), _AWAY_S
+            )
         except Exception as error:  # noqa: BLE001 - the same
             away = away or time.monotonic()
             if time.monotonic() - away > _AWAY_S:

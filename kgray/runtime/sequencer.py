@@ -53,7 +53,6 @@ class Sequencer:
         self,
         spec: DeploymentSpec,
         shard: int,
-        *,
         writer: str,
         models: Sequence[str],
         embedders: Sequence[str],

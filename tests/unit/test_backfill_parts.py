@@ -238,7 +238,7 @@ def test_a_server_is_named_without_what_stands_before_its_host():
 
 
 async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monkeypatch):
-    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.0)
+    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.2)
     monkeypatch.setattr("kgray.runtime.jobs._PAUSE_S", 0.01)
 
     class Gone:
