@@ -27,7 +27,7 @@ from kgray.runtime.spec import DeploymentSpec, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker
 from kgray.runtime.writer import GraphWriter
 
-_NEWS_S = 2.0  # for the news of all sequencers; Ray itself would wait for a minute where it has ended
+_NEWS_S = 5.0  # for the news of all sequencers; where Ray has ended, its own deadline is a minute
 _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2

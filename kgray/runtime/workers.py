@@ -40,7 +40,8 @@ class _Worker:
         self._fault: Fault | None = None  # what is wrong with the settings: the outcome of every request
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
-        self._done = 0
+        self._done = self._read = 0  # requests; episodes among them
+        self._since = time.time()
         try:
             self._build(spec)
         except KgrayError as error:
@@ -82,8 +83,15 @@ class _Worker:
 
     @control
     async def stats(self) -> dict[str, Any]:
-        """Return how many requests are in hand, and how many were done."""
-        return {"name": self._name, "pid": os.getpid(), "running": len(self._running), "done": self._done}
+        """Return how many requests are in hand, and how many were done since when (wall clock)."""
+        return {
+            "name": self._name,
+            "pid": os.getpid(),
+            "running": len(self._running),
+            "done": self._done,
+            "read": self._read,
+            "since": self._since,
+        }
 
     @control
     async def describe(self) -> dict[str, Any]:
@@ -111,7 +119,7 @@ class ModelWorker(_Worker):
         since = time.monotonic()
         outcome: Outcome = self._fault
         if isinstance(request, ExtractionRequest):
-            stage = "extract"
+            stage, self._read = "extract", self._read + 1
             outcome = outcome or await outcome_of(self._extractor.extract(request))
         else:
             stage = "judge"
