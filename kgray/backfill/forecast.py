@@ -6,13 +6,15 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from kgray.backfill.inputs import check_sources
 from kgray.backfill.report import SHOWN
+from kgray.backfill.run import RunRequest
 from kgray.backfill.sorting import Sorter
-from kgray.intake import Refusal, Submitted
+from kgray.intake import Refusal, Submitted, read_file
 from kgray.memory import Report
 from kgray.planning import Plan
 from kgray.ports import Store, conflict
@@ -47,19 +49,17 @@ class Forecast:
         return report | {"refused": self.refused, "dry_run": True, "plan": plan}
 
 
-def forecast(
-    store: Store,
-    items: Iterable[Submitted | Refusal],
-    *,
-    replace: bool = False,
-    estimate: Estimate | None = None,
-) -> Forecast:
-    """Return what accepting these rows would do.
+def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> Forecast:
+    """Return what accepting all rows of a run's files would do.
 
-    replace    an id that is taken by other content is no conflict
     estimate   given the drafts that would be accepted; what repeats inside the input is among them
     """
-    found = Forecast()
+    found, replace = Forecast(), request.replace
+    if replace:
+        check_sources(request.inputs)
+    items = chain.from_iterable(
+        read_file(Path(item.path), request.defaults, name=item.name) for item in request.inputs
+    )
     with tempfile.TemporaryDirectory(prefix="kgray-check-") as folder:
         ids = Sorter(Path(folder))
         fresh = _fresh(store, items, found, ids, replace=replace)

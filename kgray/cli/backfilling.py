@@ -19,7 +19,6 @@ from kgray.errors import InputError
 
 if TYPE_CHECKING:
     from kgray.backfill import RunRequest
-    from kgray.intake import Refusal, Submitted
     from kgray.memory import Memory
     from kgray.settings import Settings
 
@@ -71,19 +70,11 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
     from kgray.backfill import run_name
     from kgray.backfill.inputs import check_name
 
-    settings = call.settings()
-    given, submit = options.pop("run"), options.pop("submit")
-    server, python = options.pop("job_server"), options.pop("python")
+    settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
-    if submit:
-        if options["dry_run"]:
-            raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
-        address, token = _job_server(call, settings, server)
-        command = [python or sys.executable, "-m", "kgray", "backfill", *_job_options(call, run, options)]
-        return _as_job(
-            call, run, [*command, "--", *(str(Path(path).absolute()) for path in paths)], address, token
-        )
-    if server or python:
+    if options["submit"]:
+        return _as_job(call, settings, run, paths, options)
+    if options["job_server"] or options["python"]:
         raise InputError("--job-server and --python are for --submit")
     request = _request(call, run, paths, options)
     with call.memory(create=not options["dry_run"]) as memory:
@@ -92,7 +83,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["on_error"] == "stop":
             from kgray.backfill import forecast
 
-            found = forecast(memory.store, _rows(request), replace=request.replace)
+            found = forecast(memory.store, request)
             if found.refused:
                 document = found.as_dict() | {"accepted": 0, "duplicate": 0}
                 return nothing_accepted(call, document, tuple(found.refusals))
@@ -111,13 +102,6 @@ def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, An
         defaults=Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at),
         **{name: options[name] for name in ("replace", "order", "limit", "max_calls", "max_tokens")},
     )
-
-
-def _rows(request: RunRequest) -> Iterator[Submitted | Refusal]:
-    from kgray.intake import read_file
-
-    for item in request.inputs:
-        yield from read_file(Path(item.path), request.defaults, name=item.name)
 
 
 def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
@@ -167,13 +151,10 @@ def _show(report: dict[str, Any]) -> None:
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
     from kgray.backfill import forecast
-    from kgray.backfill.inputs import check_sources
     from kgray.cli.planning import estimator
 
-    if request.replace:
-        check_sources(request.inputs)
     estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
-    found = forecast(memory.store, _rows(request), replace=request.replace, estimate=estimate)
+    found = forecast(memory.store, request, estimate=estimate)
     print_counts(call, found.as_dict(), tuple(found.refusals))
     if not call.as_json and found.plan is None:
         click.echo("Nothing is accepted. No language model is configured, so there is nothing to pay.")
@@ -190,11 +171,17 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 # ------------------------------------------------------------------------------------ as a job
 
 
-def _as_job(call: Call, run: str, command: list[str], address: str, token: Path | None) -> int:
+def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.intake import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.settings import public_environ
 
+    if options["dry_run"]:
+        raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
+    address, token = _job_server(call, settings, options["job_server"])
+    python = options["python"] or sys.executable
+    command = [python, "-m", "kgray", "backfill", *_job_options(call, run, options)]
+    command += ["--", *(str(Path(path).absolute()) for path in paths)]
     job = Job(run=run, command=command, environ=public_environ(os.environ))
     with Signals.gentle():
         ended = follow(
