@@ -137,7 +137,7 @@ class RunFolder:
         self._replace(REPORT, report)
 
     def open_refused(self, manifest: Manifest) -> None:
-        """Keep of the earlier refusals those of rows that are not read again; count them anew."""
+        """Keep of the earlier refusals those of rows that are not read again; count them again."""
         files = {file.path: file for file in manifest.files}
         for file in manifest.files:
             file.refused = 0

@@ -78,7 +78,7 @@ class Deployment:
     def resume(self) -> None:
         """Have those that stand still try again; what is asked after this sees no old fault."""
         for call in [handle.resume.remote() for handle in self.sequencers]:
-            with suppress(Unavailable):  # one that Ray starts anew has no fault
+            with suppress(Unavailable):  # Ray is starting it again: it has no fault
                 answer(call)
 
     def stop(self, grace_s: float) -> int:

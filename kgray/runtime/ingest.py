@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
-_LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
+_LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
 
@@ -219,7 +219,7 @@ class Follower:
         return total
 
     def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take the first look: what was there before this run is none of its own."""
+        """Take the first look: what the sequencers did before this run is not counted, unless they are fresh."""
         fresh, self._deployment.fresh = self._deployment.fresh, False
         self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
         for row in rows:
@@ -227,7 +227,7 @@ class Follower:
         return rows
 
 
-# What a process that starts anew has to tell of before it began.
+# What a sequencer has done before it starts.
 _NOTHING_YET: dict[str, Any] = {"totals": asdict(Totals()), "given_up": 0}
 
 

@@ -1,4 +1,4 @@
-"""A command as a job of a Ray cluster: submitted once, followed to its end, by whoever asks.
+"""A command as a job of a Ray cluster: submitted once, and followed to its end by any number of commands.
 
 Ray refuses a submission id that it has seen, failed jobs included, so ids are `kgray-<run>-<attempt>`: the
 newest one is looked up first and followed while it goes on; once it has ended, the next attempt is submitted.
@@ -52,7 +52,7 @@ class Job:
     """What to run as the next attempt of a run.
 
     command   with its arguments, the interpreter first; environ: what is set for it. Neither may hold a
-              secret: whoever may list jobs reads both
+              secret: everybody who may list jobs can read both
     """
 
     run: str
@@ -231,7 +231,7 @@ async def followed(
 
 
 async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # noqa: ANN401 - Ray's JobDetails
-    """Read the log until the job has ended, and return how; a connection that breaks is made anew.
+    """Read the log until the job has ended, and return how; a connection that breaks is made again.
 
     Raises Unavailable where the server stays away.
     """

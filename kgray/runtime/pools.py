@@ -130,7 +130,7 @@ class Pool:
         ]
 
     async def close(self) -> None:
-        """End what is under way; whoever waits is cancelled."""
+        """End all calls; their callers are cancelled."""
         self._closed = True
         tasks = [*self._tasks, *([self._watching] if self._watching is not None else [])]
         for task in tasks:

@@ -132,10 +132,10 @@ class Sequencer:
         except (Unavailable, NoSpace) as error:
             self._given_up, self._reason, self._state = self._given_up + 1, str(error), "out"
             logs.LOGGER.warning("out of reach: %s", error)
-            # A server comes back by itself. A full disk does not, and each try would ask the model anew for
-            # what cannot be written: it waits for whoever comes next.
+            # A server comes back by itself. A full disk does not, and each try would ask the model again for
+            # what cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told, and may have it tried again
+        except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`, and may `resume`
             logs.LOGGER.exception("the service stands still")
             self._fault, self._state = fault_of(error), "faulty"
             self._end_run()

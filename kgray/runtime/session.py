@@ -1,7 +1,7 @@
 """How a process joins a Ray: one that is there, else one of its own for the life of the process.
 
 A Ray that kgray starts asks everybody for a token, which stands in a file that only its owner can read. Ray
-reads the variables that say so when it is imported: whoever joins does it before an import of ray.
+reads the variables that say so when it is imported, so a process joins before it imports ray elsewhere.
 """
 
 from __future__ import annotations
