@@ -219,7 +219,7 @@ class Follower:
         return total
 
     def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take the first look: what the sequencers did before this run is not counted, unless they are fresh."""
+        """Take the first look: what was done before this run does not count, unless they are fresh."""
         fresh, self._deployment.fresh = self._deployment.fresh, False
         self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
         for row in rows:

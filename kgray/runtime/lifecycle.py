@@ -23,7 +23,7 @@ _PAUSE_S = 0.1
 
 @contextmanager
 def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Let one `up` or `down` of a folder work at a time; another process is waited for; `tell` is called once.
+    """Let one `up` or `down` of a folder work at a time; `tell` is called once where it has to wait.
 
     Two that begin together would each start a Ray, and one of them would stay with no note of it. In a
     folder that is not there no Ray is noted, so nothing is locked.
