@@ -85,9 +85,12 @@ def join(address: str, *, token: Path | None = None) -> Session:
     """
     if (here := _current()) is not None:
         return Session(here)
+    failure = f"no Ray answers at {address}"
+    if address.rpartition(":")[2].isdigit() and not listens(address, _PROBE_S):
+        raise Unavailable(f"{failure}: nobody listens there", waited=True)  # Ray would try for a minute
     if token is not None:
         use_token(token)
-    _init(f"no Ray answers at {address}", address=address)
+    _init(failure, address=address)
     return Session(address, joined=True, mortal=token is not None)
 
 
