@@ -134,7 +134,7 @@ def build_models(
         return ScriptedExtractor(settings.model.script), ScriptedJudge(settings.model.script)
     if settings.model.backend == "openai":
         return _openai_models(settings, ontology, cache)
-    from kgray.backends.judging import RulesJudge
+    from kgray.backends.rules.judge import RulesJudge
 
     return _RulesWhenRead(ontology), RulesJudge()
 

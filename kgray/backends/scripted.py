@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Never
 
-from kgray.backends.judging import questions_key
+from kgray.backends.question_key import questions_key
 from kgray.errors import ContentError, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
 from kgray.records import Extraction, canonical
