@@ -77,7 +77,6 @@ class _TextReader:
             self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
             builder.entity(name, self.speaker.type)
         self.is_transcript = _TRANSCRIPT.search(self.text[:MAX_TEXT]) is not None  # "I" is somebody else
-        self.antecedent: FactEnd | None = None
 
     def read(self) -> None:
         found = list(sentences(self.text))
@@ -85,32 +84,17 @@ class _TextReader:
         speaker = None if self.is_transcript else self.speaker
         for part in found:
             sentence = MarkedSentence(self.text, part, self.known, self.table, speaker, self.builder.type_of)
-            clauses = ClauseReader(sentence, self.antecedent).read()
+            clauses = ClauseReader(sentence).read()
             share_dates(clauses)
             for clause in clauses:
                 self._clause(sentence, clause)
             self.builder.mention(sentence.names)
-            self.antecedent = self._person_meant(sentence, clauses)
         if len(self.text) > MAX_TEXT:
             self.builder.dropped.append(f"the text after character {MAX_TEXT} was not read")
-
-    def _person_meant(self, sentence: MarkedSentence, clauses: list[Clause]) -> FactEnd | None:
-        """Return whom "he" or "she" means after a sentence: its one subject, if it names no other person."""
-        subject = clauses[-1].subject if clauses else None
-        if subject is None or subject.first_person or subject.relation or len(subject.ends) != 1:
-            return None
-        others = [name for name in sentence.names if name.name != subject.ends[0].name]
-        typed = all(self.builder.type_of(name.name) not in {"", "Person"} for name in others)
-        return subject.ends[0] if typed and self.builder.type_of(subject.ends[0].name) == "Person" else None
 
     def _clause(self, sentence: MarkedSentence, clause: Clause) -> None:
         """Add the facts of one clause."""
         relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
-        if clause.subject.also:
-            noun, owner = clause.subject.also
-            name = clause.subject.ends[0]
-            now = Timing("holds", self.reference, "instant", inferred=True)
-            self._fact(noun, owner, name, f"{owner.name} and {name.name}: {noun.description}", now)
         timing = timing_of(clause, self.reference, has_opposite=opposite is not None)
         if timing is None:
             return

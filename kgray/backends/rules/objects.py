@@ -103,7 +103,7 @@ def read_role(sentence: MarkedSentence, at: int) -> tuple[FactEnd, int] | None:
     end = at
     while end - at < _MAX_ROLE and sentence.low(end)[:1].isalpha():
         low = sentence.low(end)
-        if low in words.NO_ROLE or low in words.PREPOSITIONS or low in words.NOT_NOUNS:
+        if low in words.NO_ROLE or low in words.DETERMINERS or low in words.PREPOSITIONS or low in words.NOT_NOUNS:
             break
         end += 1
     if end == at or sentence.low(end - 1) not in words.ROLE_HEADS:

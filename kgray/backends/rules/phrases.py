@@ -31,7 +31,9 @@ class PhraseTable:
 
     verbs      a word in the text -> the verbs it may be, each with its forms
     phrases    a verb's base form -> its phrases: the longest first, then in the ontology's order
-    verbs_of_ends  verbs of phrases that end something
+    verbs_of_ends   verbs of phrases that end something
+    reversed_nouns  "is Ada's manager", "is the founder of Acme": the slot "owner"
+    employment      "work at {org}"
     opposites  relation -> the one that "does not" of it tells of: LIKES -> DISLIKES
     """
 
@@ -50,8 +52,19 @@ class PhraseTable:
             if len(relation.excludes) == 1:
                 self.opposites.setdefault(relation.excludes[0], relation)
         self.verbs_of_ends = {row.verb for rows in self.phrases.values() for row in rows if row.mode == "end"} - _LIGHT
+        self.reversed_nouns = [
+            Phrase(relation, "state", "be", (), "owner")
+            for relation in ontology
+            if relation.nouns and relation.object != "value"
+        ]
+        self.employment = next((row for row in self.phrases.get("work", []) if row.relation.name == "WORKS_AT"), None)
         for phrases in self.phrases.values():
             phrases.sort(key=lambda phrase: -len(phrase.words))  # stable: equals keep the ontology's order
+
+    def phrase_of_noun(self, relation: RelationType) -> Phrase:
+        """Return the phrase of "my manager is {person}": its slot is that of the relation's first phrase."""
+        first = (relation.phrases or relation.starts or ("be {person}",))[0]
+        return Phrase(relation, "state", "be", (), first.rpartition("{")[2].rstrip("}"))
 
     def _add(self, relation: RelationType, mode: Mode, phrases: Iterable[str]) -> None:
         for phrase in phrases:

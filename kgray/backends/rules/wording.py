@@ -22,22 +22,22 @@ _FIRST_PERSON = re.compile(r"\b(?:my|our|me|us)\b", re.IGNORECASE)
 def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     """Return the clause's words as a sentence about its subject, in the third person."""
     units = sentence.units
-    verb = units[clause.verb]
-    group = [unit.low for unit in units[clause.first : clause.verb + 1]]
-    if clause.subject.first_person:
-        bare = verb.low == clause.phrase.verb and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
+    verb = units[clause.place.verb]
+    group = [unit.low for unit in units[clause.place.first : clause.place.verb + 1]]
+    if clause.subject.pronoun:
+        bare = clause.tense.time == "present" and verb.low == clause.phrase.verb and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
         group = [_THIRD.get(word, word) for word in group]
         if bare:
             group[-1] = third_person(verb.low)
     head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
     rest, last = "", verb.end
-    for unit in units[clause.verb + 1 : clause.end]:
+    for unit in units[clause.place.verb + 1 : clause.end]:
         rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
         last = unit.end
     qualifier = _QUALIFIER.match(sentence.text, last)
     rest += qualifier[0] if qualifier else ""
     speaker = sentence.speaker.name if sentence.speaker else ""
-    own = "their" if clause.subject.first_person else f"{speaker}'s"
+    own = "their" if clause.subject.pronoun else f"{speaker}'s"
     said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
     text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't"))
     return text[:_MAX_WORDING].strip()
