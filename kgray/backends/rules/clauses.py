@@ -92,8 +92,11 @@ class ClauseReader:
             clause = self._clause(at, subject)
             if denial:
                 # "It is not true that Bob works" denies it, and so does "That was wrong: Bob does not work".
-                fits = clause and (clause.tense.polarity == "") == (denial == "that")
-                return [replace(clause, denied=True)] if clause and fits and clause.phrase.mode == "state" else []
+                fits = clause and clause.phrase.mode == "state"
+                plain = clause and clause.tense.polarity == ""
+                return (
+                    [replace(clause, denied=True)] if clause and fits and plain == (denial == "that") else []
+                )
             if clause:
                 clauses.append(clause)
             elif subject and clauses and self._takes_back(at):
@@ -139,7 +142,7 @@ class ClauseReader:
     # ------------------------------------------------------------------------------- one clause
 
     def _clause(self, at: int, before: Subject | None) -> Clause | None:
-        """Return the clause that begins at a unit. before: the subject that "and joined Beta" goes on with."""
+        """Return the clause that begins at a unit. before: the subject of an "and joined Beta"."""
         dates: list[DatePhrase] = []
         while (date := self.sentence.date(at)) or (dates and self.low(at) == ","):
             dates += [date] if date else []
@@ -208,7 +211,8 @@ class ClauseReader:
         if is_reversed:
             owner = self._owner_of(at, phrase.relation)
             fits = phrase.relation.object_type in {"", subject.ends[0].type or phrase.relation.object_type}
-            objects = ((owner[0],), owner[1]) if owner and fits else None
+            found_owner: tuple[FactEnd, ...] = (owner[0],) if owner and fits else ()
+            objects = (found_owner, owner[1]) if owner and found_owner else None
         else:
             objects = read_objects(self.sentence, at, phrase)
         if objects is None:
@@ -256,7 +260,9 @@ class ClauseReader:
             found = read_role(self.sentence, at + 1)
             clause.role = found[0] if found else None
         elif name == "HAS_ROLE" and (low in {"at", "for"} or (low == "of" and office)):
-            found = read_object(self.sentence, at + 1, self.table.employment) if self.table.employment else None
+            found = (
+                read_object(self.sentence, at + 1, self.table.employment) if self.table.employment else None
+            )
             clause.employer = found[0] if found else None
         elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
             found = read_object(self.sentence, at + 1 + (low == "to"), clause.phrase)
@@ -284,14 +290,18 @@ class ClauseReader:
             for thing, end in sentence.noun_phrases(at):
                 if thing.name.lower() not in words.GROUPS and self.low(end - 1) not in self.table.nouns:
                     own = f"{speaker.name}'s {thing.name}" if low in {"my", "our"} and speaker else ""
-                    yield Subject((thing,), end, own or sentence.text_of(at, end), plural=thing.name.endswith("s"))
+                    yield Subject(
+                        (thing,), end, own or sentence.text_of(at, end), plural=thing.name.endswith("s")
+                    )
 
     def _names(self, at: int) -> Subject:
         """Return "Ada", "Ada and Bob", "Ada, Bob and I"."""
         ends: list[FactEnd] = []
         end = step = at
         while len(ends) < _MAX_SUBJECTS:
-            name = self.sentence.name(step) or (self.sentence.speaker if ends and self.low(step) == "i" else None)
+            name = self.sentence.name(step) or (
+                self.sentence.speaker if ends and self.low(step) == "i" else None
+            )
             if name is None:
                 break
             ends.append(name)
@@ -305,11 +315,13 @@ class ClauseReader:
         return Subject(tuple(ends), end, text, plural=len(ends) > 1)
 
     def _owner(self, at: int) -> tuple[FactEnd | None, int]:
-        """Return whose thing the words at a unit speak of ("my", "Ada's", "the desk's"), and the unit after them."""
+        """Return whose thing "my", "Ada's", "the desk's" at a unit speak of, and the unit after them."""
         if self.low(at) in {"my", "our"}:
             return self.sentence.speaker, at + 1
         name = self.sentence.name(at)
-        for owner, end in [(name, at + 1)] if name else self.sentence.noun_phrases(at) if self.low(at) == "the" else ():
+        for owner, end in (
+            [(name, at + 1)] if name else self.sentence.noun_phrases(at) if self.low(at) == "the" else ()
+        ):
             if self.low(end) == "'s":
                 return owner, end + 1
         return None, at

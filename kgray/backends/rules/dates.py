@@ -1,7 +1,7 @@
 """Date phrases of a text, and the instants they mean against the text's reference time (R3).
 
 A pattern finds a phrase and tells its precision; dateparser reads it. "2018" is a year, "March 2024" a month,
-"last Friday" a day, "last week" the Monday of that week. A date in slashes may be read in two ways: it is none.
+"last Friday" a day, "last week" the Monday of that week. "03/04/2025" has two readings: it is none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _SHAPES: tuple[tuple[Shape, str], ...] = (
 _DATE = re.compile(
     r"(?<![\w$€£.,/:-])(?:" + "|".join(f"(?P<s{i}>{pattern})" for i, (_, pattern) in enumerate(_SHAPES)) + ")"
 )
-_LENGTH = re.compile(rf"\bfor (?:the (?:last|past) |over |about )?({_COUNT}) (day|week|month|year)s?\b", re.I)
+_LENGTH = re.compile(
+    rf"\bfor (?:the (?:last|past) |over |about )?({_COUNT}) (day|week|month|year)s?\b", re.IGNORECASE
+)
 _ROLES: dict[str, Role] = {
     "since": "since", "from": "since", "as of": "since", "starting": "since", "starting in": "since",
     "starting on": "since", "until": "until", "till": "until", "through": "until", "in": "at", "on": "at",
@@ -145,7 +147,9 @@ def _resolve(date: DateWords, day: int, future: bool) -> Moment | None:  # posit
 
 def _plain(words: str, *, future: bool) -> tuple[str, bool]:
     """Return a phrase in words that dateparser knows, and whether it lies ahead."""
-    words = words.replace("a couple of", "2").replace("the ", "").replace(" of ", " ").replace("tonight", "today")
+    words = (
+        words.replace("a couple of", "2").replace("the ", "").replace(" of ", " ").replace("tonight", "today")
+    )
     if match := re.fullmatch(r"(?:earlier |later )?(last|next|this) (month|year)", words):
         return {"last": f"1 {match[2]} ago", "next": f"in 1 {match[2]}", "this": "today"}[match[1]], future
     if match := re.fullmatch(r"(last|next|this) (\w+\.?)", words):
@@ -157,6 +161,11 @@ def _by_dateparser(words: str, future: bool, base: datetime) -> datetime | None:
     import dateparser  # takes 0.2 s, and only texts with such a date need it
 
     ahead = "future" if future else "past"
-    settings = {"RELATIVE_BASE": base, "TIMEZONE": "UTC", "PREFER_DATES_FROM": ahead, "PREFER_DAY_OF_MONTH": "first"}
+    settings = {
+        "RELATIVE_BASE": base,
+        "TIMEZONE": "UTC",
+        "PREFER_DATES_FROM": ahead,
+        "PREFER_DAY_OF_MONTH": "first",
+    }
     found: datetime | None = dateparser.parse(words, languages=["en"], settings=settings)
     return found and found.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)

@@ -1,46 +1,45 @@
 """Clauses to evidence: holds, ended or denied, and from when to when (R3, R6).
 
-| phrase | present | past | has ... | used to | will ... | no longer | never |
+| phrase | present | past | perfect | used to | future | no longer | never |
 |---|---|---|---|---|---|---|---|
-| state ("works at") | holds | ended, if single-valued or dated | holds, if "since" | ended | holds from its date | ended | denied |
-| start ("joined") | holds from its date | holds | holds | - | holds from its date | - | denied, if an event |
-| end ("left") | ended at its date | ended | ended | - | ended at its date | - | - |
+| state ("works at") | holds | ended | holds, if "since" | ended | holds, if dated | ended | denied |
+| start ("joined") | holds, if dated | holds | holds | | holds, if dated | | denied, if an event |
+| end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
 
-Without a date a fact holds from the reference time, or ended there, inferred; where the table says "its date" it
-says nothing without one. A plain "does not work at" says nothing: it need not ever have been so.
+What has no date holds from, or ended at, the reference time, inferred; the future must be dated. A past state
+has ended if it is dated, or is one of which there is one at a time: "I loved the film" does not say so. A plain
+"does not work at" says nothing: it need not ever have been so. An event is a relation without phrases of a
+state; "never moved to Rome" may be said by somebody who was born there.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules.clauses import Clause
 from kgray.backends.rules.dates import DatePhrase, Moment, resolve
 from kgray.ontology import RelationType
 from kgray.records import EvidenceKind
-from kgray.times import Instant, Precision
+from kgray.times import Instant
 
 _NOW_WORDS = frozenset({"today", "tonight", "this week", "this month", "this year"})
 
 
 class Timing(NamedTuple):
-    """The kind and time fields of records.ExtractedFact."""
+    """The kind of evidence, and when it began and ended; None = not stated."""
 
     kind: EvidenceKind
-    valid_from: Instant | None = None
-    from_precision: Precision | None = None
-    valid_to: Instant | None = None
-    to_precision: Precision | None = None
-    inferred: bool = False
+    start: Moment | None = None
+    end: Moment | None = None
 
 
 class _Stated(NamedTuple):
-    """The dates of a clause, resolved. unclear: one that says neither when it began nor when it ended."""
+    """The dates of a clause. lasting: the start is that of a period that still goes on, "since 2018"."""
 
-    start: Moment | None
-    end: Moment | None
-    since: bool  # the start is that of a period that still goes on: "since 2018", "for three years"
-    unclear: bool
+    start: Moment | None = None
+    end: Moment | None = None
+    lasting: bool = False
 
 
 def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timing | None:
@@ -48,114 +47,102 @@ def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timi
 
     has_opposite: another relation says the opposite, so that "does not like" says that one.
     """
-    time, polarity = clause.tense
-    stated = _dates(clause, reference)
+    (time, polarity), mode, now = clause.tense, clause.phrase.mode, _instant(reference)
+    stated = _stated(clause, reference)
     if clause.denied:
         return Timing("denied")
-    if stated.unclear:
+    if stated is None:
         return None
     if polarity == "never":
-        event = not clause.phrase.relation.phrases  # "never moved to Rome" may be said by one born there
-        said = clause.phrase.mode == "state" or (clause.phrase.mode == "start" and event)
-        return Timing("denied") if said and not clause.dates else None
-    if clause.phrase.mode == "state":
-        return _state(clause, stated, reference, has_opposite=has_opposite)
-    if polarity or stated.since or stated.end or time == "former":
+        is_event = mode == "start" and not clause.phrase.relation.phrases
+        return Timing("denied") if (mode == "state" or is_event) and not clause.dates else None
+    if mode == "state":
+        return _state(clause, stated, now, has_opposite=has_opposite)
+    if polarity or stated.lasting or stated.end or time == "former":
         return None
     happened = time in {"past", "perfect"}
-    moment = stated.start or ((reference, "instant") if happened else None)
-    if moment is None or (moment[0] > reference if happened else moment[0] <= reference):
+    moment = stated.start or (now if happened else None)
+    if moment is None or happened != (moment[0] <= reference):
         return None
-    return _holds(moment, None, reference) if clause.phrase.mode == "start" else _ended(moment, reference)
+    return Timing("holds", start=moment) if mode == "start" else Timing("ended", end=moment)
 
 
-def _state(clause: Clause, stated: _Stated, reference: Instant, *, has_opposite: bool) -> Timing | None:
-    (time, polarity), now = clause.tense, (reference, "instant")
-    if polarity == "no longer":
-        if time == "future":
-            return _ended(stated.start, reference) if stated.start and stated.start[0] > reference else None
-        return _ended(stated.start or now, reference) if not stated.end else None
-    if polarity == "not":
-        if time == "perfect":  # "has not worked at Acme since 2020"
-            return _ended(stated.start, reference) if stated.start and stated.since else None
-        return Timing("holds", *now, inferred=True) if has_opposite and not clause.dates else None
+def _state(clause: Clause, stated: _Stated, now: Moment, *, has_opposite: bool) -> Timing | None:
+    (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
-        return _over(clause, stated, reference)
-    if time == "perfect" and not stated.since:
-        return None  # "I have worked at Acme": once, or still?
-    if time == "future" and not (stated.start and stated.start[0] > reference):
+        return _past_state(clause, stated, now)
+    if time == "future" and (start is None or start[0] <= now[0]):
         return None
-    if stated.end and stated.end[0] <= reference:
+    if polarity == "no longer":
+        return Timing("ended", end=start or now) if end is None else None
+    if polarity == "not" and time == "perfect":  # "has not worked at Acme since 2020"
+        return Timing("ended", end=start) if start and lasting else None
+    if polarity == "not":
+        return Timing("holds", start=now) if has_opposite and not clause.dates else None
+    once = time == "perfect" and not lasting  # "I have worked at Acme": does it still hold?
+    moment = start is not None and not lasting and time != "future"  # "works at Acme on Friday"
+    if once or moment or (end and end[0] <= max(now, start or now)[0]):
         return None
-    point = stated.start and not stated.since and time != "future"
-    return None if point else _holds(stated.start or now, stated.end, reference)
+    return Timing("holds", start or now, end)
 
 
-def _over(clause: Clause, stated: _Stated, reference: Instant) -> Timing | None:
-    """Return the times of a state in the past: until its date, else it ended at the reference time."""
-    end = stated.end
-    if end is None:
-        relation = clause.phrase.relation
-        single = relation.cardinality == "single" and relation.object == "entity"
-        # "I loved the film" does not say that it ended; "I worked at Acme in 2015" not when.
-        if stated.start or not (clause.tense.time == "former" or single or relation.name == "HAS_ROLE"):
-            return None
-        end = (reference, "instant")
-    if end[0] > reference:
-        return None
-    return _holds(stated.start, end, reference) if stated.start else _ended(end, reference)
+def _past_state(clause: Clause, stated: _Stated, now: Moment) -> Timing | None:
+    start, end, _ = stated
+    relation = clause.phrase.relation
+    single = relation.cardinality == "single" and clause.phrase.slot not in {"status", "price"}
+    if end is None and start is None and (clause.tense.time == "former" or single):
+        return Timing("ended", end=now)
+    if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
+        return None  # "I worked at Acme in 2015": when did it end?
+    return Timing("holds", start, end) if start else Timing("ended", end=end)
 
 
-def _dates(clause: Clause, reference: Instant) -> _Stated:
-    start: Moment | None = None
-    end: Moment | None = None
-    since = unclear = False
+def _stated(clause: Clause, reference: Instant) -> _Stated | None:
+    """Return the dates of a clause; None where one is unreadable or one too many."""
+    found = _Stated()
     for date in clause.dates:
-        if date.first.words.lower() in _NOW_WORDS and date.role == "at" and clause.tense.time == "present":
-            continue  # "is at Acme today" says no more than "is at Acme"
         if date.role == "length" and clause.tense.time in {"past", "former"}:
             continue  # "worked at Acme for three years": not when
-        first = resolve(date.first, reference, future=_ahead(clause, date))
+        if date.first.words.lower() in _NOW_WORDS and (date.role, clause.tense.time) == ("at", "present"):
+            continue  # "works at Acme today" says no more than "works at Acme"
+        ahead = _is_ahead(clause, date)
+        first = resolve(date.first, reference, future=ahead)
+        second = resolve(date.second, reference, future=ahead) if date.second else None
+        if first is None or date.role == "other" or (date.second and second is None):
+            return None
         if date.role == "until":
-            unclear, end = unclear or first is None or end is not None, first
-            continue
-        unclear = unclear or date.role == "other" or first is None or start is not None
-        start, since = first, date.role in {"since", "length"}
-        if date.second:
-            end = resolve(date.second, reference, future=_ahead(clause, date))
-            unclear = unclear or end is None
-    return _Stated(start, end, since, unclear)
+            first, second = None, first
+        if (first and found.start) or (second and found.end):
+            return None
+        found = _Stated(
+            first or found.start,
+            second or found.end,
+            found.lasting or date.role in {"since", "length", "range"},
+        )
+    return found
 
 
-def _ahead(clause: Clause, date: DatePhrase) -> bool:
+def _is_ahead(clause: Clause, date: DatePhrase) -> bool:
     """Whether an open date ("on Friday") lies after the reference time."""
-    time, mode = clause.tense.time, clause.phrase.mode
+    time = clause.tense.time
     if date.role == "length" or time in {"past", "perfect", "former"}:
         return False
-    return time in {"future", "progressive"} or mode != "state" or date.role == "until"
+    return time in {"future", "progressive"} or clause.phrase.mode != "state" or date.role == "until"
 
 
-def _ended(moment: Moment, reference: Instant) -> Timing:
-    return Timing("ended", valid_to=moment[0], to_precision=moment[1], inferred=moment[0] == reference)
-
-
-def _holds(start: Moment, end: Moment | None, reference: Instant) -> Timing | None:
-    if end and end[0] <= start[0]:
-        return None
-    return Timing("holds", *start, *(end or (None, None)), inferred=start[0] == reference)
+def _instant(reference: Instant) -> Moment:
+    return reference, "instant"
 
 
 def share_dates(clauses: list[Clause]) -> None:
     """Give "left Acme" of "left Acme and joined Beta in May" the date of the other, and the reverse."""
-    for first, second in zip(clauses, clauses[1:], strict=False):
+    for first, second in pairwise(clauses):
         if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
             first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
 
 
-def changed(timing: Timing, relation: RelationType) -> Timing | None:
-    """Return when the other side of a change began or ended: Acme of "moved from Acme to Beta"."""
+def other_side(timing: Timing, relation: RelationType) -> Timing | None:
+    """Return what a change says of its other side: "moved from Acme to Beta" ends Acme when Beta begins."""
     if relation.object != "entity":
         return None
-    if timing.kind == "holds":
-        return Timing("ended", None, None, timing.valid_from, timing.from_precision, timing.inferred)
-    return Timing("holds", timing.valid_to, timing.to_precision, inferred=timing.inferred)
+    return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from kgray.backends.rules import words
 from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
-from kgray.backends.rules.evidence import Timing, changed, share_dates, timing_of
+from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of
 from kgray.backends.rules.json_records import read_json
 from kgray.backends.rules.marking import FactEnd, MarkedSentence
 from kgray.backends.rules.names import KnownWords
@@ -106,23 +106,38 @@ class _TextReader:
                 ends = (item, subject) if clause.reversed else (subject, item)
                 self._fact(relation, *ends, text, timing)
             for other in (clause.origin, clause.successor):
-                if other and (after := changed(timing, relation)):
-                    self._fact(relation, subject, other, text, after)
-            for name, item in (("HAS_ROLE", clause.role), ("WORKS_AT", clause.employer)):
-                if item and (declared := self.table.relations.get(name)):
-                    self._fact(declared, subject, item, text, timing)
+                if other and (change := other_side(timing, relation)):
+                    self._fact(relation, subject, other, text, change)
+            for name, beside in (("HAS_ROLE", clause.role), ("WORKS_AT", clause.employer)):
+                declared = self.table.relations.get(name)
+                if beside and declared:
+                    self._fact(declared, subject, beside, text, timing)
 
-    def _fact(self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, when: Timing) -> None:
-        """Add one fact and its ends."""
-        label = "" if relation.subject_type == "Thing" else relation.subject_type
-        subject = self.builder.entity(source.name, source.type or label, source.span)
-        item: int | None = None
+    def _fact(
+        self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
+    ) -> None:
+        """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
+        kind, start, end = timing
+        labels = [
+            label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
+        ]
+        moment = start if kind == "holds" else end
+        subject = self.builder.entity(source.name, source.type or labels[0], source.span)
+        entity = None
         if target.value is None:
-            label = "" if relation.object_type == "Thing" else relation.object_type
-            item = self.builder.entity(target.name, target.type or label, target.span)
-        times = when._asdict()
+            entity = self.builder.entity(target.name, target.type or labels[1], target.span)
         self.builder.fact(
             ExtractedFact(
-                source=subject, relation=relation.name, text=text, target=item, value=target.value, **times
+                source=subject,
+                relation=relation.name,
+                text=text,
+                kind=kind,
+                target=entity,
+                value=target.value,
+                valid_from=start[0] if start else None,
+                from_precision=start[1] if start else None,
+                valid_to=end[0] if end else None,
+                to_precision=end[1] if end else None,
+                inferred=moment is not None and moment[0] == self.reference,
             )
         )

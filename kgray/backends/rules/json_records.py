@@ -34,18 +34,16 @@ _NO_FACTS = frozenset(
 _PERSONS = frozenset(
     "Person Employee Customer User Author Member Contact Manager Student Teacher Colleague".split()
 )
-_UNITS = frozenset(
-    "kg g lb cm mm m km inch in ml l gb tb mb hours minutes days years percent w v hz".split()
-)
+_UNITS = frozenset("kg g lb cm mm m km inch in ml l gb tb mb hours minutes days years percent w v hz".split())
 _AMOUNTS = ("amount", "value", "price")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class _Entity(NamedTuple):
-    """The object whose fields are read; currency: of its prices, where a field of it says so."""
+    """The object whose fields are read. number: its index. currency: of its prices, if a field says so."""
 
-    index: int
+    number: int
     name: str
     label: str
     depth: int
@@ -140,9 +138,13 @@ class _JsonReader:
     def _nested(self, content: Mapping[str, object], entity: _Entity, field: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
         amount = next((content[key] for key in _AMOUNTS if key in content), None)
-        if amount is not None and not isinstance(amount, Mapping | list) and len(content) <= 2:  # and its unit
+        if (
+            amount is not None and not isinstance(amount, Mapping | list) and len(content) <= 2
+        ):  # and its unit
             unit = content.get("currency") or content.get("unit")
-            self._scalar(amount, entity._replace(currency=None), field._replace(unit=str(unit) if unit else None))
+            self._scalar(
+                amount, entity._replace(currency=None), field._replace(unit=str(unit) if unit else None)
+            )
             return
         if _name_of(content, _label_of_key(field.key)) is None:
             self._fields(content, entity._replace(label="", depth=entity.depth + 1), f"{field.key}_")
@@ -180,7 +182,7 @@ class _JsonReader:
             self._add(entity, field, value.shown(), value=value)
 
     def _field_of(self, key: str, label: str, *, many: bool) -> _Field | None:
-        """Return the relation of a field, and the unit that its name ends in ("price_usd"); None = it has none."""
+        """Return the relation of a field, and the unit that its key ends in; None = it has none."""
         shown = _single(key) if many else key
         stem, _, last = key.rpartition("_")
         unit = last.upper() if stem and last.upper() in CODES else None
@@ -201,7 +203,13 @@ class _JsonReader:
         return _Field(named, shown, unit) if any(map(str.isalpha, key)) else None
 
     def _add(
-        self, entity: _Entity, field: _Field, shown: str, *, target: int | None = None, value: Value | None = None
+        self,
+        entity: _Entity,
+        field: _Field,
+        shown: str,
+        *,
+        target: int | None = None,
+        value: Value | None = None,
     ) -> None:
         """Add a fact with one sentence: "Aero 2 costs 499 EUR", "The colour of Aero 2 is blue"."""
         declared, spoken = self.ontology.get(field.relation), field.key.replace("_", " ").strip()
@@ -214,7 +222,7 @@ class _JsonReader:
             text = f"The {spoken} of {entity.name} is {shown}"
         self.builder.fact(
             ExtractedFact(
-                source=entity.index, relation=field.relation, text=text, target=target, value=value,
+                source=entity.number, relation=field.relation, text=text, target=target, value=value,
                 valid_from=self.reference, from_precision="instant", inferred=True,
             )
         )  # fmt: skip
@@ -225,7 +233,7 @@ class _JsonReader:
 
 
 def _value(item: object, unit: str | None, *, is_price: bool) -> Value | None:
-    """Return a scalar as a value, None where it is empty. Raises ValueError with the reason for what is none."""
+    """Return a scalar as a value, None where it is empty. Raises ValueError for what is none."""
     if isinstance(item, bool):
         return Value("boolean", str(item).lower())
     if isinstance(item, int | float | Decimal):
@@ -300,7 +308,7 @@ def _camel(text: object) -> str:
 
 
 def _single(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:  # noqa: PLR2004 - "ties" stays
+    if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("sses", "xes", "ches", "shes")):
         return word[:-2]

@@ -53,7 +53,13 @@ class MarkedSentence:
         type_of: Callable[[str], str],
     ) -> None:
         """speaker: whom "I" means. type_of: the type of a name that the text before shows, "" = none."""
-        self.text, self.sentence, self.table, self.speaker, self.type_of = text, sentence, table, speaker, type_of
+        self.text, self.sentence, self.table, self.speaker, self.type_of = (
+            text,
+            sentence,
+            table,
+            speaker,
+            type_of,
+        )
         start, end = sentence.start, sentence.end
         marks = [Unit(d.start, d.end, "date", date=d) for d in find_dates(text, start, end)]
         marks += [Unit(p.start, p.end, "price", price=p.value) for p in find_prices(text, start, end)]
@@ -83,7 +89,8 @@ class MarkedSentence:
         """Whether it may not be so, or somebody else says it: "maybe", "if", "Bob said", a quotation."""
         said = [unit for unit in units if unit.low]
         hedged = any(self.text[unit.start : unit.end] in words.HEDGES for unit in said)
-        return hedged or any(one.low in words.HEDGES for one in said[:1]) or any(one.low in _QUOTES for one in said)
+        first = bool(said) and said[0].low in words.HEDGES
+        return hedged or first or any(unit.low in _QUOTES for unit in said)
 
     def low(self, at: int) -> str:
         """Return a word in lower case, "" outside the sentence and for what is no word."""
@@ -129,7 +136,7 @@ class MarkedSentence:
 
     def _is_noun(self, low: str) -> bool:
         """Whether a word may stand in a noun phrase."""
-        if not low[:1].isalpha() or low in words.NOT_NOUNS or low in words.PREPOSITIONS or low in words.DETERMINERS:
+        if not low[:1].isalpha() or low in words.FUNCTION_WORDS:
             return False
         forms = {form for known in self.table.verbs.get(low, {}).values() for form in known}
         return "base" in forms or forms.isdisjoint({"past", "participle"})
@@ -140,4 +147,4 @@ class MarkedSentence:
 
 
 def _is_adverb(low: str) -> bool:
-    return low in words.ADVERBS or (low.endswith("ly") and len(low) > 4)  # noqa: PLR2004 - not "fly", "ally"
+    return low in words.ADVERBS or (low.endswith("ly") and len(low) > 4)

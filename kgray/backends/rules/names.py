@@ -79,7 +79,7 @@ class _Scan:
         self.text, self.tokens, self.known, self.verbs = text, tokens, known, verbs
         letters = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
         # Where most words are in capitals, a capital shows no name.
-        self.shouting = len(letters) > 2 and sum(map(str.isupper, letters)) * 2 > len(letters)  # noqa: PLR2004
+        self.shouting = len(letters) > 2 and sum(map(str.isupper, letters)) * 2 > len(letters)
 
     def low(self, at: int) -> str:
         return self.tokens[at].low if at < len(self.tokens) else ""
@@ -109,7 +109,7 @@ class _Scan:
             return False
         if _MODEL.fullmatch(text):
             return True
-        mixed = len(text) > 2 and text[0].islower() and text[1].isupper()  # noqa: PLR2004 - iPhone, eBay
+        mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
         shouted = self.shouting and text.isupper()
         return mixed or (text[0].isupper() and len(text) > 1 and not shouted)
 
@@ -140,7 +140,9 @@ class _Scan:
         if not token.text[0].isdigit() or not token.text.replace(".", "").isalnum():
             return False
         # "Ticket 42 is", but not "Bob 7 times".
-        counted = following.endswith("s") and following not in words.AUXILIARIES and following not in self.verbs
+        counted = (
+            following.endswith("s") and following not in words.AUXILIARIES and following not in self.verbs
+        )
         return self.low(at) not in words.FIRST_NAMES and not counted
 
     def _connected(self, at: int, end: int) -> int:
@@ -176,8 +178,8 @@ def guess_type(name: str, known: KnownWords) -> str:
         return "Organization"
     if any(map(str.isdigit, name)):
         return "Product" if any(_MODEL.fullmatch(p) and not _NO_MODEL.fullmatch(p) for p in parts) else ""
-    initial = len(parts) > 1 and len(first) == 2 and first[1] == "."  # noqa: PLR2004 - a letter and a dot
+    initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
     person = first in words.FIRST_NAMES or initial
     if low in words.PLACES:
         return "" if person else "Place"
-    return "Person" if person and len(parts) <= 4 else ""  # noqa: PLR2004 - a longer one is a title
+    return "Person" if person and len(parts) <= 4 else ""

@@ -13,7 +13,7 @@ _PERSONS = frozenset({"person", "someone"})
 
 
 def read_objects(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int] | None:
-    """Return what fills the phrase's slot, one object or a list, and the unit after it; None if nothing fits."""
+    """Return what fills the phrase's slot, one object or a list, and the unit after it; None = nothing."""
     found = read_object(sentence, at, phrase)
     if found is None:
         return None
@@ -45,7 +45,7 @@ def read_object(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[Fact
     if slot in _PERSONS and sentence.low(at) in {"me", "us"} and sentence.speaker:
         return sentence.speaker, at + 1
     found = _thing(sentence, at) if slot in _NOUN_PHRASES else _name(sentence, at, slot)
-    return found if found and _fits(found[0], sentence, phrase) else None
+    return found if found and _fits(found[0], phrase) else None
 
 
 def _name(sentence: MarkedSentence, at: int, slot: str) -> tuple[FactEnd, int] | None:
@@ -62,7 +62,7 @@ def _thing(sentence: MarkedSentence, at: int) -> tuple[FactEnd, int] | None:
     return None if found and sentence.low(found[1] - 1) in sentence.table.nouns else found
 
 
-def _fits(end: FactEnd, sentence: MarkedSentence, phrase: Phrase) -> bool:
+def _fits(end: FactEnd, phrase: Phrase) -> bool:
     """Whether an object may be what the slot and the relation ask for."""
     if end.value and phrase.relation.object is not None:
         return False  # an action is no entity (R18)
@@ -73,11 +73,12 @@ def _fits(end: FactEnd, sentence: MarkedSentence, phrase: Phrase) -> bool:
     if wanted == "Thing" and not is_thing(end):
         return False
     place = end.type == "Place" or low in words.PLACES
-    person = end.type in {"", "Person"} and not (place or low in words.LANGUAGES or any(map(str.isdigit, low)))
+    foreign = place or low in words.LANGUAGES
+    person = end.type in {"", "Person"} and not (foreign or any(map(str.isdigit, low)))
     checks = {
         "person": person and last not in words.ORGANISATIONS,
         "someone": end.type == "Person" or (person and many and last not in words.ORGANISATIONS),
-        "org": end.type in {"", "Organization"} and not (place or low in words.LANGUAGES or last in words.GROUPS),
+        "org": end.type in {"", "Organization"} and not (foreign or last in words.GROUPS),
         "employer": end.type == "Organization",
         "place": place,
         "group": many and last in words.GROUPS,
@@ -103,14 +104,14 @@ def read_role(sentence: MarkedSentence, at: int) -> tuple[FactEnd, int] | None:
     end = at
     while end - at < _MAX_ROLE and sentence.low(end)[:1].isalpha():
         low = sentence.low(end)
-        if low in words.NO_ROLE or low in words.DETERMINERS or low in words.PREPOSITIONS or low in words.NOT_NOUNS:
+        if low in words.NO_ROLE or low in words.FUNCTION_WORDS:
             break
         end += 1
     if end == at or sentence.low(end - 1) not in words.ROLE_HEADS:
         return None
     field = sentence.low(end + 1)
     if sentence.low(end) == "of" and sentence.low(end - 1) in {"head", "vp", "director", "president", "lead"}:
-        end += 2 * (field.isalpha() and field not in words.NOT_NOUNS | words.DETERMINERS)
+        end += 2 * (field.isalpha() and field not in words.FUNCTION_WORDS)
     text = sentence.text_of(at, end)
     return FactEnd(text, value=Value("text", text)), end
 

@@ -51,13 +51,17 @@ class PhraseTable:
                 self.nouns.setdefault(noun, relation)
             if len(relation.excludes) == 1:
                 self.opposites.setdefault(relation.excludes[0], relation)
-        self.verbs_of_ends = {row.verb for rows in self.phrases.values() for row in rows if row.mode == "end"} - _LIGHT
+        self.verbs_of_ends = {
+            row.verb for rows in self.phrases.values() for row in rows if row.mode == "end"
+        } - _LIGHT
         self.reversed_nouns = [
             Phrase(relation, "state", "be", (), "owner")
             for relation in ontology
             if relation.nouns and relation.object != "value"
         ]
-        self.employment = next((row for row in self.phrases.get("work", []) if row.relation.name == "WORKS_AT"), None)
+        self.employment = next(
+            (row for row in self.phrases.get("work", []) if row.relation.name == "WORKS_AT"), None
+        )
         for phrases in self.phrases.values():
             phrases.sort(key=lambda phrase: -len(phrase.words))  # stable: equals keep the ontology's order
 

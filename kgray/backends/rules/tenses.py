@@ -20,7 +20,7 @@ class Tense(NamedTuple):
     polarity: Polarity = ""
 
 
-# Auxiliaries (am, is, are: be; has: have; does: do; n't: not) and the verb's form. Any other group says nothing:
+# Auxiliaries (am, is, are: be; has: have; does: do; n't: not) and the verb's form. Others say nothing:
 # "would work", "can work", "had worked", "will not work", "has not yet worked".
 _GROUPS: dict[tuple[str, Form], Tense] = {
     ("", "third"): Tense("present"),

@@ -14,7 +14,16 @@ from kgray.backends.rules.verbs import third_person
 from kgray.records import clean_text
 
 _MAX_WORDING = 400
-_THIRD = {"am": "is", "'m": "is", "are": "is", "'re": "is", "were": "was", "have": "has", "'ve": "has", "do": "does"}
+_THIRD = {
+    "am": "is",
+    "'m": "is",
+    "are": "is",
+    "'re": "is",
+    "were": "was",
+    "have": "has",
+    "'ve": "has",
+    "do": "does",
+}
 _QUALIFIER = re.compile(r"(?: (?:part-time|full-time|remotely))+")
 _FIRST_PERSON = re.compile(r"\b(?:my|our|me|us)\b", re.IGNORECASE)
 
@@ -25,7 +34,11 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     verb = units[clause.place.verb]
     group = [unit.low for unit in units[clause.place.first : clause.place.verb + 1]]
     if clause.subject.pronoun:
-        bare = clause.tense.time == "present" and verb.low == clause.phrase.verb and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
+        bare = (
+            clause.tense.time == "present"
+            and verb.low == clause.phrase.verb
+            and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
+        )
         group = [_THIRD.get(word, word) for word in group]
         if bare:
             group[-1] = third_person(verb.low)
@@ -41,4 +54,3 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
     text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't"))
     return text[:_MAX_WORDING].strip()
-

@@ -43,8 +43,9 @@ AUXILIARIES = {
     **dict.fromkeys(("am", "is", "are", "'m", "'re", "be"), "be"), **dict.fromkeys(("was", "were"), "was"),
     **dict.fromkeys(("have", "has", "'ve"), "have"), **dict.fromkeys(("do", "does"), "do"),
     **dict.fromkeys(("will", "'ll"), "will"), **dict.fromkeys(("not", "n't"), "not"),
-    **{word: word for word in ("been", "did", "never", "no", "longer", "used", "to", "going", "'s", "had", "can", "got")},
+    **{word: word for word in "been did never no longer used to going 's had can got".split()},
 }  # fmt: skip
+FUNCTION_WORDS = NOT_NOUNS | PREPOSITIONS | DETERMINERS
 NOT_NAMES_AT_THE_START = frozenset(AUXILIARIES).union(
-    _words("starts"), NOT_NAMES, TITLES, DETERMINERS, NOT_NOUNS, PREPOSITIONS, ADVERBS, OPENERS, HEDGES
+    _words("starts"), NOT_NAMES, TITLES, FUNCTION_WORDS, ADVERBS, OPENERS, HEDGES
 )
