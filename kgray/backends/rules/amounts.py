@@ -19,7 +19,7 @@ _UNITS = {
 _NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
 _SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
 _PRICE = re.compile(
-    rf"(?P<sign>[$€£¥₹₽₩])\s?(?P<a>{_NUMBER})(?P<sa>{_SCALE})"
+    rf"(?P<sign>[$€£¥₹₽₩])\s?(?P<a>{_NUMBER})(?P<sa>{_SCALE})(?![-–]?\d)"
     rf"|(?P<code>[A-Z]{{3}})\s(?P<b>{_NUMBER})(?P<sb>{_SCALE})(?![\w])"
     rf"|(?<![\w.,])(?P<c>{_NUMBER})(?P<sc>{_SCALE})\s?"
     r"(?P<unit>[$€£]|[A-Z]{3}\b|(?:dollars?|bucks|euros?|pounds?|yen|rupees|francs)\b)"

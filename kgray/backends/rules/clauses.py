@@ -21,7 +21,7 @@ from kgray.ontology import RelationType
 _MAX_SUBJECTS, _MAX_AUXILIARIES = 8, 4
 _JOINS = frozenset({"and", "but", ";"})
 _NEGATIONS = frozenset({"not", "n't", "never", "no", "longer"})
-_UNTRUE = frozenset({"wrong", "untrue", "false"})
+_UNTRUE = frozenset({"untrue", "false", "incorrect"})
 
 
 class Subject(NamedTuple):
@@ -92,7 +92,7 @@ class ClauseReader:
             clause = self._clause(at, subject)
             if denial:
                 # "It is not true that Bob works" denies it, and so does "That was wrong: Bob does not work".
-                fits = clause and clause.phrase.mode == "state"
+                fits = clause and clause.phrase.mode == "state" and clause.after == clause.end
                 plain = clause and clause.tense.polarity == ""
                 return (
                     [replace(clause, denied=True)] if clause and fits and plain == (denial == "that") else []
@@ -115,7 +115,7 @@ class ClauseReader:
         untrue = _UNTRUE & set(said) or ("true" in said and {"not", "n't"} & set(said))
         if said[0] == "it" and untrue and "that" in said:
             return said.index("that") + 1, "that"
-        at = 0
+        at = int(self.low(0) in {"-", "*", "•"})
         while self.low(at) in words.OPENERS or (at and self.low(at) in {",", ":", "all", "everyone"}):
             at += 1
         if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
@@ -229,7 +229,7 @@ class ClauseReader:
         """Read on from the objects to the clause's border; whether every word on the way is understood."""
         while not self.sentence.is_border(at):
             step = self._date(clause, at) or self._any_more(clause, at) or self._company(clause, at)
-            if not step and clause.phrase.mode == "state" and clause.phrase.relation.object != "value":
+            if not step and self._is_loose(clause):
                 loose = self.sentence.noun_phrases(at + 1) if self.low(at) in words.LOOSE_PREPOSITIONS else []
                 step = loose[0][1] if loose else 0  # "in Berlin", "for the roadmap"
             if not step:
@@ -237,6 +237,12 @@ class ClauseReader:
             at = step
         clause.after = at
         return True
+
+    @staticmethod
+    def _is_loose(clause: Clause) -> bool:
+        """Whether "in Berlin", "for the roadmap" beside it change nothing; they do beside "no longer"."""
+        holds = clause.tense.polarity == "" and clause.tense.time not in {"past", "former"}
+        return holds and clause.phrase.mode == "state" and clause.phrase.relation.object != "value"
 
     def _date(self, clause: Clause, at: int) -> int:
         date = self.sentence.date(at)
@@ -249,6 +255,7 @@ class ClauseReader:
         if clause.tense.polarity != "not" or not (any_more or self.low(at) == "anymore"):
             return 0
         clause.tense = clause.tense._replace(polarity="no longer")
+        clause.end = at + 1 + any_more if at == clause.end else clause.end
         return at + 1 + any_more
 
     def _company(self, clause: Clause, at: int) -> int:
@@ -279,7 +286,8 @@ class ClauseReader:
             yield Subject((speaker,), at + 1, speaker.name, plural=True, pronoun=low)
         owner, step = self._owner(at)
         if owner and (noun := self._noun(step)):
-            text = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
+            mine = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
+            text = mine if low in {"my", "our"} else sentence.text_of(at, noun[1])
             yield Subject((owner,), noun[1], text, relation=noun[0])
         elif low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
             for thing, end in sentence.noun_phrases(noun[1] + 1):

@@ -6,8 +6,8 @@
 | start ("joined") | holds, if dated | holds | holds | | holds, if dated | | denied, if an event |
 | end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
 
-What has no date holds from, or ended at, the reference time, inferred; the future must be dated. A past state
-has ended if it is dated, or is one of which there is one at a time: "I loved the film" does not say so. A plain
+What has no date holds from, or ended at, the reference time, inferred; the future counts only with a date. A
+past state has ended if it is dated, or if there is one at a time: "I loved the film" does not say so. A plain
 "does not work at" says nothing: it need not ever have been so. An event is a relation without phrases of a
 state; "never moved to Rome" may be said by somebody who was born there.
 """
@@ -143,6 +143,6 @@ def share_dates(clauses: list[Clause]) -> None:
 
 def other_side(timing: Timing, relation: RelationType) -> Timing | None:
     """Return what a change says of its other side: "moved from Acme to Beta" ends Acme when Beta begins."""
-    if relation.object != "entity":
+    if relation.object != "entity" or timing.kind == "denied":
         return None
     return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)

@@ -102,7 +102,8 @@ class _TextReader:
             relation = opposite
         text = wording_of(sentence, clause)
         for subject in clause.subject.ends:
-            for item in clause.objects:
+            # "No longer works at Acme as a designer" may work there as something else.
+            for item in clause.objects if timing.kind == "holds" or not clause.role else ():
                 ends = (item, subject) if clause.reversed else (subject, item)
                 self._fact(relation, *ends, text, timing)
             for other in (clause.origin, clause.successor):
@@ -110,7 +111,8 @@ class _TextReader:
                     self._fact(relation, subject, other, text, change)
             for name, beside in (("HAS_ROLE", clause.role), ("WORKS_AT", clause.employer)):
                 declared = self.table.relations.get(name)
-                if beside and declared:
+                # Who was the CEO of Acme may work there still.
+                if beside and declared and (timing.kind == "holds" or name == "HAS_ROLE"):
                     self._fact(declared, subject, beside, text, timing)
 
     def _fact(

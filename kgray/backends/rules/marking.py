@@ -89,7 +89,10 @@ class MarkedSentence:
         """Whether it may not be so, or somebody else says it: "maybe", "if", "Bob said", a quotation."""
         said = [unit for unit in units if unit.low]
         hedged = any(self.text[unit.start : unit.end] in words.HEDGES for unit in said)
-        first = bool(said) and said[0].low in words.HEDGES
+        lows = {unit.low for unit in said}
+        # "I don't always like coffee" does not say that I don't like it.
+        partly = lows & words.NEGATIONS and lows & words.PARTLY
+        first = bool(partly) or (bool(said) and said[0].low in words.HEDGES)
         return hedged or first or any(unit.low in _QUOTES for unit in said)
 
     def low(self, at: int) -> str:
@@ -108,7 +111,9 @@ class MarkedSentence:
         """Whether a clause may end before a unit: at a sign, an "and", the sentence's end."""
         if at >= len(self.units):
             return True
-        low = self.low(at)
+        low, end = self.low(at), self.units[at].end
+        if low in {"-", "–"} and not self.text[end : end + 1].isspace():
+            return False  # "$90-100"
         return low in {"and", "but"} or (low != "" and not low[0].isalnum() and low[0] not in _SIGNS_IN_NAMES)
 
     def noun_phrases(self, at: int) -> list[tuple[FactEnd, int]]:

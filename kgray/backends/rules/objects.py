@@ -35,7 +35,6 @@ def read_object(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[Fact
     if at >= len(sentence.units):
         return None
     if slot == "price":
-        at += sentence.low(at) in {"about", "around", "at"}
         price = sentence.units[at].price if at < len(sentence.units) else None
         return (FactEnd(price.shown(), value=price), at + 1) if price else None
     if slot == "role":

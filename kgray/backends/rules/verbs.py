@@ -12,13 +12,14 @@ _IRREGULAR = {
     for base, past, participle in (
         verb.split()
         for verb in (
-            "become became become, begin began begun, buy bought bought, choose chose chosen, "
-            "come came come, cost cost cost, drive drove driven, eat ate eaten, fall fell fallen, "
-            "find found found, fly flew flown, get got got, give gave given, go went gone, have had had, hold held held, keep kept kept, "
-            "know knew known, lead led led, leave left left, lie lay lain, lose lost lost, make made made, "
-            "meet met met, quit quit quit, rise rose risen, run ran run, say said said, sell sold sold, "
-            "send sent sent, show showed shown, speak spoke spoken, spend spent spent, stand stood stood, "
-            "take took taken, teach taught taught, throw threw thrown, wear wore worn, write wrote written"
+            "become became become, begin began begun, buy bought bought, choose chose chosen, come came "
+            "come, cost cost cost, drive drove driven, eat ate eaten, fall fell fallen, find found "
+            "found, fly flew flown, get got got, give gave given, go went gone, have had had, hold held "
+            "held, keep kept kept, know knew known, lead led led, leave left left, lie lay lain, lose "
+            "lost lost, make made made, meet met met, quit quit quit, rise rose risen, run ran run, say "
+            "said said, sell sold sold, send sent sent, show showed shown, speak spoke spoken, spend "
+            "spent spent, stand stood stood, take took taken, teach taught taught, throw threw thrown, "
+            "wear wore worn, write wrote written"
         ).split(", ")
     )
 }

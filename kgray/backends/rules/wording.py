@@ -52,5 +52,5 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     speaker = sentence.speaker.name if sentence.speaker else ""
     own = "their" if clause.subject.pronoun else f"{speaker}'s"
     said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
-    text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't"))
+    text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
     return text[:_MAX_WORDING].strip()

@@ -38,6 +38,8 @@ ADVERBS = _words("adverbs")
 OPENERS = _words("openers")
 HEDGES = _words("hedges")
 TAKEN_BACK = _words("taken_back")
+PARTLY = _words("partly")
+NEGATIONS = _words("negations")
 # Each auxiliary and the form that a verb group's table knows it by: tenses.py.
 AUXILIARIES = {
     **dict.fromkeys(("am", "is", "are", "'m", "'re", "be"), "be"), **dict.fromkeys(("was", "were"), "was"),
