@@ -51,11 +51,12 @@ class _Entity(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """One field of an object. key: lower snake case, for the fact's text. unit: of a number, or None."""
+    """One field of an object. key: in lower snake case. unit: of a number, or None. many: it is a list."""
 
     relation: str
     key: str
     unit: str | None
+    many: bool
 
 
 def read_json(content: object, builder: ExtractionBuilder, ontology: Ontology, reference: Instant) -> None:
@@ -130,21 +131,22 @@ class _JsonReader:
         declared = self.ontology.get(field.relation)
         if isinstance(item, Mapping):
             self._nested(item, entity, field)
-        elif isinstance(item, str) and declared and declared.object != "value":
-            self._pointer(item, entity, field, declared)
-        else:
+        elif not isinstance(item, str) or not declared or declared.object == "value":
             self._scalar(item, entity, field)
+        elif name := clean_text(item):  # a text that names another entity
+            if not _is_name(name) or len(self.builder.entities) >= MAX_ITEMS:
+                self._drop(field.key, f"{name[:40]!r} is no name, or there are too many")
+                return
+            label = "" if declared.object_type == "Thing" else declared.object_type
+            self._add(entity, field, name, target=self.builder.entity(name, label))
 
     def _nested(self, content: Mapping[str, object], entity: _Entity, field: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
         amount = next((content[key] for key in _AMOUNTS if key in content), None)
-        if (
-            amount is not None and not isinstance(amount, Mapping | list) and len(content) <= 2
-        ):  # and its unit
-            unit = content.get("currency") or content.get("unit")
-            self._scalar(
-                amount, entity._replace(currency=None), field._replace(unit=str(unit) if unit else None)
-            )
+        unit = content.get("currency") or content.get("unit")
+        is_amount = amount is not None and not isinstance(amount, Mapping | list)
+        if is_amount and len(content) <= 2:  # an amount and its unit
+            self._scalar(amount, entity._replace(currency=None), field._replace(unit=str(unit or "")))
             return
         if _name_of(content, _label_of_key(field.key)) is None:
             self._fields(content, entity._replace(label="", depth=entity.depth + 1), f"{field.key}_")
@@ -156,19 +158,6 @@ class _JsonReader:
         target = self._entity(content, field.key, entity.depth + 1)
         if target is not None:
             self._add(entity, field, self.builder.entities[target].name, target=target)
-
-    def _pointer(self, text: str, entity: _Entity, field: _Field, declared: RelationType) -> None:
-        """Read a text that names another entity."""
-        name = clean_text(text)
-        if not name:
-            return
-        if not _is_name(name):
-            self._drop(field.key, f"{name[:40]!r} is no name")
-        elif len(self.builder.entities) >= MAX_ITEMS:
-            self._drop(field.key, "there are too many entities")
-        else:
-            label = "" if declared.object_type == "Thing" else declared.object_type
-            self._add(entity, field, name, target=self.builder.entity(name, label))
 
     def _scalar(self, item: object, entity: _Entity, field: _Field) -> None:
         is_price = field.relation == "COSTS"
@@ -183,7 +172,7 @@ class _JsonReader:
 
     def _field_of(self, key: str, label: str, *, many: bool) -> _Field | None:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
-        shown = _single(key) if many else key
+        full = key
         stem, _, last = key.rpartition("_")
         unit = last.upper() if stem and last.upper() in CODES else None
         if stem and key not in self.fields and (unit or last in _UNITS):
@@ -194,25 +183,25 @@ class _JsonReader:
         if relation and relation.name == "LIVES_IN" and label and not person:
             relation = self.ontology.get("LOCATED_IN")
         if relation and not (relation.subject_type == "Person" and label and not person):
-            return _Field(relation.name, shown, unit)
+            return _Field(relation.name, full, unit, many)
         single = _single(key) if many else key
         try:
             named = clean_relation(single if single.startswith(("is_", "has_", "can_")) else f"has_{single}")
         except ValueError:
             return None
-        return _Field(named, shown, unit) if any(map(str.isalpha, key)) else None
+        return _Field(named, full, unit, many) if any(map(str.isalpha, key)) else None
 
     def _add(
         self,
         entity: _Entity,
         field: _Field,
         shown: str,
-        *,
         target: int | None = None,
         value: Value | None = None,
     ) -> None:
         """Add a fact with one sentence: "Aero 2 costs 499 EUR", "The colour of Aero 2 is blue"."""
-        declared, spoken = self.ontology.get(field.relation), field.key.replace("_", " ").strip()
+        declared = self.ontology.get(field.relation)
+        spoken = (_single(field.key) if field.many else field.key).replace("_", " ").strip()
         if declared and declared.phrases:
             verb, *rest = (word.partition("|")[0] for word in declared.phrases[0].split()[:-1])
             text = " ".join([entity.name, third_person(verb), *rest, shown])
