@@ -1,4 +1,4 @@
-"""Dates of sentences resolve against the reference time, with their precision (R3). It is Wednesday, 2026-03-11."""
+"""Dates of sentences against the reference time, with their precision (R3). It is Wednesday, 2026-03-11."""
 
 from __future__ import annotations
 

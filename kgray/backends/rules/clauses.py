@@ -127,7 +127,10 @@ class ClauseReader:
         if after_clause and self.low(at) not in _JOINS:
             at += 1  # a comma, a bracket, a dash
         else:
-            while at < len(self.sentence.units) and self.low(at) not in _JOINS:
+            # "All but Bob left" is no "but" between clauses; one of those follows a comma.
+            while at < len(self.sentence.units) and not (
+                self.low(at) in _JOINS and (self.low(at) != "but" or after_clause or self.low(at - 1) == ",")
+            ):
                 at += 1
         while self.low(at) in _JOINS or self.low(at) in {",", "then"}:
             at += 1

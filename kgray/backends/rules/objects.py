@@ -71,6 +71,8 @@ def _fits(end: FactEnd, phrase: Phrase) -> bool:
         return False
     if wanted == "Thing" and not is_thing(end):
         return False
+    if phrase.slot == "thing" and phrase.relation.object == "entity" and end.type == "Person":
+        return False  # nobody owns or uses somebody; LIKES takes anything
     place = end.type == "Place" or low in words.PLACES
     foreign = place or low in words.LANGUAGES
     person = end.type in {"", "Person"} and not (foreign or any(map(str.isdigit, low)))
