@@ -400,6 +400,13 @@ Agenda: Bob left Acme.
 The book says Bob works at Acme.
 Ask Bob, he works at Acme.
 Bob (works at Acme) left.
+Hopefully Bob works at Acme.
+Hopefully, Bob works at Acme.
+Bob presumably works at Acme.
+Bob theoretically works at Acme.
+Ideally I work at Acme.
+I briefly worked at Acme and Beta.
+Bob virtually owns the shop.
 Bob works for Acme as long as Carol does.
 Bob works for Acme until he retires.
 Bob joined Acme as soon as Carol left.

@@ -85,6 +85,7 @@ ALICE = "Alice Nguyen"
         ("The ticket KS-20871 is assigned to Priya Raman.", [("KS-20871", "ASSIGNED_TO", "Priya Raman")]),
         ("The order is out of stock.", [("order", "HAS_STATUS", "<out of stock>")]),
         ("I've been working at Acme for three years.", [(ALICE, "WORKS_AT", "Acme")]),
+        ("Chidi is a data analyst.", [("Chidi", "HAS_ROLE", "<data analyst>")]),
         ("I am fluent in French.", [(ALICE, "SPEAKS", "French")]),
         ("I was born in Rome in 1980.", [(ALICE, "BORN_IN", "Rome")]),
     ],
@@ -208,6 +209,14 @@ def test_the_speaker_is_always_the_first_entity():
 def test_a_role_speaks_without_a_type():
     extraction = read("I like tea.", speaker="user")
     assert [(e.name, e.type) for e in extraction.entities] == [("user", ""), ("tea", "")]
+
+
+def test_a_role_is_a_person_who_says_i():
+    assert told("I am a designer at Acme, and I'm based in Oslo.", speaker="user") == [
+        ("user", "HAS_ROLE", "<designer>", "holds"),
+        ("user", "WORKS_AT", "Acme", "holds"),
+        ("user", "LIVES_IN", "Oslo", "holds"),
+    ]
 
 
 def test_in_a_text_nobody_is_i():

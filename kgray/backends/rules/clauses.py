@@ -186,7 +186,7 @@ class ClauseReader:
             if lemma == "be":
                 yield self.table.phrase_of_noun(subject.relation)
             return
-        unsure = not all(end.type or is_thing(end) for end in subject.ends)
+        unsure = not subject.pronoun and not all(end.type or is_thing(end) for end in subject.ends)
         for phrase in phrases:
             if not all(_suits(end, phrase.relation) for end in subject.ends):
                 continue
@@ -370,6 +370,10 @@ def _suits(end: FactEnd, relation: RelationType) -> bool:
 
 def _is_ambiguous(phrase: Phrase, phrases: list[Phrase]) -> bool:
     """Whether it depends on the subject what the words after "be" mean: "is ready", "is based in"."""
-    same = {other.relation.subject_type for other in phrases if other.words == phrase.words}
+    same = {
+        other.relation.subject_type
+        for other in phrases
+        if (other.words, other.slot) == (phrase.words, phrase.slot)
+    }
     short = not phrase.words or phrase.slot == "place"
     return len(same) > 1 or (short and phrase.relation.subject_type == "Thing")

@@ -53,13 +53,8 @@ class MarkedSentence:
         type_of: Callable[[str], str],
     ) -> None:
         """speaker: whom "I" means. type_of: the type of a name that the text before shows, "" = none."""
-        self.text, self.sentence, self.table, self.speaker, self.type_of = (
-            text,
-            sentence,
-            table,
-            speaker,
-            type_of,
-        )
+        self.text, self.sentence, self.table = text, sentence, table
+        self.speaker, self.type_of = speaker, type_of
         start, end = sentence.start, sentence.end
         marks = [Unit(d.start, d.end, "date", date=d) for d in find_dates(text, start, end)]
         marks += [Unit(p.start, p.end, "price", price=p.value) for p in find_prices(text, start, end)]
@@ -70,7 +65,7 @@ class MarkedSentence:
             marks.append(Unit(*name.outer, "name", name=found))
         units = self._merged(sorted(marks, key=lambda mark: (mark.start, -mark.end)))
         self.states_something = not (sentence.question or sentence.quoted or self._hedged(units))
-        self.units = [unit for unit in units if not _is_adverb(unit.low)]
+        self.units = [unit for unit in units if unit.low not in words.ADVERBS]
 
     def _merged(self, marks: list[Unit]) -> list[Unit]:
         """Return the marks, and a unit for each token that none of them covers."""
@@ -141,7 +136,8 @@ class MarkedSentence:
 
     def _is_noun(self, low: str) -> bool:
         """Whether a word may stand in a noun phrase."""
-        if not low[:1].isalpha() or low in words.FUNCTION_WORDS:
+        adverb = low.endswith("ly") and len(low) > 4  # not "fly"
+        if not low[:1].isalpha() or adverb or low in words.FUNCTION_WORDS:
             return False
         forms = {form for known in self.table.verbs.get(low, {}).values() for form in known}
         return "base" in forms or forms.isdisjoint({"past", "participle"})
@@ -149,7 +145,3 @@ class MarkedSentence:
     def text_of(self, first: int, end: int) -> str:
         """Return the words of units [first, end)."""
         return clean_text(self.text[self.units[first].start : self.units[end - 1].end]) if end > first else ""
-
-
-def _is_adverb(low: str) -> bool:
-    return low in words.ADVERBS or (low.endswith("ly") and len(low) > 4)
