@@ -1,7 +1,7 @@
 """Sentences of which the rules extractor must say nothing: precision before recall.
 
-Questions, conditions, hopes, plans, reports, quotations and pronouns; and what is said with a word that the table
-of phrases does not know, because that word may turn the sentence into its opposite.
+Questions, conditions, hopes, plans, reports, quotations and pronouns; and what is said with a word that the
+table of phrases does not know, because that word may turn the sentence into its opposite.
 """
 
 from __future__ import annotations
