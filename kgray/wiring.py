@@ -12,7 +12,7 @@ from kgray.errors import SettingsError, StoreError
 from kgray.settings import ModelSettings, Secret, Settings, StoreSettings, require_built
 
 if TYPE_CHECKING:
-    from kgray.backends.rules import RulesExtractor
+    from kgray.backends.rules.extractor import RulesExtractor
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache, Store
@@ -147,7 +147,7 @@ class _RulesWhenRead:
 
     @cached_property
     def _rules(self) -> RulesExtractor:
-        from kgray.backends.rules import RulesExtractor
+        from kgray.backends.rules.extractor import RulesExtractor
 
         return RulesExtractor(self._ontology)
 

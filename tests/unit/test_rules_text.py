@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgray.backends.rules import RulesExtractor
+from kgray.backends.rules.extractor import RulesExtractor
 from kgray.ontology import shipped
 from tests.unit.rules_reader import READER, read, told
 
