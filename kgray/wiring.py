@@ -12,7 +12,7 @@ from kgray.errors import SettingsError, StoreError
 from kgray.settings import ModelSettings, Secret, Settings, StoreSettings, require_built
 
 if TYPE_CHECKING:
-    from kgray.backends.rules import RulesExtractor
+    from kgray.backends.rules.extractor import RulesExtractor
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache, Store
@@ -134,7 +134,7 @@ def build_models(
         return ScriptedExtractor(settings.model.script), ScriptedJudge(settings.model.script)
     if settings.model.backend == "openai":
         return _openai_models(settings, ontology, cache)
-    from kgray.backends.judging import RulesJudge
+    from kgray.backends.rules.judge import RulesJudge
 
     return _RulesWhenRead(ontology), RulesJudge()
 
@@ -147,7 +147,7 @@ class _RulesWhenRead:
 
     @cached_property
     def _rules(self) -> RulesExtractor:
-        from kgray.backends.rules import RulesExtractor
+        from kgray.backends.rules.extractor import RulesExtractor
 
         return RulesExtractor(self._ontology)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.judging import RulesJudge
+from kgray.backends.rules.judge import RulesJudge
 from kgray.bench.people import TellingReader, Told
 from kgray.ingest.committer import commit_of
 from kgray.ingest.extract import extract

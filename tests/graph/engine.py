@@ -13,7 +13,8 @@ from typing import Any
 
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.judging import RulesJudge, questions_key
+from kgray.backends.question_key import questions_key
+from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop

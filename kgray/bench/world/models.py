@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgray.backends.judging import questions_key
+from kgray.backends.question_key import questions_key
 from kgray.bench.world.dice import Dice
 from kgray.bench.world.errors import Errors
 from kgray.bench.world.latency import ZERO, Latency, Streams, tokens

@@ -7,18 +7,9 @@ is decided before a judge is asked (R17).
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
-from dataclasses import asdict
-
+from kgray.backends.question_key import questions_key
 from kgray.ports import Answer, Judged, Question, QuestionRequest
-from kgray.records import canonical, clean_text
-
-
-def questions_key(identity: str, questions: Iterable[Question]) -> str:
-    """Return the key of a request to a backend without prompts: its version and the questions (R21)."""
-    content = canonical([identity, [asdict(question) for question in questions]])
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+from kgray.records import clean_text
 
 
 class RulesJudge:
