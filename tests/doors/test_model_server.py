@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.model_server import Faults, ModelServer, Service
+from bench.world import Latency, Oracle, World, WorldEpisode, WorldJudge
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.bench.model_server import Faults, ModelServer, Service
-from kgray.bench.world import Latency, Oracle, World, WorldEpisode, WorldJudge
 from kgray.derivation.entities import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ontology import shipped
@@ -310,8 +310,8 @@ async def test_a_server_that_nobody_asks_ends_by_itself():
         await asyncio.wait_for(server.wait(), 3)
 
 
-def test_the_command_names_its_address_and_ends_on_a_signal(kgray):
-    process = kgray.start("bench", "model-server", "--episodes", "5", "--json")
+def test_the_command_names_its_address_and_ends_on_a_signal(bench):
+    process = bench.start("model-server", "--episodes", "5", "--json")
     try:
         started = json.loads(process.stdout.readline())
         connection = http.client.HTTPConnection(started["base_url"].split("/")[2], timeout=10)
@@ -326,11 +326,11 @@ def test_the_command_names_its_address_and_ends_on_a_signal(kgray):
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
-def test_a_taken_port_is_told_in_one_line(kgray):
-    process = kgray.start("bench", "model-server", "--episodes", "1", "--json")
+def test_a_taken_port_is_told_in_one_line(bench):
+    process = bench.start("model-server", "--episodes", "1", "--json")
     try:
         port = json.loads(process.stdout.readline())["base_url"].rsplit(":", 1)[1].split("/")[0]
-        other = kgray.process("bench", "model-server", "--episodes", "1", "--port", port)
+        other = bench.process("model-server", "--episodes", "1", "--port", port)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""A backfill through Ray, under kills of everything: the short form of `kgray bench chaos`."""
+"""A backfill through Ray, under kills of everything: the short form of `python -m bench chaos`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from kgray.bench import chaos
-from kgray.bench.fire import Scene
-from kgray.bench.world import Plan
-from kgray.bench.world.latency import Latency
+from bench import chaos
+from bench.fire import Scene
+from bench.world import Plan
+from bench.world.latency import Latency
 
 EPISODES = 150
 KINDS = ("writer", "worker", "sequencer", "server", "driver")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from bench.people import tell
 from kgray import times
-from kgray.bench.people import tell
 
 EPISODES = 500
 

@@ -1,4 +1,4 @@
-"""One world through Ray in several ways gives the plain loop's graph: a tenth of `kgray bench equality`."""
+"""One world through Ray in several ways gives the plain loop's graph: a tenth of `bench equality`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kgray.bench import equality
-from kgray.bench.runs import Way
-from kgray.bench.world import Plan
+from bench import equality
+from bench.runs import Way
+from bench.world import Plan
 from tests.ray_session import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]

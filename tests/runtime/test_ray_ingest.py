@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.bench.people import tell
+from bench.people import tell
 from kgray.ingest.loop import Loop
 from kgray.memory import Memory
 from kgray.records import Draft

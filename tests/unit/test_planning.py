@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kgray.bench.model_server.tasks import wire_fact
-from kgray.bench.world import Oracle, Plan, World
+from bench.model_server.tasks import wire_fact
+from bench.world import Oracle, Plan, World
 from kgray.ontology import shipped
 from kgray.planning import Shape, plan
 from kgray.prompting import Prompts, tokens

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from test_world_stream import as_episode
 
-from kgray.bench.world import Errors, Latency, Oracle, WildJudge, World, WorldJudge, WorldReader
-from kgray.bench.world.dice import Dice, chance
-from kgray.bench.world.latency import Streams
+from bench.world import Errors, Latency, Oracle, WildJudge, World, WorldJudge, WorldReader
+from bench.world.dice import Dice, chance
+from bench.world.latency import Streams
 from kgray.derivation.entities import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ports import ExtractionRequest, Question, QuestionRequest

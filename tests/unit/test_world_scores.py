@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from bench import scoring
+from bench.scoring import Matched, Scores
+from bench.world import Said, TrueFact, Truth, WorldEpisode
+from bench.world.questions import Asked, true_answers
 from kgray import times
-from kgray.bench import scoring
-from kgray.bench.scoring import Matched, Scores
-from kgray.bench.world import Said, TrueFact, Truth, WorldEpisode
-from kgray.bench.world.questions import Asked, true_answers
 from kgray.derivation.view import View
 from kgray.graph import Fact
 from kgray.records import Draft, EpisodeHead, Evidence, GroupRecords, Mention, Value

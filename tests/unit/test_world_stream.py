@@ -8,10 +8,10 @@ from itertools import islice, pairwise
 
 import pytest
 
+from bench.world import Plan, World
+from bench.world.files import input_row, write
+from bench.world.telling import end_of, start_of
 from kgray import times
-from kgray.bench.world import Plan, World
-from kgray.bench.world.files import input_row, write
-from kgray.bench.world.telling import end_of, start_of
 from kgray.errors import InputError
 from kgray.intake.rows import draft_from
 from kgray.records import Draft, Episode

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.world import Said, Truth, World, WorldEpisode
+from bench.world.questions import rounds, slots_of, true_answers
 from kgray import times
-from kgray.bench.world import Said, Truth, World, WorldEpisode
-from kgray.bench.world.questions import rounds, slots_of, true_answers
 from kgray.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
