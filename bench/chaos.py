@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import processes
-from bench.equality import PLAIN
-from bench.fire import Kill, Log, Scene, Stage
+from bench.empty_stores import empty_store
+from bench.engine import Way, carry_out, given_of, opened, settings_of
+from bench.kills import Kill, KillLog, Scene, Stage
 from bench.model_server import record
-from bench.places import Places, places
-from bench.runs import carry_out, digest, opened, settings_of
-from bench.serving import flags_of, serving
+from bench.processes import ServerProcess, flags_of, require_psutil
+from bench.reading import digest, ledger, sequences
 from bench.world import Oracle, World
 from kgray.errors import InputError
 
@@ -45,7 +44,7 @@ class Outcome:
     """
 
     scene: Scene
-    log: Log = field(default_factory=Log)
+    log: KillLog = field(default_factory=KillLog)
     digest: str = ""
     expected: str = ""
     ledger: dict[str, int] = field(default_factory=dict)
@@ -84,12 +83,12 @@ class Outcome:
 
 def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -> list[tuple[int, str]]:
     """Return when each kill comes, in commits: at random places, in a random order; the outage half way."""
-    dice = random.Random(seed)  # noqa: S311 - a schedule, no secret
+    chance = random.Random(seed)  # noqa: S311 - a schedule, no secret
     order = list(kinds)
-    dice.shuffle(order)
-    points = sorted(dice.randint(int(_FIRST * episodes), int(_LAST * episodes)) for _ in order)
-    kills = list(zip(points, order, strict=True))
-    return sorted([*kills, *([(episodes // 2, "outage")] if outage else [])], key=lambda kill: kill[0])
+    chance.shuffle(order)
+    points = sorted(chance.randint(int(_FIRST * episodes), int(_LAST * episodes)) for _ in order)
+    kills = [*zip(points, order, strict=True), *([(episodes // 2, "outage")] if outage else [])]
+    return sorted(kills, key=lambda kill: kill[0])
 
 
 def kinds_of(kills: int, *, store_kills: int = 0) -> list[str]:
@@ -101,24 +100,21 @@ def kinds_of(kills: int, *, store_kills: int = 0) -> list[str]:
 
 
 def run(scene: Scene, progress: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Play a scene: the plain loop first, then the backfill under fire, then the verdict."""
-    processes.require_psutil()
+    """Play a scene: the plain loop first, then the backfill under kills, then the verdict."""
+    require_psutil()
     if scene.plan.episodes < len(scene.kills):
         raise InputError(f"{len(scene.kills)} kills need more than {scene.plan.episodes} episodes")
     if scene.address is not None and any(kind == "node" for _, kind in scene.kills):
         raise InputError("a node can be killed only in a cluster that is started for it")
     outcome = Outcome(scene)
-    with (
-        tempfile.TemporaryDirectory(prefix="kgray-bench-") as name,
-        places(scene.store, Path(name)) as rooms,
-    ):
+    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:
         folder = Path(name)
-        outcome.expected = _undisturbed(scene, rooms)
+        outcome.expected = _undisturbed(scene, folder / "undisturbed")
         progress(f"undisturbed: {outcome.expected[:12]}")
-        with rooms.fresh("data") as place, ExitStack() as ends:
-            stage = Stage(scene, place, folder, ends)
+        with empty_store(scene.store, folder / "data") as place, ExitStack() as ends:
+            stage = Stage(scene, place, folder, ends, progress)
             try:
-                stage.play(outcome.log, progress)
+                stage.play(outcome.log)
             finally:
                 stage.end()
             outcome.faults += outcome.log.faults
@@ -127,17 +123,14 @@ def run(scene: Scene, progress: Callable[[str], None] = lambda _: None) -> Outco
     return outcome
 
 
-def _undisturbed(scene: Scene, rooms: Places) -> str:
-    oracle = Oracle(World(plan=scene.plan))
-    with rooms.fresh("undisturbed") as place, serving(flags_of(oracle)) as base_url:
-        memory = opened(settings_of(PLAIN, place, base_url), place.data)
+def _undisturbed(scene: Scene, folder: Path) -> str:
+    oracle, way = Oracle(World(plan=scene.plan)), Way(runtime="plain")
+    with empty_store(scene.store, folder) as place, ServerProcess(flags_of(oracle)) as server:
+        memory = opened(settings_of(given_of(way, place, server.base_url)), place.data)
         try:
-            return carry_out(PLAIN, memory, [episode.draft for episode in oracle.world]).digest
+            return carry_out(way, memory, [episode.draft for episode in oracle.world]).digest
         finally:
             memory.close()
-
-
-# ------------------------------------------------------------------------------- the verdict
 
 
 def _judge(stage: Stage, outcome: Outcome) -> None:
@@ -146,13 +139,12 @@ def _judge(stage: Stage, outcome: Outcome) -> None:
     outcome.digest = asyncio.run(digest(stage.reader))
     if outcome.digest != outcome.expected:
         faults.append(f"the graph is {outcome.digest[:12]}, undisturbed it is {outcome.expected[:12]}")
-    for group, counts in store.counts().items():
-        for state in ("accepted", "extracted", "committed", "failed"):
-            outcome.ledger[state] = outcome.ledger.get(state, 0) + getattr(counts, state)
-        sequences = [episode.sequence for episode in store.episode_rows(group)]
-        if sequences != sorted(set(sequences)):
+    for group in store.groups():
+        found = sequences(store, group)
+        if found != sorted(set(found)):
             faults.append(f"group {group}: an episode ended more than once")
         faults += [f"group {group}: {line}" for line in asyncio.run(stage.reader.verify(group))[:3]]
+    outcome.ledger = ledger(store)
     if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": scene.plan.episodes, "failed": 0}:
         faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {scene.plan.episodes} episodes")
     for name, seen in outcome.log.epochs.items():
@@ -169,13 +161,13 @@ def _judge(stage: Stage, outcome: Outcome) -> None:
 def _in_flight(kind: str, scene: Scene) -> int:
     """Return how many requests a kill may have had answered for nothing.
 
-    A writer's and a driver's death lose none; a head of line that waited for the death of others is asked
-    once more (late). What a sequencer or a store out of reach had in hand is a window.
+    A writer's and a driver's death lose none. The next episode of a group, when it waited for an answer
+    that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
-    late = scene.plan.groups
+    next_episodes = scene.plan.groups
     if kind in ("sequencer", "store"):
-        return scene.window + late
-    return late + (0 if kind in ("writer", "driver") else scene.latency.streams)
+        return scene.window + next_episodes
+    return next_episodes + (0 if kind in ("writer", "driver") else scene.latency.streams)
 
 
 def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:

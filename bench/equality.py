@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.places import StoreKind, places
-from bench.runs import Run, Way, carry_out, opened, settings_of
-from bench.serving import flags_of, serving
+from bench.empty_stores import StoreKind, empty_store
+from bench.engine import Run, Way, carry_out, given_of, one_ray, opened, settings_of
+from bench.processes import ServerProcess, flags_of
 from bench.world import Errors, Oracle, Plan, World
 from kgray.errors import InputError
-from kgray.settings import Settings
 
-PLAIN = Way(runtime="plain")
 _RATE = 0.1  # errors of meaning, of each kind
-_SHUFFLE_S = 0.2
 SHUFFLED = "shuffled"  # the true model, whose answers come in random order
 # What a server answers by, by model: flags beside those of the world. A model's reference is its plain loop.
 MODELS: dict[str, tuple[str, ...]] = {
     "true": (),
-    SHUFFLED: ("--shuffle-s", str(_SHUFFLE_S)),
+    SHUFFLED: ("--shuffle-s", "0.2"),
     "wild": ("--wild",),
     "errors": (),
 }
 WAYS: tuple[Way, ...] = (
-    PLAIN,
+    Way(runtime="plain"),
     Way(window=8),
     Way(window=64),
     Way(window=64, model=SHUFFLED),
@@ -104,47 +101,24 @@ def run(
         raise InputError("--episodes 0: there is nothing to ingest")
     drafts = [episode.draft for episode in World(plan=plan)]
     found = Equality(plan, store)
-    with (
-        ExitStack() as ends,
-        tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
-        places(store, Path(folder)) as rooms,
-    ):
+    with ExitStack() as ends, tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder:
         if any(way.runtime == "ray" for way in ways):
             ends.enter_context(one_ray())
         servers: dict[str, str] = {}
         for number, way in enumerate(ways):
             if way.model not in servers:
-                oracle = Oracle(World(plan=plan), _errors(way.model))
-                flags = [*flags_of(oracle), *MODELS[way.model]]
-                servers[way.model] = ends.enter_context(serving(flags))
-            more = {"runtime_profile": profile}
-            with rooms.fresh(f"way-{number}") as place:
-                ran = _one(way, settings_of(way, place, servers[way.model], more), place.data, drafts)
+                flags = [*flags_of(Oracle(World(plan=plan), _errors(way.model))), *MODELS[way.model]]
+                servers[way.model] = ends.enter_context(ServerProcess(flags)).base_url
+            with empty_store(store, Path(folder) / str(number)) as place, ExitStack() as closing:
+                given = given_of(way, place, servers[way.model], runtime_profile=profile)
+                memory = opened(settings_of(given), place.data)
+                closing.callback(memory.close)
+                ran = carry_out(way, memory, drafts)
             if way.runtime == "plain":
                 found.reference[_meaning(way.model)] = ran.digest
             found.runs.append(ran)
             progress(row(found, ran))
     return found
-
-
-def _one(way: Way, settings: Settings, data: Path, drafts: Sequence[Any]) -> Run:
-    memory = opened(settings, data)
-    try:
-        return carry_out(way, memory, drafts)
-    finally:
-        memory.close()
-
-
-@contextmanager
-def one_ray() -> Iterator[str]:
-    """Start one Ray for all the stores that are opened meanwhile; yields its address."""
-    from kgray.runtime import profile, session
-
-    started = session.start(Settings(), profile.load())
-    try:
-        yield started.address
-    finally:
-        started.close()
 
 
 def _errors(model: str) -> Errors:
@@ -167,6 +141,7 @@ def table(results: Sequence[Equality]) -> str:
     """Return the figures for people."""
     head = f"{'groups':>6} {'model':<9} {'way':<44} {'seconds':>8} {'failed':>6} {'hash':<12} equal"
     lines = [head, *(row(found, ran) for found in results for ran in found.runs)]
-    count = sum(len(found.runs) for found in results)
-    equal = sum(found.equal(ran) for found in results for ran in found.runs)
-    return "\n".join([*lines, f"{equal} of {count} runs gave the plain loop's graph of their model"])
+    verdicts = [found.equal(ran) for found in results for ran in found.runs]
+    return "\n".join(
+        [*lines, f"{sum(verdicts)} of {len(verdicts)} runs gave the plain loop's graph of their model"]
+    )

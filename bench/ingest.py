@@ -6,7 +6,6 @@ that their extractions alone take. Times run from the first claim to the last co
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import tempfile
@@ -17,20 +16,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.places import Place
-from bench.processes import CpuByRole, below, require_psutil
-from bench.runs import Run, Way, carry_out, digest, opened, settings_of
-from bench.serving import Server, flags_of
-from bench.world import Oracle, Plan, World
-from bench.world.latency import Latency
+from bench.empty_stores import EmptyStore
+from bench.engine import Run, Way, carry_out, deployed, given_of, opened, settings_of
+from bench.processes import CpuByRole, ServerProcess, below, flags_of, options_of, require_psutil
+from bench.reading import extraction_tokens, model_use
+from bench.tables import Column, aligned
+from bench.world import Latency, Oracle, Plan, World
 from kgray.errors import InputError
 from kgray.ingest.parts import Totals
 from kgray.memory import Memory
-from kgray.ports import Store
 from kgray.settings import Settings
 
 _EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows
 _LATE = 100
+_ROLES = {"sequencer": "sequencer", "writer": "writer", "models": "workers", "embedder": "embedder"}
 
 
 @dataclass(slots=True)
@@ -46,8 +45,8 @@ class Throughput:
     streams: int
     wall_s: float = 0.0
     episodes_per_s: float = 0.0
-    ceiling_per_s: float = 0.0
-    share: float = 0.0
+    ceiling_per_s: float | None = None  # None: answers take no time
+    share: float | None = None
     calls: float = 0.0
     prompt_tokens: float = 0.0
     prefix_share: float = 0.0
@@ -69,78 +68,61 @@ class Throughput:
         return asdict(self)
 
 
-def run(
-    plan: Plan,
-    *,
-    window: int,
-    latency: Latency,
-    runtime: str = "local",
-    chunk: int = 8,
-    profile: Path | None = None,
-) -> Throughput:
+def run(plan: Plan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend.
 
-    For `ray` a Ray must be up (`equality.one_ray`); profile: of its actors, None = the laptop's.
+    For `ray` a Ray must be up (`engine.one_ray`); profile: of its actors, None = the laptop's.
     """
     if not plan.episodes:
         raise InputError("--episodes 0: there is nothing to ingest")
     require_psutil()
     oracle = Oracle(World(plan=plan))
-    way = Way(runtime="ray" if runtime == "ray" else "local", window=window, chunk=chunk)
     result = Throughput(
-        seed=plan.seed,
-        episodes=plan.episodes,
-        groups=plan.groups,
-        runtime=way.runtime,
-        window=window,
-        chunk=chunk,
+        **{name: getattr(plan, name) for name in ("seed", "episodes", "groups")},
+        **{name: getattr(way, name) for name in ("runtime", "window", "chunk")},
         streams=latency.streams,
-    )
-    flags = (
-        *("--streams", str(latency.streams), "--first-token-s", str(latency.first_token_s)),
-        *("--tokens-per-s", str(latency.tokens_per_s)),
     )
     drafts = [episode.draft for episode in oracle.world]
     with (
         tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
-        Server([*flags_of(oracle), *flags]) as server,
+        ServerProcess([*flags_of(oracle), *options_of(asdict(latency))]) as server,
     ):
-        more = {"model_max_concurrency": latency.streams, "runtime_profile": profile}
-        place = Place(Path(folder), {"store_backend": "sqlite"})
-        settings = settings_of(way, place, server.base_url, more)
+        place = EmptyStore(Path(folder))
+        streams = latency.streams
+        given = given_of(way, place, server.base_url, model_max_concurrency=streams, runtime_profile=profile)
+        settings = settings_of(given)
         memory = opened(settings, place.data)
         try:
-            with _processes(settings, place.data, server.pid) as (roles, totals):
-                _ingest(way, memory, drafts, result, CpuByRole(roles), totals)
-            _count(memory.store, server.stats(), latency, result)
+            with _processes(settings, place.data, server.pid) as (roles, totals_of):
+                steps = [time.process_time()]
+                peak, cpu = _peak_mb(), CpuByRole(roles)
+                ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()))
+                result.cpu_by_role = cpu.spent()
+                result.memory_mb = _peak_mb() - peak
+                _note_run(result, ran, totals_of(ran), steps)
+            _note_models(result, memory, server.stats(), latency)
         finally:
             memory.close()
     return result
 
 
-Roles = Mapping[str, list[int]]
-Told = Callable[[Run], Totals]
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 @contextmanager
-def _processes(settings: Settings, data: Path, server: int) -> Iterator[tuple[Roles, Told]]:
-    """Yield who works by role, and how the run went by those who did the work."""
+def _processes(
+    settings: Settings, data: Path, server: int
+) -> Iterator[tuple[Mapping[str, list[int]], Callable[[Run], Totals]]]:
+    """Yield the processes by role, and what gives a run's totals as told by those who did the work."""
     here = {"model server": [server], "driver": [os.getpid()]}
     if settings.runtime.backend == "local":
         yield here, lambda ran: ran.totals
         return
-    from kgray.runtime.deploy import ensure
-    from kgray.runtime.profile import load
-    from kgray.runtime.terms import terms_of
-
-    chosen = settings.runtime.profile
-    deployment = ensure(
-        terms_of(settings, data, load(chosen).values()), detached=False, chosen=chosen is not None
-    )
+    deployment = deployed(settings, data, detached=False)
     try:
-        told = deployment.status()
         roles: dict[str, list[int]] = {}
-        for name, row in told.items():
+        for name, row in deployment.status().items():
             roles.setdefault(_ROLES[name.rpartition("-")[0]], []).append(row["pid"])
         # What is left of this process's children is Ray itself: its stores, schedulers and agents.
         yield (
@@ -151,42 +133,28 @@ def _processes(settings: Settings, data: Path, server: int) -> Iterator[tuple[Ro
         deployment.stop(0)
 
 
-_ROLES = {"sequencer": "sequencer", "writer": "writer", "models": "workers", "embedder": "embedder"}
-
-
-def _ingest(
-    way: Way, memory: Memory, drafts: Sequence[Any], result: Throughput, cpu: CpuByRole, told: Told
-) -> None:
-    steps = [time.process_time()]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()), hashed=False)
-    totals = told(ran)
-    result.cpu_by_role = cpu.spent()
+def _note_run(result: Throughput, ran: Run, totals: Totals, steps: Sequence[float]) -> None:
     result.wall_s = ran.wall_s
     if totals.first_claim is not None and totals.last_commit is not None:
         result.wall_s = totals.last_commit - totals.first_claim
     result.episodes_per_s = result.episodes / result.wall_s
-    result.memory_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) / 1024
-    result.failed, result.digest = ran.failed, asyncio.run(digest(memory))
+    result.failed, result.digest = ran.failed, ran.digest
     result.requests, result.stalls, result.wasted = totals.requests, totals.stalls, totals.wasted
     result.waste_share = float(totals.wasted_tokens)  # a share once the server has told how many there were
     result.stages = {stage: round(seconds, 3) for stage, seconds in totals.seconds.items()}
     engine = sum(seconds for role, seconds in result.cpu_by_role.items() if role != "model server")
     result.cpu_s = engine / result.episodes
-    if way.runtime == "local" and len(steps) > 2 * _EARLY.stop:
+    if result.runtime == "local" and len(steps) > 2 * _EARLY.stop:
         result.cpu_s = (steps[-1] - steps[0]) / result.episodes
         result.cpu_early_s = (steps[_EARLY.stop] - steps[_EARLY.start]) / (_EARLY.stop - _EARLY.start)
         result.cpu_late_s = (steps[-1] - steps[-1 - _LATE]) / _LATE
 
 
-def _count(store: Store, served: Mapping[str, Any], latency: Latency, result: Throughput) -> None:
-    seconds = 0.0
-    for group, counts in store.counts().items():
-        result.calls += counts.calls / result.episodes
-        result.prompt_tokens += counts.prompt_tokens / result.episodes
-        for episode in store.episode_rows(group):
-            extraction = store.extraction(group, episode.sequence)
-            seconds += latency.seconds(extraction.completion_tokens) if extraction is not None else 0.0
+def _note_models(result: Throughput, memory: Memory, served: Mapping[str, Any], latency: Latency) -> None:
+    used = model_use(memory.store)
+    result.calls = used.calls / result.episodes
+    result.prompt_tokens = used.prompt_tokens / result.episodes
+    seconds = sum(map(latency.seconds, extraction_tokens(memory.store)))
     if seconds:
         result.ceiling_per_s = latency.streams * result.episodes / seconds
         result.share = result.episodes_per_s / result.ceiling_per_s
@@ -194,22 +162,31 @@ def _count(store: Store, served: Mapping[str, Any], latency: Latency, result: Th
     result.waste_share /= max(1, served["prompt_tokens"] + served["completion_tokens"])
 
 
+_COLUMNS: Sequence[Column] = (
+    ("seed", "seed", "d"),
+    ("groups", "groups", "d"),
+    ("runtime", "runtime", "s"),
+    ("window", "window", "d"),
+    ("streams", "streams", "d"),
+    ("episodes_per_s", "ep/s", ".2f"),
+    ("ceiling_per_s", "ceiling", ".2f"),
+    ("share", "share", ".1%"),
+    ("calls", "calls", ".3f"),
+    ("prompt_tokens", "prompt", ".0f"),
+    ("prefix_share", "fixed", ".0%"),
+    ("stalls", "stalls", "d"),
+    ("wasted", "wasted", "d"),
+    ("waste_share", "waste", ".1%"),
+    ("cpu_s", "CPU s/ep", ".4f"),
+    ("cpu_early_s", "early", ".4f"),
+    ("cpu_late_s", "late", ".4f"),
+    ("memory_mb", "MB", ".0f"),
+)
+
+
 def table(results: Sequence[Throughput]) -> str:
     """Return the figures for people."""
-    head = (
-        f"{'seed':>4} {'groups':>6} {'runtime':<7} {'window':>6} {'streams':>7} {'ep/s':>7} {'ceiling':>7} "
-        f"{'share':>6} {'calls':>6} {'prompt':>6} {'fixed':>6} {'stalls':>6} {'wasted':>6} {'waste':>6} "
-        f"{'CPU s/ep':>9} {'early':>7} {'late':>7} {'MB':>5}"
-    )
-    lines = [head]
-    for r in results:
-        ceiling = f"{r.ceiling_per_s:>7.2f} {r.share:>6.1%}" if r.ceiling_per_s else f"{'-':>7} {'-':>6}"
-        lines.append(
-            f"{r.seed:>4} {r.groups:>6} {r.runtime:<7} {r.window:>6} {r.streams:>7} {r.episodes_per_s:>7.2f} "
-            f"{ceiling} {r.calls:>6.3f} {r.prompt_tokens:>6.0f} {r.prefix_share:>6.0%} {r.stalls:>6} "
-            f"{r.wasted:>6} {r.waste_share:>6.1%} {r.cpu_s:>9.4f} {r.cpu_early_s:>7.4f} {r.cpu_late_s:>7.4f} "
-            f"{r.memory_mb:>5.0f}"
-        )
+    lines = aligned(_COLUMNS, results)
     for r in results:
         spent = ", ".join(f"{role} {seconds:.1f}" for role, seconds in r.cpu_by_role.items())
         cores = sum(r.cpu_by_role.values()) / max(r.wall_s, 1e-9)

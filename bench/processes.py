@@ -1,15 +1,160 @@
-"""Other processes, looked at from outside: memory, CPU time, and their end."""
+"""The one place where the bench starts processes, ends them, and looks at them from outside."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from kgray.errors import SettingsError
+from kgray.errors import KgrayError, SettingsError
 
+if TYPE_CHECKING:
+    from bench.world import Oracle
+
+MODEL = "world"  # the model's name, as the server knows it
 _MB = 1 << 20
+_STOP_S = 20.0
+_CHECKOUT = str(Path(__file__).resolve().parents[1])
+
+
+class ChildProcess:
+    """`python -m MODULE ...`, started, killed and stopped any number of times with the same arguments."""
+
+    def __init__(
+        self,
+        module: str,
+        words: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """environ: all its variables, None = this process's. log: takes its output; None = a pipe."""
+        # -P and the checkout: a folder named kgray or bench where the command runs would be taken for ours.
+        self._command = [sys.executable, "-P", "-m", module, *words]
+        self._environ = dict(os.environ if environ is None else environ)
+        before = self._environ.get("PYTHONPATH")
+        self._environ["PYTHONPATH"] = os.pathsep.join([_CHECKOUT, before] if before else [_CHECKOUT])
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it."""
+        if self._log is None:
+            self._process = subprocess.Popen(  # noqa: S603 - our own
+                self._command, stdout=subprocess.PIPE, text=True, env=self._environ
+            )
+            return
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own
+                self._command, stdout=log, stderr=log, text=True, env=self._environ
+            )
+
+    def ended(self) -> int | None:
+        """Return the exit code of one that has ended by itself; None while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            self._process = None
+        return code
+
+    def kill(self) -> None:
+        """End it at once. Idempotent."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order; at once where that takes too long. Idempotent."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class ServerProcess(ChildProcess):
+    """`python -m bench model-server` at an address that it keeps: after a kill it can be started again."""
+
+    def __init__(self, flags: Sequence[str]) -> None:
+        """Choose a free port; `start` starts it with these options."""
+        port = free_port()
+        super().__init__("bench", ["model-server", "--json", *flags, "--port", str(port)])
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+
+    def start(self) -> None:
+        """Start it; it answers on return. Raises KgrayError where it does not start."""
+        super().start()
+        process = self._process
+        if process is None or process.stdout is None or not process.stdout.readline():
+            raise KgrayError("the model server did not start: what it said is on standard error")
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it has counted."""
+        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=10) as answer:  # noqa: S310 - loopback
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.stop()
+
+
+def flags_of(oracle: Oracle) -> list[str]:
+    """Return the options under which a model server knows this world, with these errors."""
+    plan, errors = oracle.world.plan, oracle.errors
+    flags = {
+        **{name: getattr(plan, name) for name in ("seed", "episodes", "entities", "groups")},
+        **{name: getattr(plan, name) for name in ("alias_rate", "change_rate", "homonyms")},
+        "errors": errors.missed_fact,
+        "merge_errors": errors.missed_merge,
+        "ruling_errors": errors.wrong_ruling,
+        "error_seed": errors.seed,
+    }
+    return options_of(flags)
+
+
+def options_of(values: Mapping[str, object]) -> list[str]:
+    """Return the options of a command line: alias_rate=0.3 is --alias-rate 0.3."""
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def kill(pid: int) -> None:
+    """End a process at once; one that is gone already is no fault."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+# -------------------------------------------------------------------------- looked at from outside
 
 
 def require_psutil() -> None:
@@ -50,22 +195,6 @@ def below(pid: int) -> set[int]:
         return {child.pid for child in psutil.Process(pid).children(recursive=True)}
     except psutil.Error:
         return set()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def kill(pid: int) -> None:
-    """End a process at once; one that is gone already is no fault."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 class CpuByRole:

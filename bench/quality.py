@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from bench import scoring
+from bench.engine import accept, plain_loop, plain_parts, shipped_models
+from bench.processes import ServerProcess, flags_of
+from bench.reading import ShownGraph, graph_of, model_use
 from bench.scoring import Scores
-from bench.world import Errors, Oracle, Plan, TrueFact, World, WorldJudge, WorldReader
+from bench.tables import Column, aligned
+from bench.world import Errors, Oracle, Plan, TrueFact, World, WorldModel
 from bench.world.questions import Asked, Objects, rounds, true_answers
-from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.derivation.view import View
-from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Pipeline
-from kgray.ontology import shipped
+from kgray.ingest.parts import Pipeline
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
 from kgray.records import Extraction
-from kgray.stores.sqlite import open_sqlite
-
-_BATCH = 256
 
 
 @dataclass(slots=True)
-class Result:
+class QualityResult:
     """One world, ingested and scored.
 
     baseline_*  accuracy of the timeline over the same extractions with true identities, where
@@ -117,85 +113,80 @@ class Models:
     stats: Callable[[], Mapping[str, Any]] = dict
 
 
-MakeModels = Callable[[Oracle, Pipeline], AbstractContextManager[Models]]
+MakeModels = Callable[[Oracle, Mapping[str, str]], AbstractContextManager[Models]]
 
 
 @contextmanager
-def in_process(oracle: Oracle, _: Pipeline) -> Iterator[Models]:
-    """Yield a reader and a judge that know the world, in this process."""
-    reader = WorldReader(oracle.world, oracle=oracle)
-    yield Models(reader, WorldJudge(oracle.world, oracle=oracle, streams=reader.streams))
+def in_process(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[Models]:  # noqa: ARG001
+    """Yield a reader and judge that knows the world, in this process; it takes any pipeline."""
+    model = WorldModel(oracle)
+    yield Models(model, model)
+
+
+@contextmanager
+def over_http(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[Models]:
+    """Yield the `openai` backend in front of a model server that knows the world."""
+    with ServerProcess(flags_of(oracle)) as server:
+        yield Models(*shipped_models(server.base_url, pipeline), server.stats)
 
 
 def run(
     plan: Plan,
+    pipeline: Mapping[str, str],
     *,
-    pipeline: Pipeline | None = None,
-    errors: Errors | None = None,
+    errors: Errors,
     models: MakeModels = in_process,
     progress: Callable[[str], None] = lambda _: None,
-) -> Result:
-    """Ingest a world into a store of its own and score its first group."""
-    chosen = pipeline or Pipeline()
+) -> QualityResult:
+    """Ingest a world into a store of its own and score its first group.
+
+    pipeline: extraction, resolution and judging, as the settings of these names.
+    """
     oracle = Oracle(World(plan=plan), errors)
-    shape = f"{chosen.extraction} {chosen.resolution} {chosen.judging}"
-    result = Result(seed=plan.seed, episodes=plan.episodes, pipeline=shape, errors=oracle.errors)
-    clock, embedder = _Clock(), HashingEmbedder()
-    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, chosen) as asked:
-        timed = _Timed(asked.extractor, asked.judge, embedder, clock)
-        store: Store = open_sqlite(Path(folder), embedder=embedder.identity, dimensions=embedder.dimensions)
-        parts = Parts(
-            store=store, extractor=timed, judge=timed, embedder=timed, ontology=shipped(), pipeline=chosen
-        )
-        _ingest(oracle.world, parts, clock, result)
-        progress(f"seed {plan.seed}: {result.committed:,} episodes committed")
-        _measure(store, oracle, asked.stats(), clock, result)
-        _score(store, oracle, oracle.world.groups[0], result)
-        store.close()
+    result = QualityResult(plan.seed, plan.episodes, " ".join(pipeline.values()), errors)
+    clock = _Clock()
+    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
+        timed = _Timed(asked.extractor, asked.judge, HashingEmbedder(), clock)
+        shape = Pipeline(**pipeline)  # type: ignore[arg-type]
+        with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
+            accept(parts.store, [episode.draft for episode in oracle.world])
+            wall = time.perf_counter()
+            clock.step()
+            totals = plain_loop(parts, clock.step)
+            result.wall_s = time.perf_counter() - wall
+            result.committed, result.failed = totals.committed, totals.failed
+            progress(f"seed {plan.seed}: {result.committed:,} episodes committed")
+            _measure(parts.store, oracle, asked.stats(), clock, result)
+            _score(parts.store, oracle, result)
     return result
 
 
-def _ingest(world: World, parts: Parts, clock: _Clock, result: Result) -> None:
-    drafts = [episode.draft for episode in world]
-    for at in range(0, len(drafts), _BATCH):
-        parts.store.accept(drafts[at : at + _BATCH], now=times.now())
-    wall = time.perf_counter()
-    clock.steps.append(time.process_time())
-    with parts.store.writing():
-        totals = asyncio.run(Loop(parts).run(on_step=clock.step))
-    result.wall_s = time.perf_counter() - wall
-    result.committed, result.failed = totals.committed, totals.failed
-
-
-def _measure(store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: _Clock, result: Result) -> None:
-    counts = store.counts().values()
-    episodes = max(1, result.committed)
-    result.calls = sum(c.calls for c in counts) / episodes
-    result.prompt_tokens = sum(c.prompt_tokens for c in counts) / episodes
-    result.completion_tokens = sum(c.completion_tokens for c in counts) / episodes
+def _measure(
+    store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: _Clock, result: QualityResult
+) -> None:
+    used, episodes, steps = model_use(store), max(1, result.committed), clock.steps
+    result.calls = used.calls / episodes
+    result.prompt_tokens = used.prompt_tokens / episodes
+    result.completion_tokens = used.completion_tokens / episodes
     result.prefix_share = stats.get("prefix_share")
     result.asked = dict(stats.get("questions", oracle.counts.questions))
     result.unrecognised = int(stats.get("unrecognised", oracle.counts.unrecognised))
-    steps = clock.steps
     result.cpu_s = (steps[-1] - steps[0]) / episodes
     if len(steps) > 200:
         result.cpu_early_s = (steps[150] - steps[50]) / 100
         result.cpu_late_s = (steps[-1] - steps[-101]) / 100
 
 
-def _score(store: Store, oracle: Oracle, group: str, result: Result) -> None:
-    scores = result.scores
+def _score(store: Store, oracle: Oracle, result: QualityResult) -> None:
+    group, scores = oracle.world.groups[0], result.scores
     read, told = oracle.truth(group), oracle.world.truth(group)
-    view = View(store.records(group), lambda _: [])
-    clients = {e.sequence: e.client_id or "" for e in store.episode_rows(group)}
-    matched = scoring.match_entities(view, clients, read, scores)
-    scoring.score_facts(view, matched, read, scores)
+    graph = graph_of(store, group)
+    matched = scoring.match_entities(graph, read, scores)
+    scoring.score_facts(graph, matched, read, scores)
     quizzes = {kind: _Quiz(kind) for kind in ("now", "as-of", "as-known")}
-    heads = store.records(group).heads
     for questions in rounds(told, oracle.world.plan.seed, oracle.world.end()):
-        at, seen = questions.known_at, view
-        if at is not None:
-            seen = View(store.records(group, heads[at - 1].recorded_at), lambda _: [])
+        at = questions.known_at
+        seen = graph if at is None else graph_of(store, group, known_after=at)
         quizzes[questions.kind].take(questions.asked, told.facts(at), read.facts(at), seen, matched)
     now, then, known = quizzes.values()
     scores.acc_now, result.baseline_now = now.marks(scores)
@@ -220,14 +211,14 @@ class _Quiz:
         asked: Sequence[Asked],
         told: Sequence[TrueFact],
         read: Sequence[TrueFact],
-        view: View,
+        graph: ShownGraph,
         matched: scoring.Matched,
     ) -> None:
         """Add questions with their answers."""
         self.asked += asked
         self.right += true_answers(told, asked)
         self.read += true_answers(read, asked)
-        self.given += scoring.graph_answers(view, matched, asked)
+        self.given += scoring.graph_answers(graph, matched, asked)
 
     def marks(self, scores: Scores) -> tuple[float, float]:
         """Return the accuracy of the graph and that of the timeline; notes where the two differ."""
@@ -249,7 +240,7 @@ TARGETS: Mapping[str, float] = {
 }
 LIMITS: Mapping[str, float] = {"calls": 1.3, "prompt_tokens": 1200, "cpu_s": 0.02}
 LEAST_PREFIX = 0.60
-_COLUMNS: Sequence[tuple[str, str, str]] = (
+_COLUMNS: Sequence[Column] = (
     ("seed", "seed", "d"),
     ("er_f1", "ER F1", ".4f"),
     ("er_bcubed_f1", "B3 F1", ".4f"),
@@ -271,13 +262,9 @@ _COLUMNS: Sequence[tuple[str, str, str]] = (
 )
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[QualityResult]) -> str:
     """Return the figures for people: shares of 1, days, tokens and CPU seconds an episode."""
-    rows = [[head for _, head, _ in _COLUMNS]]
-    for result in results:
-        rows.append([_cell(_figure(result, name), form) for name, _, form in _COLUMNS])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = aligned(_COLUMNS, [_Figures(result) for result in results])
     for result in results:
         if result.errors.any:
             lines.append(
@@ -287,26 +274,28 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join([*lines, *(line for result in results for line in misses(result))])
 
 
-def misses(result: Result) -> list[str]:
+@dataclass(frozen=True)
+class _Figures:
+    """A result's figures and those of its scores under one roof."""
+
+    result: QualityResult
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a number, or None where it was not measured
+        return getattr(self.result if hasattr(self.result, name) else self.result.scores, name)
+
+
+def misses(result: QualityResult) -> list[str]:
     """Return one line for each figure that is short of its target; none are set for a reader that errs."""
     if result.errors.any:
         return []
     found = []
     for name, bound in TARGETS.items():
-        if (figure := float(_figure(result, name))) < bound:
+        if (figure := float(getattr(_Figures(result), name))) < bound:
             found.append(f"seed {result.seed}: {name} is {figure:.4f}, below {bound}")
     cheapest = result.pipeline == "combined batched relation"
     for name, bound in LIMITS.items() if cheapest else ():
-        if (figure := float(_figure(result, name))) > bound:
+        if (figure := float(getattr(_Figures(result), name))) > bound:
             found.append(f"seed {result.seed}: {name} is {figure:.4f}, above {bound}")
     if result.prefix_share is not None and result.prefix_share < LEAST_PREFIX:
         found.append(f"seed {result.seed}: prefix_share is {result.prefix_share:.4f}, below {LEAST_PREFIX}")
     return found
-
-
-def _figure(result: Result, name: str) -> Any:  # noqa: ANN401 - a number, or None where it was not measured
-    return getattr(result if hasattr(result, name) else result.scores, name)
-
-
-def _cell(figure: object, form: str) -> str:
-    return "-" if figure is None else format(figure, form)

@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from bench.reading import ShownGraph
 from bench.world.questions import Asked, Object, Objects, Slot, true_answers
 from bench.world.schema import RELATIONS
 from bench.world.truth import Key, TrueFact, Truth
 from kgray import times
-from kgray.derivation.view import View
 from kgray.graph import Fact
 from kgray.times import DAY, Instant
 
@@ -58,18 +58,17 @@ class Matched:
     best: Mapping[str, str]  # true entity -> the graph's entity with most of its mentions
 
 
-def match_entities(view: View, clients: Mapping[int, str], truth: Truth, scores: Scores) -> Matched:
-    """Compare mentions; clients: sequence -> client id of the episode."""
+def match_entities(graph: ShownGraph, truth: Truth, scores: Scores) -> Matched:
+    """Compare mentions: which entity of the graph stands for which true one."""
     meant = {
         (episode.draft.client_id, surface): entity
         for episode, _ in truth.readings
         for surface, entity, _ in episode.mentions
     }
     table: Counter[tuple[str, str]] = Counter()
-    for mention in view.records.mentions:
-        entity = meant.get((clients[mention.sequence], mention.surface))
+    for client, surface, shown in graph.mentions:
+        entity = meant.get((client, surface))
         if entity is not None:
-            shown, _ = view.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
             table[shown, entity] += 1
     shown_sizes: Counter[str] = Counter()
     true_sizes: Counter[str] = Counter()
@@ -90,8 +89,8 @@ def match_entities(view: View, clients: Mapping[int, str], truth: Truth, scores:
     best = {e: max((n, s) for (s, other), n in table.items() if other == e)[1] for e in true_sizes}
     for (shown, entity), count in sorted(table.items()):
         if best[entity] != shown or true_of[shown] != entity:
-            note, other = view.graph.entities[shown], view.graph.entities[best[entity]]
-            _fault(scores, f"entity: {count} of {entity} in {[*note.surfaces]}, beside {[*other.surfaces]}")
+            one, other = graph.names[shown], graph.names[best[entity]]
+            _fault(scores, f"entity: {count} of {entity} in {one}, beside {other}")
     return Matched(true_of, best)
 
 
@@ -110,12 +109,12 @@ def _f1(precision: float, recall: float) -> float:
 # -------------------------------------------------------------------------------------- facts
 
 
-def score_facts(view: View, matched: Matched, truth: Truth, scores: Scores) -> None:
+def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Scores) -> None:
     """Compare spans statement by statement."""
     true = _by_key(truth.facts())
     found: dict[Key, list[Fact]] = defaultdict(list)
     statements: dict[Key, set[str]] = defaultdict(set)
-    for fact in view.all_facts():
+    for fact in graph.facts:
         key = (
             matched.true_of.get(fact.source, f"?{fact.source}"),
             fact.relation,
@@ -193,10 +192,10 @@ def _by_key(facts: Iterable[TrueFact]) -> dict[Key, list[TrueFact]]:
 # ---------------------------------------------------------------------------------- questions
 
 
-def graph_answers(view: View, matched: Matched, asked: Sequence[Asked]) -> list[Objects]:
+def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[Asked]) -> list[Objects]:
     """Return what the graph answers, told in true identities."""
     by_slot: dict[Slot, list[Fact]] = defaultdict(list)
-    for fact in view.all_facts():
+    for fact in graph.facts:
         by_slot[fact.source, fact.relation].append(fact)
     found = []
     for question in asked:

@@ -1,6 +1,6 @@
 """`python -m bench soak`: in a long backfill through Ray memory grows by no more than the state held.
 
-The model reads in the workers' own processes (rules), so that nothing waits for a server. Two phases: few
+The rules model reads in the workers' own processes, so that nothing waits for a server. Two phases: few
 groups whose state may grow, and many groups under a small bound.
 """
 
@@ -10,20 +10,18 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.equality import one_ray
-from bench.people import tell
+from bench.engine import deployed, environ_of, one_ray, opened, settings_of
 from bench.processes import require_psutil, rss_mb
-from bench.runs import opened
-from bench.victims import Actors, Driver
-from kgray import times
+from bench.targets import Actors, Driver
+from bench.world import Plan, World
+from bench.world.files import input_row
 from kgray.errors import KgrayError
-from kgray.settings import load
 
 ROLES = ("driver", "sequencer", "writer")
 _MB = 1 << 20
@@ -111,23 +109,13 @@ def run(played: Sequence[Phase], progress: Callable[[str], None] = lambda _: Non
 
 
 def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], None]) -> Soaked:
-    from kgray.runtime.deploy import ensure
-    from kgray.runtime.profile import load as load_profile
-    from kgray.runtime.terms import terms_of
-
-    world, data = folder / "people.jsonl", folder / "data"
-    _write(world, phase)
-    settings = load(
-        None, environ={}, overrides={"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
-    )
+    episodes, data = folder / "episodes.jsonl", folder / "data"
+    _write(episodes, phase)
+    given = {"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
+    settings = settings_of(given)
     opened(settings, data).close()  # the store is made before actors open it
-    deployment = ensure(terms_of(settings, data, load_profile().values()), detached=True, chosen=False)
-    environ = {
-        "KGRAY_RUNTIME_BACKEND": "ray",
-        "KGRAY_RUNTIME_ADDRESS": address,
-        "KGRAY_RUNTIME_STATE_MB": str(phase.state_mb),
-    }
-    driver = Driver([world], data, environ)
+    deployment = deployed(settings, data)
+    driver = Driver([episodes], data, environ_of({**given, "runtime_address": address}))
     soaked = Soaked(phase)
     try:
         driver.start()
@@ -140,22 +128,23 @@ def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], No
 
 
 def _write(path: Path, phase: Phase) -> None:
-    """Write more episodes than can be read in the time; each group tells of people of its own."""
+    """Write more episodes than can be read in the time; each group tells of a world of its own."""
     count = int(phase.seconds * _AT_MOST_PER_S)
-    tellers = [tell(f"soak-{n}", count, seed=n + 1) for n in range(phase.groups)]
+    own = count // phase.groups + _BLOCK
+    plans = [Plan(seed=n + 1, episodes=own, entities=max(120, own // 10)) for n in range(phase.groups)]
+    worlds = [iter(World(plan=plan)) for plan in plans]
     with path.open("w", encoding="utf-8") as lines:
         for number in range(count):
-            draft = next(tellers[number // _BLOCK % phase.groups]).draft
-            at = times.show(draft.reference_time)
-            row = {"id": f"e{number}", "group": draft.group, "text": draft.text, "at": at}
-            lines.write(json.dumps(row) + "\n")
+            group = number // _BLOCK % phase.groups
+            draft = replace(next(worlds[group]).draft, group=f"soak-{group}", client_id=f"e{number}")
+            lines.write(json.dumps(input_row(draft)) + "\n")
 
 
 def _sample(soaked: Soaked, actors: Actors, driver: Driver, progress: Callable[[str], None]) -> None:
     since = time.monotonic()
     while (now := time.monotonic() - since) < soaked.phase.seconds:
-        if (code := driver.look()) is not None:
-            raise KgrayError(f"the backfill ended with {code} after {now:.0f} s: {driver.said[-300:]}")
+        if (code := driver.ended()) is not None:
+            raise KgrayError(f"the backfill ended with {code} after {now:.0f} s: {driver.said()}")
         sample = _look(now, actors, driver)
         if sample is not None and sample.committed:
             soaked.samples.append(sample)
@@ -169,10 +158,10 @@ def _sample(soaked: Soaked, actors: Actors, driver: Driver, progress: Callable[[
 
 
 def _look(now: float, actors: Actors, driver: Driver) -> Sample | None:
-    told = {name: actors.told(f"{name}-0") for name in ("sequencer", "writer")}
-    pids = {name: row["pid"] for name, row in told.items() if row is not None} | {"driver": driver.pid}
+    stats = {name: actors.stats(f"{name}-0") for name in ("sequencer", "writer")}
+    pids = {name: row["pid"] for name, row in stats.items() if row is not None} | {"driver": driver.pid}
     mb = {role: found for role in ROLES if (found := rss_mb(pids.get(role, 0))) is not None}
-    sequencer = told["sequencer"]
+    sequencer = stats["sequencer"]
     if sequencer is None or len(mb) < len(ROLES):
         return None
     totals = sequencer["totals"]

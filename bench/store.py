@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
-from bench.growing import RUNNER, Costs, Grown, TimedEmbedder
-from bench.people import FACTS_AN_EPISODE, prices, tell
-from bench.places import Place, StoreKind, places
+from bench.empty_stores import EmptyStore, StoreKind, empty_store
+from bench.engine import settings_of
+from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
+from bench.tables import Column, aligned
+from bench.world import Plan, World, WorldEpisode
+from kgray import times
 from kgray.errors import InputError
 from kgray.ingest.collecting import rare_collections
 from kgray.ingest.state import GroupState
+from kgray.records import Draft
 from kgray.search import Query, search
 from kgray.search.recipes import Method
-from kgray.settings import Settings, load
+from kgray.settings import Settings
+from kgray.triples import normalise
 from kgray.wiring import open_store
 
-GROUP, SLOTS, BESIDE = "people", "slots", "beside"
+GROUP, SLOTS, BESIDE = "world", "slots", "beside"
+LEAST_SIZE = 6  # two sizes are so far apart at least
+_FACTS_AN_EPISODE = 1.62  # of a growing world, on average
+_ENTITY_EVERY = 16  # facts: as dense as the worlds of `bench quality`
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
 # Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j 5.26 keeps
 # before it merges them all (its vector.standard_merge_factor); by windows of 960: 36 to 62 a second.
@@ -33,12 +39,13 @@ _QUERIES = 200
 _RECALL_AT = 20
 _BESIDE_PART = 20  # the small group has a fact for so many of the large one
 _HUB = "Middlemarket"
+_START = times.parse("2020-01-01")[0]
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Size:
-    """What was measured when the group held about this many facts; milliseconds unless named otherwise.
+class SizeFigures:
+    """What was measured when the group held this many facts; milliseconds unless named otherwise.
 
     commit_wall_ms, rows_per_s, single_per_s   of transactions of one episode
     gathered_per_s                             episodes by the wall time of transactions of several
@@ -59,13 +66,18 @@ class Size:
     search_ms: dict[str, tuple[float, float]] = field(default_factory=dict)  # method -> (p50, p95)
     recall: float = 0.0
 
+    @property
+    def searches(self) -> str:
+        """The times of searches as a table shows them."""
+        return _spans(self.search_ms)
+
 
 @dataclass(slots=True)
-class Beside:
-    """What a small group finds beside the large one; in it a third of the facts end at one entity, its hub.
+class BesideFigures:
+    """What a small group finds beside the large one; a third of its facts end at one entity, its hub.
 
     recall      of the 20 nearest of its own statements, against exact search
-    found       share of its facts that are among the 20 best when they are asked for in their own words
+    found       share of its world's facts that are among the 20 best when asked for in their own words
     hub_ms      p50 and p95 of reading the 20 newest facts of the hub
     hub_right   they are the first 20 of all its facts
     """
@@ -80,12 +92,12 @@ class Beside:
 
 
 @dataclass(slots=True)
-class Result:
+class StoreResult:
     """The whole run on one store. slot_cpu_ms: values in a slot -> CPU of one more commit."""
 
     store: StoreKind = "sqlite"
-    sizes: list[Size] = field(default_factory=list)
-    beside: Beside | None = None
+    sizes: list[SizeFigures] = field(default_factory=list)
+    beside: BesideFigures | None = None
     slot_cpu_ms: dict[int, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
@@ -94,56 +106,68 @@ class Result:
 
 
 def run(
-    kind: StoreKind, sizes: Sequence[int], *, slot: Sequence[int], settings: Settings, progress: Progress
-) -> Result:
-    """Grow one group through the sizes (numbers of facts) and measure at each.
+    kind: StoreKind, sizes: Sequence[int], *, slots: Sequence[int], settings: Settings, progress: Progress
+) -> StoreResult:
+    """Grow one group through the sizes (about so many facts) and measure at each.
 
     settings: where they name a Neo4j server, that one is measured, which keeps the groups; else one is
     started. Raises InputError where the server holds groups of these names.
     """
-    result = Result(store=kind)
+    result = StoreResult(store=kind)
     with ExitStack() as stack:
-        grown, held = stack.enter_context(_opened(kind, settings))
+        grown, size_on_disk = stack.enter_context(_opened(kind, settings))
         stack.enter_context(grown.store.writing())
         stack.enter_context(rare_collections())
-        told = tell(GROUP, max(sizes) // FACTS_AN_EPISODE + 1)
-        done = 0
+        episodes, done = _growing_world(max(sizes)), 0
         for size in sorted(sizes):
-            episodes = size // FACTS_AN_EPISODE - done
-            window = min(_WINDOW, episodes // 2)
-            turn = min(_GATHERED, episodes - window)
-            grown.grow(told, episodes - turn - window, gather=grown.together)
-            gathered = grown.grow(told, turn, gather=grown.together)
-            costs = grown.grow(told, window)
-            done += episodes
-            progress(f"{kind}: {size:,} facts committed")
-            result.sizes.append(_measure(grown, size, costs, gathered, held))
-        result.beside = _beside(grown, max(sizes) // _BESIDE_PART)
+            count = round(size / _FACTS_AN_EPISODE) - done
+            window = min(_WINDOW, count // 2)
+            turn = min(_GATHERED, count - window)
+            grown.grow(GROUP, episodes, count - turn - window, gather=grown.together)
+            gathered = grown.grow(GROUP, episodes, turn, gather=grown.together)
+            costs = grown.grow(GROUP, episodes, window)
+            done += count
+            result.sizes.append(_measure(grown, costs, gathered, size_on_disk))
+            progress(f"{kind}: {result.sizes[-1].facts:,} facts committed")
+        result.beside = _beside(grown, max(max(sizes) // _BESIDE_PART, LEAST_SIZE))
         progress(f"{kind}: a group of {result.beside.facts:,} facts beside it")
-        result.slot_cpu_ms = _slots(grown, sorted(slot), kind, progress)
+        result.slot_cpu_ms = _slots(grown, sorted(slots), kind, progress)
     return result
 
 
+def _growing_world(facts: int, seed: int = 1) -> Iterator[WorldEpisode]:
+    """Yield episodes that each tell something new, by full names: about so many facts, and a tenth more."""
+    nothing = dict.fromkeys(("restated", "returns", "ends", "late", "futures", "denials"), 0.0)
+    plan = Plan(
+        seed=seed,
+        episodes=round(1.1 * facts / _FACTS_AN_EPISODE) + 10,
+        entities=max(120, facts // _ENTITY_EVERY),
+        alias_rate=0.0,
+        interruptions=0.0,
+        delayed=0.0,
+        **nothing,  # type: ignore[arg-type]
+    )
+    return iter(World(plan=plan))
+
+
 @contextmanager
-def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[Grown, Callable[[], int]]]:
+def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore, Callable[[], int]]]:
     """Yield an empty store, and what tells how many bytes it takes."""
     embedder = TimedEmbedder()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-bench-")))
+        data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-bench-"))) / "store"
         place = None
         if not (kind == "neo4j" and settings.store.backend == "neo4j"):
-            place = stack.enter_context(stack.enter_context(places(kind, folder)).fresh("store"))
-            environ = {name: text for name, text in os.environ.items() if name == "KGRAY_STORE_PASSWORD"}
-            settings = load(None, environ=environ, overrides=place.settings)
-        data = folder / "data" if place is None else place.data
+            place = stack.enter_context(empty_store(kind, data))
+            settings = settings_of(place.settings)
         store, _ = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
         if taken := {GROUP, SLOTS, BESIDE} & set(store.groups()):
             raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
-        yield Grown(store, embedder), lambda: _bytes(place)
+        yield GrowingStore(store, embedder), lambda: _bytes(place)
 
 
-def _bytes(place: Place | None) -> int:
+def _bytes(place: EmptyStore | None) -> int:
     """Return the size of a store's files; 0 for a server of somebody else's."""
     if place is None:
         return 0
@@ -151,8 +175,11 @@ def _bytes(place: Place | None) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Callable[[], int]) -> Size:
-    size = Size(facts=facts, entities=grown.store.counts(GROUP)[GROUP].entities)
+def _measure(
+    grown: GrowingStore, costs: GrowthCosts, gathered: GrowthCosts, size_on_disk: Callable[[], int]
+) -> SizeFigures:
+    counts = grown.store.counts(GROUP)[GROUP]
+    size = SizeFigures(facts=counts.facts, entities=counts.entities)
     size.decide_cpu_ms = 1e3 * statistics.median(costs.decide)
     size.commit_cpu_ms = 1e3 * statistics.median(costs.commit)
     size.commit_wall_ms = 1e3 * statistics.median(costs.wall)
@@ -161,23 +188,27 @@ def _measure(grown: Grown, facts: int, costs: Costs, gathered: Costs, held: Call
     size.single_per_s = len(costs.commit) / sum(costs.wall)
     size.gathered_per_s = len(gathered.commit) / sum(gathered.wall)
     grown.store.compact()
-    size.bytes_per_fact = held() / facts
+    size.bytes_per_fact = size_on_disk() / size.facts
     start = time.perf_counter()
     GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
     size.load_s = time.perf_counter() - start
-    asked = _asked(facts, _QUERIES)
+    asked = _asked(grown, GROUP)
     size.search_ms = _searches(grown, GROUP, asked)
     size.recall = _recall(grown, GROUP, asked)
     return size
 
 
-def _beside(grown: Grown, facts: int) -> Beside:
+def _beside(grown: GrowingStore, facts: int) -> BesideFigures:
     """Grow a small group and return what it finds."""
-    facts = max(facts, 2 * FACTS_AN_EPISODE)
-    episodes = facts // FACTS_AN_EPISODE
-    grown.grow(tell(BESIDE, episodes, hub=_HUB), episodes, gather=grown.together)
-    beside = Beside(facts=grown.store.counts(BESIDE)[BESIDE].facts)
-    asked = _asked(facts, _QUERIES, hub=_HUB)
+    residents = [
+        ({"source": f"Resident {number}", "relation": "LIVES_IN", "target": _HUB})
+        for number in range(facts // 3)
+    ]
+    world = facts - len(residents)
+    grown.grow(BESIDE, _growing_world(world, seed=2), round(world / _FACTS_AN_EPISODE), gather=grown.together)
+    grown.commit(_triples(BESIDE, residents), GrowthCosts(), gather=grown.together)
+    beside = BesideFigures(facts=grown.store.counts(BESIDE)[BESIDE].facts)
+    asked = _asked(grown, BESIDE)
     beside.search_ms = _searches(grown, BESIDE, asked)
     beside.recall = _recall(grown, BESIDE, asked)
     beside.found = statistics.mean(_is_found(grown, text) for text in asked)
@@ -190,26 +221,34 @@ def _beside(grown: Grown, facts: int) -> Beside:
     return beside
 
 
-def _asked(facts: int, count: int, *, hub: str | None = None) -> list[str]:
-    """Return the words of at most so many facts of a group's, from its first to its last."""
-    episodes = facts // FACTS_AN_EPISODE
-    step = max(1, episodes // count)
-    spread = islice(tell("", episodes, hub=hub), 0, count * step, step)
-    return [told.extraction.facts[at % FACTS_AN_EPISODE].text for at, told in enumerate(spread)]
+def _triples(group: str, triples: Sequence[Mapping[str, object]], first: int = 0) -> list[Draft]:
+    """Return an episode for each triple, a minute apart."""
+    found = []
+    for number, triple in enumerate(triples, start=first):
+        at = _START + number * 60 * times.SECOND
+        text = normalise([triple], at)
+        found.append(Draft(group=group, source="triples", kind="triples", text=text, reference_time=at))
+    return found
 
 
-def _is_found(grown: Grown, text: str) -> bool:
+def _asked(grown: GrowingStore, group: str) -> list[str]:
+    """Return the words of some of a group's facts, from its first to its last."""
+    texts = grown.texts[group]
+    return texts[:: max(1, len(texts) // _QUERIES)][:_QUERIES]
+
+
+def _is_found(grown: GrowingStore, text: str) -> bool:
     """Return whether a fact of the small group is among the best when it is asked for in its own words."""
     query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
     return any(hit.text == text for hit in RUNNER.run(search(grown.store, grown.embedder, query)))
 
 
-def _recall(grown: Grown, group: str, asked: Sequence[str]) -> float:
+def _recall(grown: GrowingStore, group: str, asked: Sequence[str]) -> float:
     vectors = RUNNER.run(grown.embedder.embed([f"where {text}?" for text in asked]))
     return grown.recall_at(group, list(vectors), _RECALL_AT)
 
 
-def _searches(grown: Grown, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _searches(grown: GrowingStore, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Return p50 and p95 of searches by names and words of facts, by method."""
     ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
     found: dict[str, tuple[float, float]] = {}
@@ -236,55 +275,65 @@ def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
     return took[len(took) // 2], took[int(len(took) * 0.95)]
 
 
-def _slots(grown: Grown, sizes: Sequence[int], kind: StoreKind, progress: Progress) -> dict[int, float]:
+def _slots(
+    grown: GrowingStore, sizes: Sequence[int], kind: StoreKind, progress: Progress
+) -> dict[int, float]:
     """Return the CPU milliseconds of one more value in a slot that has so many."""
+
+    def prices(first: int, count: int) -> list[Draft]:
+        target = [{"value": number, "unit": "EUR"} for number in range(first, first + count)]
+        return _triples(
+            SLOTS, [{"source": "Kestrel lamp", "relation": "COSTS", "target": one} for one in target], first
+        )
+
     found: dict[int, float] = {}
     done = 0
     for size in sizes:
-        grown.commit(list(prices(SLOTS, size - done, start=done)), Costs(), gather=grown.together)
-        done = size
-        costs = Costs()
-        grown.commit(list(prices(SLOTS, 50, start=done)), costs)
-        done += 50
+        grown.commit(prices(done, size - done), GrowthCosts(), gather=grown.together)
+        costs = GrowthCosts()
+        grown.commit(prices(size, 50), costs)
+        done = size + 50
         found[size] = 1e3 * (statistics.median(costs.decide) + statistics.median(costs.commit))
         progress(f"{kind}: a slot with {size:,} values")
     return found
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[StoreResult]) -> str:
     """Return the figures for people."""
     return "\n\n".join(_table(result) for result in results)
 
 
-def _table(result: Result) -> str:
-    header = (
-        f"{result.store:>8} facts {'entities':>8} {'decide':>9} {'commit':>9} {'wall':>9} {'rows/s':>8} "
-        f"{'ep/s':>6} {'gathered':>8} {'B/fact':>7} {'load':>7} {'recall':>6}   "
-        "p50/p95 ms: bm25, cosine, hybrid"
-    )
-    lines = [header]
-    for size in result.sizes:
-        found = ", ".join(f"{a:.1f}/{b:.1f}" for a, b in size.search_ms.values())
-        lines.append(
-            f"{size.facts:>14,} {size.entities:>8,} {size.decide_cpu_ms:>6.2f} ms "
-            f"{size.commit_cpu_ms:>6.2f} ms {size.commit_wall_ms:>6.2f} ms "
-            f"{size.rows_per_s:>8,.0f} {size.single_per_s:>6.0f} {size.gathered_per_s:>8.0f} "
-            f"{size.bytes_per_fact:>7,.0f} {size.load_s:>5.2f} s {size.recall:>6.3f}   {found}"
-        )
+_COLUMNS: Sequence[Column] = (
+    ("facts", "facts", ",d"),
+    ("entities", "entities", ",d"),
+    ("decide_cpu_ms", "decide ms", ".2f"),
+    ("commit_cpu_ms", "commit ms", ".2f"),
+    ("commit_wall_ms", "wall ms", ".2f"),
+    ("rows_per_s", "rows/s", ",.0f"),
+    ("single_per_s", "ep/s", ".0f"),
+    ("gathered_per_s", "gathered", ".0f"),
+    ("bytes_per_fact", "B/fact", ",.0f"),
+    ("load_s", "load s", ".2f"),
+    ("recall", "recall", ".3f"),
+    ("searches", "p50/p95 ms: bm25, cosine, hybrid", "s"),
+)
+
+
+def _table(result: StoreResult) -> str:
+    lines = [f"{result.store}:", *aligned(_COLUMNS, result.sizes)]
     first, last = result.sizes[0], result.sizes[-1]
-    if result.beside is not None:
-        lines.append(_beside_line(result.beside))
+    if (beside := result.beside) is not None:
+        lines.append(
+            f"a group of {beside.facts:,} facts beside it: recall {beside.recall:.3f}, facts found "
+            f"{beside.found:.2f}, {_spans(beside.search_ms)}; the newest {_RECALL_AT} of "
+            f"{beside.hub_facts:,} facts of its hub {beside.hub_ms[0]:.1f}/{beside.hub_ms[1]:.1f} ms, "
+            f"{'right' if beside.hub_right else 'WRONG'}"
+        )
     grew = (last.decide_cpu_ms + last.commit_cpu_ms) / (first.decide_cpu_ms + first.commit_cpu_ms)
     lines.append(f"decide + commit CPU, {first.facts:,} to {last.facts:,} facts: x {grew:.2f}")
     lines += [f"one more value in a slot of {n:,}: {ms:.2f} ms CPU" for n, ms in result.slot_cpu_ms.items()]
     return "\n".join(lines)
 
 
-def _beside_line(beside: Beside) -> str:
-    found = ", ".join(f"{a:.1f}/{b:.1f}" for a, b in beside.search_ms.values())
-    hub = f"the newest {_RECALL_AT} of {beside.hub_facts:,} facts of its hub"
-    return (
-        f"a group of {beside.facts:,} facts beside it: recall {beside.recall:.3f}, facts found "
-        f"{beside.found:.2f}, {found}; {hub} {beside.hub_ms[0]:.1f}/{beside.hub_ms[1]:.1f} ms, "
-        f"{'right' if beside.hub_right else 'WRONG'}"
-    )
+def _spans(search_ms: dict[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{p50:.1f}/{p95:.1f}" for p50, p95 in search_ms.values())

@@ -8,94 +8,65 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.commands.options import error_options, errors, numbers, plan, show, told, world_options
+from bench.commands.options import (
+    error_options,
+    errors_of,
+    latency_options,
+    numbers,
+    out_option,
+    plan_of,
+    progress,
+    seeds_option,
+    show,
+    world_options,
+)
 from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
-    from bench.places import StoreKind
+    from bench.empty_stores import StoreKind
 
 
 @click.command(short_help="Ingest worlds and score the graphs.")
-@click.option(
-    "--seed", "seeds", type=int, multiple=True, default=(1,), metavar="N", help="Several: one row each."
-)
+@seeds_option
 @world_options
 @error_options
 @click.option("--extraction", type=click.Choice(["combined", "separate"]), default="combined")
 @click.option("--resolution", type=click.Choice(["batched", "per_node"]), default="batched")
 @click.option("--judging", type=click.Choice(["relation", "statement"]), default="relation")
 @click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="The figures as JSON, with the first faults found."
-)
+@click.option("--out", type=click.Path(path_type=Path), help="The figures and the first faults, as JSON.")
 @common
-def quality(
-    call: Call,
-    seeds: tuple[int, ...],
-    extraction: str,
-    resolution: str,
-    judging: str,
-    http: bool,
-    out: Path | None,
-    **parameters: Any,  # noqa: ANN401
-) -> int:
+def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
     r"""Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
 
     \b
     Example:
       python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
     """
-    from bench import quality as bench_quality
-    from kgray.ingest.parts import Pipeline
+    from bench import quality as measured
 
-    models: bench_quality.MakeModels = bench_quality.in_process
-    if http:
-        from bench.serving import over_http
-
-        models = over_http
-    pipeline = Pipeline(extraction=extraction, resolution=resolution, judging=judging)
-    wrong = errors(parameters)
+    pipeline = {name: given.pop(name) for name in ("extraction", "resolution", "judging")}
+    errors = errors_of(given)
+    models = measured.over_http if http else measured.in_process
     results = [
-        bench_quality.run(
-            plan(seed, parameters),
-            pipeline=pipeline,
-            errors=wrong,
-            models=models,
-            progress=told,
-        )
+        measured.run(plan_of(seed, given), pipeline, errors=errors, models=models, progress=progress)
         for seed in seeds
     ]
     document = {"results": [result.as_dict() for result in results]}
-    show(call, document, out, lambda: bench_quality.table(results))
-    return 0
+    show(call, document, out, lambda: measured.table(results))
 
 
 @click.command(short_help="How full the runner keeps a model server.")
-@click.option(
-    "--seed", "seeds", type=int, multiple=True, default=(1,), metavar="N", help="Several: one row each."
-)
+@seeds_option
 @world_options
 @click.option("--window", type=click.IntRange(1), default=128, show_default=True, help="Episodes in flight.")
-@click.option("--streams", type=click.IntRange(1), default=32, show_default=True, help="Of the server.")
-@click.option("--first-token-s", type=click.FloatRange(0), default=0.15, show_default=True)
-@click.option(
-    "--tokens-per-s", type=click.FloatRange(0), default=100.0, show_default=True, help="0: at once."
-)
+@latency_options((32, 0.15, 100.0))
 @click.option("--runtime", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--chunk", type=click.IntRange(1), default=8, show_default=True, help="Of requests, on Ray.")
 @click.option("--profile", type=click.Path(path_type=Path), help="The cluster profile of the actors.")
-@click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
+@out_option
 @common
-def ingest(
-    call: Call,
-    seeds: tuple[int, ...],
-    window: int,
-    streams: int,
-    first_token_s: float,
-    tokens_per_s: float,
-    out: Path | None,
-    **parameters: Any,  # noqa: ANN401
-) -> int:
+def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
     r"""Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
 
     \b
@@ -103,19 +74,19 @@ def ingest(
       python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
       python -m bench ingest --runtime ray --streams 64 --window 256
     """
-    from bench import ingest as bench_ingest
-    from bench.equality import one_ray
-    from bench.world.latency import Latency
+    from bench import ingest as measured
+    from bench.engine import Way, one_ray
+    from bench.world import Latency
 
-    latency = Latency(streams=streams, first_token_s=first_token_s, tokens_per_s=tokens_per_s)
-    how = {name: parameters.pop(name) for name in ("runtime", "chunk", "profile")}
-    with one_ray() if how["runtime"] == "ray" else nullcontext():
+    latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
+    profile = given.pop("profile")
+    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk")})
+    with one_ray() if way.runtime == "ray" else nullcontext():
         results = [
-            bench_ingest.run(plan(seed, parameters), window=window, latency=latency, **how) for seed in seeds
+            measured.run(plan_of(seed, given), way, latency=latency, profile=profile) for seed in seeds
         ]
     document = {"results": [result.as_dict() for result in results]}
-    show(call, document, out, lambda: bench_ingest.table(results))
-    return 0
+    show(call, document, out, lambda: measured.table(results))
 
 
 @click.command(short_help="What a group costs as it grows.")
@@ -129,9 +100,9 @@ def ingest(
     metavar="NAME,...",
     help="sqlite, neo4j, or both: on the server of the settings, else one that is started.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
+@out_option
 @common
-def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> int:
+def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> None:
     r"""Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
 
     \b
@@ -139,25 +110,20 @@ def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> i
       python -m bench store --sizes 1000,10000,100000 --slots 10,1000,10000
       python -m bench store --sizes 1000,10000 --store sqlite,neo4j
     """
-    from bench import store as bench_store
+    from bench import store as measured
 
     results = [
-        bench_store.run(
+        measured.run(
             kind,
-            numbers("--sizes", sizes, apart=6),  # of 3 facts an episode, two at least to a size
-            slot=numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
+            numbers("--sizes", sizes, apart=measured.LEAST_SIZE),
+            slots=numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
             settings=call.settings(),
-            progress=told,
+            progress=progress,
         )
         for kind in _stores(kinds)
     ]
-    show(
-        call,
-        {"results": [result.as_dict() for result in results]},
-        out,
-        lambda: bench_store.table(results),
-    )
-    return 0
+    document = {"results": [result.as_dict() for result in results]}
+    show(call, document, out, lambda: measured.table(results))
 
 
 def _stores(given: str) -> list[StoreKind]:

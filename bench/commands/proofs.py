@@ -7,29 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.commands.options import numbers, plan, seed_option, show, told
+from bench.commands.options import numbers, out_option, plan_of, progress, seed_option, show, store_option
 from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
-    from bench.places import StoreKind
+    from bench.empty_stores import StoreKind
     from bench.world import Plan
 
-_ENTITIES_A_GROUP = 20
 _ENTITIES = 120
+_ENTITIES_A_GROUP = 20
 _EPISODES_AN_ENTITY = 10  # with many more a group runs out of what is new
-store_option = click.option(
-    "--store",
-    type=click.Choice(["sqlite", "neo4j"]),
-    default="sqlite",
-    show_default=True,
-    help="neo4j: on servers that cluster/neo4j/server starts.",
-)
-out_option = click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
 
 
 def _world(seed: int, episodes: int, groups: int) -> Plan:
     entities = max(_ENTITIES, _ENTITIES_A_GROUP * groups, episodes // _EPISODES_AN_ENTITY)
-    return plan(seed, {"episodes": episodes, "groups": groups, "entities": entities})
+    return plan_of(seed, {"episodes": episodes, "groups": groups, "entities": entities})
 
 
 @click.command(short_help="One world, many ways to ingest it, one graph.")
@@ -45,20 +37,20 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
     r"""Ingest worlds by the plain loop, the local runner and Ray, and compare the graphs byte for byte.
 
     Windows of 1, 8 and 64, chunks of 1 and 16, answers in random order, a model that is right about
-    nothing, one with 10 % errors, live and bulk episodes mixed.
+    nothing, one with 10 % errors, live and backfilled episodes mixed.
 
     \b
     Example:
       python -m bench equality --episodes 200 --groups 1
     """
-    from bench import equality as bench_equality
+    from bench import equality as measured
 
     results = [
-        bench_equality.run(_world(seed, episodes, count), store=store, progress=told)
+        measured.run(_world(seed, episodes, count), store=store, progress=progress)
         for count in numbers("--groups", groups, apart=1)
     ]
     document = {"results": [result.as_dict() for result in results]}
-    show(call, document, out, lambda: bench_equality.table(results))
+    show(call, document, out, lambda: measured.table(results))
     return 0 if all(result.holds for result in results) else 1
 
 
@@ -87,27 +79,27 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     Example:
       python -m bench chaos --kills 10 --outage-s 0
     """
-    from bench import chaos as bench_chaos
-    from bench.fire import Scene
+    from bench import chaos as measured
+    from bench.kills import Scene
     from kgray.errors import InputError
 
-    of_store = rest["store_kills"]
-    if of_store and store != "neo4j":
+    if rest["store_kills"] and store != "neo4j":
         raise InputError("--store-kills is for --store neo4j: the embedded store has no server")
-    besides = (20 if of_store is None else of_store) if store == "neo4j" else 0
-    episodes = rest["episodes"] or bench_chaos.EPISODES_A_KILL * (kills + besides)
-    kinds = bench_chaos.kinds_of(kills, store_kills=besides)
+    of_store = 20 if rest["store_kills"] is None else rest["store_kills"]
+    of_store = of_store if store == "neo4j" else 0
+    episodes = rest["episodes"] or measured.EPISODES_A_KILL * (kills + of_store)
+    kinds = measured.kinds_of(kills, store_kills=of_store)
     scene = Scene(
         plan=_world(seed, episodes, rest["groups"]),
-        kills=bench_chaos.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0),
+        kills=measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0),
         store=store,
         outage_s=rest["outage_s"],
         limit_s=60 * rest["minutes"],
         seed=seed,
         nodes=rest["nodes"],
     )
-    outcome = bench_chaos.run(scene, told)
-    show(call, outcome.as_dict(), out, lambda: bench_chaos.table(outcome))
+    outcome = measured.run(scene, progress)
+    show(call, outcome.as_dict(), out, lambda: measured.table(outcome))
     return 0 if outcome.holds else 1
 
 
@@ -125,11 +117,11 @@ def soak(call: Call, minutes: float, out: Path | None) -> int:
     Example:
       python -m bench soak --minutes 2
     """
-    from bench import soak as bench_soak
+    from bench import soak as measured
 
-    results = bench_soak.run(bench_soak.phases(minutes), told)
+    results = measured.run(measured.phases(minutes), progress)
     document = {"results": [result.as_dict() for result in results]}
-    show(call, document, out, lambda: bench_soak.table(results))
+    show(call, document, out, lambda: measured.table(results))
     return 1 if any(result.faults for result in results) else 0
 
 

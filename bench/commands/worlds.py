@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.commands.options import RATE, error_options, errors, plan, seed_option, world_options
+from bench.commands.options import (
+    RATE,
+    error_options,
+    errors_of,
+    latency_options,
+    plan_of,
+    seed_option,
+    world_options,
+)
 from kgray.cli import printing
 from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
-    from bench.model_server import Faults, Service
+    from bench.model_server import Service
 
 
 @click.command(short_help="Write a world's episodes and its truth.")
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Episodes, for `kgray add`.")
 @click.option("--truth", type=click.Path(path_type=Path), help="Entities, mentions, extractions, facts.")
 @common
-def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: Any) -> int:  # noqa: ANN401
+def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: Any) -> None:  # noqa: ANN401
     r"""Write a generated world: episodes in the input format, and apart from them what is true.
 
     \b
@@ -34,12 +40,13 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
     """
     from bench.world.files import write
 
-    told = write(plan(seed, parameters), out, truth)
+    written = write(plan_of(seed, parameters), out, truth)
     if call.as_json:
-        printing.emit_json(told)
+        printing.emit_json(written)
     else:
-        click.echo(f"{told['episodes']} episodes in {out}" + (f", their truth in {truth}" if truth else ""))
-    return 0
+        click.echo(
+            f"{written['episodes']} episodes in {out}" + (f", their truth in {truth}" if truth else "")
+        )
 
 
 @click.command(name="model-server", short_help="Serve a model that knows a world.")
@@ -48,9 +55,7 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
 @error_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one.")
 @click.option("--latency", type=click.Choice(["zero", "default"]), default="zero", show_default=True)
-@click.option("--streams", type=click.IntRange(1), help="Answers written at one time.")
-@click.option("--first-token-s", type=click.FloatRange(0), help="Seconds to the first token.")
-@click.option("--tokens-per-s", type=click.FloatRange(0), help="Of one stream; 0: all at once.")
+@latency_options(None)
 @click.option(
     "--shuffle-s", type=click.FloatRange(0), default=0.0, help="Holds each answer back for up to so long."
 )
@@ -67,11 +72,11 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
     "--idle-s", type=click.FloatRange(1), default=600.0, show_default=True, help="Ends after so long."
 )
 @common
-def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -> int:  # noqa: ANN401
+def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -> None:  # noqa: ANN401
     r"""Serve an OpenAI-compatible model on the loopback address that answers from a world's truth.
 
-    The first line on standard output names its address. It ends on SIGTERM, or after --idle-s without
-    a request.
+    The first line on standard output names its address. It ends on SIGTERM, when its parent process has
+    ended, or after --idle-s without a request.
 
     \b
     Example:
@@ -79,37 +84,35 @@ def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -
     """
     import asyncio
 
-    service = _service(seed, rest)
-    asyncio.run(_serve(service, port, idle_s, call.as_json))
-    return 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn takes the signal, closes in order and raises it again: then it has done its work.
+        signal.signal(number, lambda *_: None)
+    asyncio.run(_serve(_service(seed, rest), port, idle_s, as_json=call.as_json))
 
 
 def _service(seed: int, rest: dict[str, Any]) -> Service:
     from dataclasses import replace
 
-    from bench.model_server import Record, Service
+    from bench.model_server import Faults, ServerRecord, Service
     from bench.world import Oracle, World
     from bench.world.latency import PRESETS
 
     latency = PRESETS[rest.pop("latency")]
-    own = {name: rest.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
-    shape = {name: rest.pop(name) for name in ("wild", "affinity", "shuffle_s")}
-    path = rest.pop("record")
-    faults = _faults(rest.pop("faults"), rest.pop("hangs"))
-    wrong = errors(rest)
-    oracle = Oracle(World(plan=plan(seed, rest)), wrong)
-    chosen = replace(latency, **{name: given for name, given in own.items() if given is not None})
-    record = None if path is None else Record(path)
-    return Service(oracle, latency=chosen, faults=faults, record=record, **shape)
+    given = {name: rest.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")}
+    behaviour = {name: rest.pop(name) for name in ("wild", "affinity", "shuffle_s")}
+    path, rate = rest.pop("record"), rest.pop("faults")
+    faults = Faults(malformed=rate, truncated=rate, throttled=rate, failed=rate, hung=rest.pop("hangs"))
+    errors = errors_of(rest)
+    return Service(
+        Oracle(World(plan=plan_of(seed, rest)), errors),
+        latency=replace(latency, **{name: value for name, value in given.items() if value is not None}),
+        faults=faults,
+        record=None if path is None else ServerRecord(path),
+        **behaviour,
+    )
 
 
-def _faults(rate: float, hangs: float) -> Faults:
-    from bench.model_server import Faults
-
-    return Faults(malformed=rate, truncated=rate, throttled=rate, failed=rate, hung=hangs)
-
-
-async def _serve(service: Service, port: int, idle_s: float, as_json: bool) -> None:
+async def _serve(service: Service, port: int, idle_s: float, *, as_json: bool) -> None:
     from bench.model_server import ModelServer
     from kgray.errors import SettingsError
 
@@ -124,21 +127,9 @@ async def _serve(service: Service, port: int, idle_s: float, as_json: bool) -> N
         else:
             click.echo(f"serving the model 'world' at {server.base_url}")
         sys.stdout.flush()
-        await _until_stopped(server.wait())
+        await server.wait()
     finally:
         await server.__aexit__(None, None, None)
-
-
-async def _until_stopped(wait: Coroutine[Any, Any, None]) -> None:
-    """Await; SIGTERM and SIGINT end it, as the way in which a server is meant to end."""
-    import asyncio
-
-    task = asyncio.ensure_future(wait)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(RuntimeError, ValueError):  # no main thread, or no such signals
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 COMMANDS = (world, model_server)

@@ -1,18 +1,18 @@
 """A model server that knows a world: OpenAI's HTTP interface over the answers of `bench.world.oracle`.
 
-tasks.py     a chat request to the reply that the truth gives: recognises the episode's text and the schema
+app.py       HTTP on the loopback address
+service.py   the answer to a request, with the time it takes and the faults in between
+tasks.py     a chat request to the reply that the truth gives: by the episode's text and the schema
 faults.py    errors of transport, keyed by request and attempt
-vectors.py   embeddings: hashed, with an adjustable affinity between the names of one entity
+vectors.py   embeddings: hashed spelling, drawn towards the full name as far as `affinity` says
 record.py    what was answered, in a file that outlives the server
-service.py   the answers to requests, with the time they take
-http.py      HTTP/1.1 on the loopback address
 """
 
 from __future__ import annotations
 
+from bench.model_server.app import ModelServer
 from bench.model_server.faults import Faults
-from bench.model_server.http import ModelServer
-from bench.model_server.record import Record
+from bench.model_server.record import ServerRecord
 from bench.model_server.service import Service
 
-__all__ = ["Faults", "ModelServer", "Record", "Service"]
+__all__ = ["Faults", "ModelServer", "ServerRecord", "Service"]

@@ -21,7 +21,7 @@ class Faults:
     truncated   200, cut in the middle, finish_reason "length"
     throttled   429 with Retry-After
     failed      500
-    hung        no answer for hang_s seconds, then the connection closes
+    hung        no answer for hang_s seconds, then 500
     """
 
     seed: int = 0

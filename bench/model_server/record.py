@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from kgray.errors import InputError
 
 
-class Answered(NamedTuple):
+class RecordedAnswer(NamedTuple):
     """One answer. at: seconds since the epoch, when it was sent; request: the digest of its messages."""
 
     at: float
@@ -19,31 +19,31 @@ class Answered(NamedTuple):
     tokens: int  # of prompt and answer together
 
 
-def read(path: Path) -> Iterator[Answered]:
+def read(path: Path) -> Iterator[RecordedAnswer]:
     """Yield what stands in a record; a last line that a kill has cut is left out."""
     with path.open(encoding="ascii") as lines:
         for line in lines:
             with suppress(ValueError):
                 at, task, request, tokens = line.removesuffix("\n").split("\t")
                 if line.endswith("\n"):
-                    yield Answered(float(at), task, request, int(tokens))
+                    yield RecordedAnswer(float(at), task, request, int(tokens))
 
 
-class Record:
+class ServerRecord:
     """Appends answers to a file, each before it is sent."""
 
     def __init__(self, path: Path) -> None:
-        """Go on behind what stands there. Raises InputError where the file cannot be written."""
-        self._path = path
+        """Go on after what stands there. Raises InputError where the file cannot be written."""
         try:
             path.touch()
             self.before = list(read(path))
-            self._lines: TextIO = path.open("a", encoding="ascii", buffering=1)
-            if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            cut = path.stat().st_size and not path.read_bytes().endswith(b"\n")
+            self._lines = path.open("a", encoding="ascii", buffering=1)
+            if cut:
                 self._lines.write("\n")
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
-    def note(self, answer: Answered) -> None:
+    def note(self, answer: RecordedAnswer) -> None:
         """Append one answer."""
         self._lines.write(f"{answer.at:.6f}\t{answer.task}\t{answer.request}\t{answer.tokens}\n")

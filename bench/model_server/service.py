@@ -1,4 +1,4 @@
-"""The answers to HTTP requests, with the time that they take and the faults that they meet."""
+"""What a simulated model server answers, how long that takes, and which faults come in between."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.model_server.faults import MAX_REMEMBERED, Fault, Faults
-from bench.model_server.record import Answered, Record
-from bench.model_server.tasks import Unreadable, reply_to
+from bench.model_server.record import RecordedAnswer, ServerRecord
+from bench.model_server.tasks import UnreadableRequest, reply_to
 from bench.model_server.vectors import WorldEmbedder
 from bench.world.dice import chance
 from bench.world.latency import ZERO, Latency, Streams, tokens
@@ -21,23 +21,24 @@ from bench.world.oracle import Oracle
 from kgray.records import canonical
 
 MAX_TEXTS = 2048  # of one embeddings request
+_MAX_HEADS = 1000  # prompt heads that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request gets. hang_s: silence for so long, then the connection closes."""
+    """What a request gets."""
 
-    status: int
-    body: dict[str, Any]
+    body: Mapping[str, Any]
+    status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    hang_s: float = 0.0
 
 
 @dataclass(slots=True)
-class Stats:
+class ServedCounts:
     """What was served; tokens are characters / 4.
 
-    repeated        by task, requests that were answered before, word for word
+    by_task         answers to chat requests, by task
+    repeated        of those, to requests that were answered before, word for word
     prefix_tokens   of prompt heads that were served before
     """
 
@@ -52,7 +53,7 @@ class Stats:
 
 
 class Service:
-    """One simulated server."""
+    """One simulated server, without its HTTP."""
 
     def __init__(
         self,
@@ -63,129 +64,116 @@ class Service:
         wild: bool = False,
         affinity: float = 0.0,
         dimensions: int = 1024,
-        model: str = "world",
         shuffle_s: float = 0.0,
-        record: Record | None = None,
+        record: ServerRecord | None = None,
     ) -> None:
         """Answer from `oracle`.
 
         wild       questions get answers that are a hash of the whole prompt
+        affinity   how near the names of one entity are embedded, 0 to 1
         shuffle_s  each answer is held back for up to so long, so that answers come in another order
         record     where answers are noted, and what was answered before this server started
         """
         self.oracle = oracle
         self.streams = Streams(latency)
         self.faults = faults or Faults()
-        self.stats = Stats()
+        self.counts = ServedCounts()
         self._wild = wild
-        self._model = model
         self._vectors = WorldEmbedder(oracle.world, dimensions=dimensions, affinity=affinity)
-        self._heads: dict[str, int] = {}
+        self._heads: set[str] = set()
         self._shuffle_s = shuffle_s
         self._answered: set[str] = set()
         self._record = record
         for answer in record.before if record is not None else ():
             self._count(answer)
 
-    async def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """Return what this request gets; every fault is an answer too."""
-        match method, path.split("?", 1)[0].removeprefix("/v1"):
-            case "GET", "/models":
-                data = [{"id": self._model, "object": "model", "owned_by": "kgray"}]
-                return Answer(200, {"object": "list", "data": data})
-            case "GET", "/stats":
-                return Answer(200, self.shown())
-            case "POST", "/chat/completions":
-                return await self._read(body, self._chat)
-            case "POST", "/embeddings":
-                return await self._read(body, self._embed)
-        return _error(404, f"{method} {path[:80]} is not served here")
+    def models(self) -> Answer:
+        """Return the list of models: one."""
+        return Answer({"object": "list", "data": [{"id": "world", "object": "model", "owned_by": "kgray"}]})
 
     def shown(self) -> dict[str, Any]:
         """Return the counts so far."""
-        counts = self.oracle.counts
+        counts, asked = self.counts, self.oracle.counts
         return {
-            **asdict(self.stats),
-            "prefix_share": self.stats.prefix_tokens / max(1, self.stats.prompt_tokens),
-            "questions": dict(counts.questions),
-            "unrecognised": counts.unrecognised,
+            **asdict(counts),
+            "prefix_share": counts.prefix_tokens / max(1, counts.prompt_tokens),
+            "questions": dict(asked.questions),
+            "unrecognised": asked.unrecognised,
             "faults": dict(self.faults.made),
             "busy_s": self.streams.busy_s,
             "most_waiting": self.streams.most_waiting,
         }
 
-    async def _read(self, body: bytes, handle: Any) -> Answer:  # noqa: ANN401 - one of two methods below
-        self.stats.requests += 1
+    async def chat(self, body: bytes) -> Answer:
+        """Return the answer to a chat request; every fault is an answer too."""
+        return await self._guarded(body, self._chat)
+
+    async def embeddings(self, body: bytes) -> Answer:
+        """Return the answer to an embeddings request; every fault is an answer too."""
+        return await self._guarded(body, self._embed)
+
+    async def _guarded(
+        self, body: bytes, handle: Callable[[dict[str, Any], Fault | None], Awaitable[Answer]]
+    ) -> Answer:
+        self.counts.requests += 1
         try:
             request = json.loads(body)
             if not isinstance(request, dict):
-                raise Unreadable("the body is no JSON object")
+                raise UnreadableRequest("the body is no JSON object")
             fault = self.faults.of(body)
             if fault == "throttled":
-                return _error(429, "too many requests", {"Retry-After": "0"})
-            if fault == "failed":
-                return _error(500, "the server failed")
+                return refusal(429, "too many requests", {"Retry-After": "0"})
             if fault == "hung":
-                return Answer(0, {}, hang_s=self.faults.hang_s)
-            answer: Answer = await handle(request, fault)
-            return answer
+                await asyncio.sleep(self.faults.hang_s)
+            if fault in ("failed", "hung"):
+                return refusal(500, "the server failed")
+            return await handle(request, fault)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self.stats.unreadable += 1
-            return _error(400, str(error)[:300])
+            self.counts.unreadable += 1
+            return refusal(400, str(error)[:300])
 
     async def _chat(self, request: dict[str, Any], fault: Fault | None) -> Answer:
         if request.get("stream"):
-            return _error(400, "this server does not stream")
+            raise UnreadableRequest("this server does not stream")
         task, reply = reply_to(self.oracle, request, wild=self._wild)
         digest = hashlib.sha256(canonical(request["messages"]).encode("utf-8", "replace")).hexdigest()[:32]
-        text, reason = json.dumps(reply, ensure_ascii=False, separators=(",", ":")), "stop"
-        if fault == "malformed":
-            text = f"I think that {text[: len(text) // 2]}"
-        room = request.get("max_completion_tokens", request.get("max_tokens"))
-        if fault == "truncated":
-            text, reason = text[: len(text) // 2], "length"
-        elif isinstance(room, int) and tokens(text) > room:
-            text, reason = text[: 4 * room], "length"
+        text, reason = _text_of(reply, request, fault)
         prompt, prefix = self._prompt(request)
         written = tokens(text)
         await self.streams.take(written)
-        stats = self.stats
+        counts = self.counts
         if self._shuffle_s:
             # By the request and its number, so that a repeated request is not held back for as long again.
-            await asyncio.sleep(self._shuffle_s * chance("shuffle", digest, stats.requests))
-        answer = Answered(time.time(), task, digest, prompt + written)
+            await asyncio.sleep(self._shuffle_s * chance("shuffle", digest, counts.requests))
+        answer = RecordedAnswer(time.time(), task, digest, prompt + written)
         self._count(answer)
         if self._record is not None:
             self._record.note(answer)
-        stats.prompt_tokens += prompt
-        stats.prefix_tokens += prefix
-        stats.completion_tokens += written
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": prefix},
-        }
+        counts.prompt_tokens += prompt
+        counts.prefix_tokens += prefix
+        counts.completion_tokens += written
         message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        number = f"chatcmpl-{stats.requests}"
         return Answer(
-            200,
             {
-                "id": number,
+                "id": f"chatcmpl-{counts.requests}",
                 "object": "chat.completion",
                 "created": 0,
-                "model": request.get("model", self._model),
-                "choices": [choice],
-                "usage": usage,
-            },
+                "model": request.get("model", "world"),
+                "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+                "usage": {
+                    "prompt_tokens": prompt,
+                    "completion_tokens": written,
+                    "total_tokens": prompt + written,
+                    "prompt_tokens_details": {"cached_tokens": prefix},
+                },
+            }
         )
 
-    def _count(self, answer: Answered) -> None:
-        stats, task = self.stats, answer.task
-        stats.by_task[task] = stats.by_task.get(task, 0) + 1
+    def _count(self, answer: RecordedAnswer) -> None:
+        counts, task = self.counts, answer.task
+        counts.by_task[task] = counts.by_task.get(task, 0) + 1
         if answer.request in self._answered:
-            stats.repeated[task] = stats.repeated.get(task, 0) + 1
+            counts.repeated[task] = counts.repeated.get(task, 0) + 1
         elif len(self._answered) < MAX_REMEMBERED:
             self._answered.add(answer.request)
 
@@ -193,26 +181,24 @@ class Service:
         """Return the prompt's tokens, and those of a head that was served before."""
         texts = [str(message.get("content", "")) for message in request["messages"]]
         head = texts[0] if len(texts) > 1 else ""
-        seen = self._heads.get(head, 0)
-        if len(self._heads) < 1000 or seen:
-            self._heads[head] = seen + 1
+        seen = head in self._heads
+        if len(self._heads) < _MAX_HEADS:
+            self._heads.add(head)
         return sum(map(tokens, texts)), tokens(head) if seen else 0
 
     async def _embed(self, request: dict[str, Any], _: Fault | None) -> Answer:
         given = request.get("input")
         texts = [given] if isinstance(given, str) else given
-        if (
-            not isinstance(texts, list)
-            or not all(isinstance(t, str) for t in texts)
-            or len(texts) > MAX_TEXTS
+        if not (
+            isinstance(texts, list) and all(isinstance(t, str) for t in texts) and len(texts) <= MAX_TEXTS
         ):
-            raise Unreadable(f"input is no text and no list of at most {MAX_TEXTS} texts")
+            raise UnreadableRequest(f"input is no text and no list of at most {MAX_TEXTS} texts")
         wanted = request.get("dimensions", self._vectors.dimensions)
         if wanted != self._vectors.dimensions:
-            raise Unreadable(f"vectors have {self._vectors.dimensions} dimensions here, not {wanted}")
+            raise UnreadableRequest(f"vectors have {self._vectors.dimensions} dimensions here, not {wanted}")
         rows = await self._vectors.embed(texts)
         await asyncio.sleep(self.streams.latency.first_token_s)
-        self.stats.embedded_texts += len(texts)
+        self.counts.embedded_texts += len(texts)
         packed = request.get("encoding_format") == "base64"
         data = [
             {
@@ -225,10 +211,24 @@ class Service:
         read = sum(map(tokens, texts))
         usage = {"prompt_tokens": read, "total_tokens": read}
         return Answer(
-            200, {"object": "list", "data": data, "model": request.get("model", self._model), "usage": usage}
+            {"object": "list", "data": data, "model": request.get("model", "world"), "usage": usage}
         )
 
 
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """Return an error in OpenAI's form."""
     kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
-    return Answer(status, {"error": {"message": message, "type": kind, "code": None}}, headers or {})
+    return Answer({"error": {"message": message, "type": kind, "code": None}}, status, headers or {})
+
+
+def _text_of(reply: object, request: Mapping[str, Any], fault: Fault | None) -> tuple[str, str]:
+    """Return the message's text and its finish_reason, cut where a fault or the request's limit says so."""
+    text = json.dumps(reply, ensure_ascii=False, separators=(",", ":"))
+    if fault == "malformed":
+        text = f"I think that {text[: len(text) // 2]}"
+    limit = request.get("max_completion_tokens", request.get("max_tokens"))
+    if fault == "truncated":
+        return text[: len(text) // 2], "length"
+    if isinstance(limit, int) and tokens(text) > limit:
+        return text[: 4 * limit], "length"
+    return text, "stop"

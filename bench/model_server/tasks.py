@@ -20,10 +20,12 @@ from kgray.records import canonical
 _SECTION = re.compile(r"^<([A-Z]+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"Reply schema ([A-Za-z_]+):")
 JUDGING = frozenset({"batched", "resolve_entity", "resolve_facts", "contradiction", "relate"})
+# By kind of question: the key under which it and its candidates are shown.
+_SHOWN = {"entity": "card", "variant": "fact", "verdict": "fact", "relation": "name", "cardinality": "name"}
 _ASPECTS = ("same_as", "inverse_of", "excludes")
 
 
-class Unreadable(ValueError):
+class UnreadableRequest(ValueError):
     """The request is none that this server can answer; the text says why."""
 
 
@@ -31,7 +33,7 @@ def reply_to(oracle: Oracle, body: Mapping[str, Any], *, wild: bool = False) -> 
     """Return the task of a chat request and the reply to it. wild: questions are answered at random."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise Unreadable("messages is not a list of objects")
+        raise UnreadableRequest("messages is not a list of objects")
     texts = [str(m.get("content", "")) for m in messages]
     schema = _schema(body)
     task = str(schema.get("name") or "") or _task_in(texts)
@@ -71,7 +73,7 @@ def _task_in(texts: list[str]) -> str:
 def _list(data: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
     found = data.get(tag)
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise Unreadable(f"the request has no section {tag} with a list of objects")
+        raise UnreadableRequest(f"the request has no section {tag} with a list of objects")
     return found
 
 
@@ -81,7 +83,7 @@ def _list(data: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
 def _extraction(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     episode = data.get("EPISODE")
     if not isinstance(episode, dict):
-        raise Unreadable("the request has no section EPISODE")
+        raise UnreadableRequest("the request has no section EPISODE")
     text = episode.get("text", "")
     return oracle.extraction(text if isinstance(text, str) else canonical(text))
 
@@ -155,12 +157,16 @@ _READING: Mapping[str, Callable[[Oracle, Mapping[str, Any]], dict[str, Any]]] = 
 def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> dict[str, Any]:
     """Return the answer to one question, its candidates named by the ids that the request gives them."""
     kind = str(question.get("kind"))
+    if kind not in _SHOWN:
+        raise UnreadableRequest(f"no question is of the kind {kind[:40]!r}")
     known = question.get("candidates") or []
     ids = [candidate.get("id") for candidate in known]
     if dice is not None:
-        said: Mapping[str, Any] = wild_answer(dice, kind, len(ids))
+        said = wild_answer(dice, kind, len(ids))
     else:
-        said = _said(oracle, kind, question, known)
+        shown = _SHOWN[kind]
+        others = [str(candidate.get(shown)) for candidate in known] or [str(question.get("other"))]
+        said = oracle.answer(kind, str(question.get(shown)), others if known or kind == "relation" else [])
     answer: dict[str, Any] = {"id": question.get("id")}
     match kind:
         case "entity" | "variant":
@@ -173,27 +179,7 @@ def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> d
             }
         case "relation":
             return answer | {aspect: bool(said.get(aspect)) for aspect in _ASPECTS}
-    return answer | {"cardinality": said["cardinality"]}
-
-
-def _said(
-    oracle: Oracle, kind: str, question: Mapping[str, Any], known: list[dict[str, Any]]
-) -> dict[str, Any]:
-    match kind:
-        case "entity":
-            cards = [str(candidate.get("card")) for candidate in known]
-            return {"duplicate_of": oracle.entity(str(question.get("card")), cards)}
-        case "variant":
-            facts = [str(candidate.get("fact")) for candidate in known]
-            return {"duplicate_of": oracle.variant(str(question.get("fact")), facts)}
-        case "verdict":
-            facts = [str(candidate.get("fact")) for candidate in known]
-            return {"contradicts": oracle.verdict(str(question.get("fact")), facts)}
-        case "relation":
-            return dict(oracle.relation(str(question.get("name")), str(question.get("other"))))
-        case "cardinality":
-            return {"cardinality": oracle.cardinality(str(question.get("name")))}
-    raise Unreadable(f"no question is of the kind {kind[:40]!r}")
+    return answer | said
 
 
 # ------------------------------------------------------------------------- any other schema

@@ -8,14 +8,14 @@ telling.py   episodes: text, true names, the correct extraction
 truth.py     what follows from all that was told (stated truth)
 errors.py    how a reader may be wrong
 oracle.py    what a reader who knows the truth answers, recognising texts alone
-models.py    such readers and judges in this process
+models.py    such a reader and judge in this process
 """
 
 from __future__ import annotations
 
 from bench.world.errors import Errors
 from bench.world.latency import Latency
-from bench.world.models import WildJudge, WorldJudge, WorldReader
+from bench.world.models import WorldModel
 from bench.world.oracle import Oracle
 from bench.world.plan import Plan
 from bench.world.telling import Said, WorldEpisode
@@ -30,9 +30,7 @@ __all__ = [
     "Said",
     "TrueFact",
     "Truth",
-    "WildJudge",
     "World",
     "WorldEpisode",
-    "WorldJudge",
-    "WorldReader",
+    "WorldModel",
 ]

@@ -73,9 +73,25 @@ class Oracle:
 
     # ------------------------------------------------------------------------------- judging
 
+    def answer(self, kind: str, item: str, candidates: Sequence[str]) -> dict[str, Any]:
+        """Return the answer to a question, as replies.parse_answer takes it; places are of `candidates`.
+
+        item, candidates: cards of entities, texts of facts, or names of relations, as the kind says.
+        """
+        self.counts.questions[kind] = self.counts.questions.get(kind, 0) + 1
+        match kind:
+            case "entity":
+                return {"duplicate_of": self.entity(item, candidates)}
+            case "variant":
+                return {"duplicate_of": self.variant(item, candidates)}
+            case "verdict":
+                return {"contradicts": self.verdict(item, candidates)}
+            case "relation":
+                return dict(self.relation(item, candidates[0]))
+        return {"cardinality": self.cardinality(item)}
+
     def entity(self, card: str, candidates: Sequence[str]) -> int | None:
         """Return which candidate's card is of the same entity as this card."""
-        self._count("entity")
         asked = [*candidates]
         meant = self.identify(card)
         others = [self.identify(candidate) for candidate in asked]
@@ -103,7 +119,6 @@ class Oracle:
 
     def variant(self, fact: str, candidates: Sequence[str]) -> int | None:
         """Return which candidate wording tells the same statement."""
-        self._count("variant")
         keys = self._keys(fact)
         same = next((i for i, other in enumerate(candidates) if keys & self._keys(other)), None)
         if self.errors.wrong(self.errors.wrong_verdict, "variant", fact, [*candidates]):
@@ -112,7 +127,6 @@ class Oracle:
 
     def verdict(self, fact: str, candidates: Sequence[str]) -> list[int]:
         """Return which candidates cannot hold at one moment with the fact."""
-        self._count("verdict")
         keys = self._keys(fact)
         found = []
         for index, other in enumerate(candidates):
@@ -123,14 +137,12 @@ class Oracle:
 
     def relation(self, name: str, other: str) -> dict[str, bool]:
         """Return what a relation's name is to another: in this world no two names are tied."""
-        self._count("relation")
         if self.errors.wrong(self.errors.wrong_ruling, "relation", *sorted((name, other))):
             return {"excludes": True}
         return {}
 
     def cardinality(self, name: str) -> str:
         """Return how many objects the relation takes at one moment."""
-        self._count("cardinality")
         known = RELATIONS.get(name)
         said = known.cardinality if known else "many"
         if self.errors.wrong(self.errors.wrong_ruling, "cardinality", name):
@@ -155,9 +167,6 @@ class Oracle:
             self.counts.unrecognised += 1
             return set()
         return found
-
-    def _count(self, kind: str) -> None:
-        self.counts.questions[kind] = self.counts.questions.get(kind, 0) + 1
 
 
 def _excludes(a: Key, b: Key) -> bool:

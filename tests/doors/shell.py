@@ -75,6 +75,14 @@ class Shell:
 class Bench(Shell):
     """`python -m bench` in a folder, as a process of its own."""
 
+    def script_of(self, code: str) -> str:
+        """Run a script to its end, as a process of its own; return its output."""
+        environ = {**os.environ, **self.env}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
     def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
         assert stdin is None, "no measurement reads it"
         return self.process(*args)

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from bench import chaos
-from bench.fire import Scene
+from bench.kills import Scene
 from bench.world import Plan
 from bench.world.latency import Latency
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import equality
-from bench.runs import Way
+from bench.engine import Way
 from bench.world import Plan
 from tests.ray_session import SMALL
 

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from bench.people import TellingReader, Told
+from bench.world import WorldEpisode
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge
@@ -24,8 +24,9 @@ from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change, Read
 from kgray.ontology import shipped
-from kgray.ports import Commit, Matrix, Store, Vector, Write
+from kgray.ports import Commit, ExtractionRequest, Matrix, Store, Vector, Write
 from kgray.records import Draft, Episode, Extraction
+from kgray.replies import parse_extraction
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
@@ -48,9 +49,23 @@ class TimedEmbedder:
         return vectors
 
 
+class ReplyReader:
+    """An extractor that answers from the replies it is given, by client id."""
+
+    identity = "generated"
+
+    def __init__(self) -> None:
+        """Start with no replies: the owner fills and empties them."""
+        self.replies: dict[str, dict[str, Any]] = {}
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return what the episode was made from."""
+        return parse_extraction(self.replies[request.episode.client_id or ""], request.episode)
+
+
 @dataclass(slots=True)
-class Costs:
-    """Seconds by episode, but wall and write: by transaction. rows: records, vectors and derived rows."""
+class GrowthCosts:
+    """Seconds by episode, but wall: by transaction. rows: records, vectors and derived rows."""
 
     decide: list[float] = field(default_factory=list)
     commit: list[float] = field(default_factory=list)
@@ -59,60 +74,64 @@ class Costs:
     rows: int = 0
 
 
-class _Waiting(Outbox):
+class _Collecting(Outbox):
     """An outbox that only keeps what is posted, to be written by its owner."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(Direct(store), most=store.batch)
         self.writes: list[Write] = []
-        self._said: dict[tuple[str, str], Any] = {}
+        self._answers: dict[tuple[str, str], Any] = {}
 
     def post(self, write: Write, done: Callable[[], None] | None = None) -> None:
         del done  # nobody waits for a single write here
         self.writes.append(write)
         judged = getattr(write, "judged", None)
         if judged is not None:
-            self._said[write.group, write.key] = judged.answers  # type: ignore[union-attr]
+            self._answers[write.group, write.key] = judged.answers  # type: ignore[union-attr]
 
     def recall(self, group: str, key: str) -> Any:  # noqa: ANN401 - answers, or None
-        return self._said.get((group, key))
+        return self._answers.get((group, key))
 
 
-class Grown:
+class GrowingStore:
     """One store and the states of its groups.
 
-    statements: the vectors, by group, to compare with; together: episodes that fill a transaction.
+    statements  by group, the vectors to compare a search with
+    texts       by group, the wordings of its facts, in their order
+    together    episodes that fill a transaction
     """
 
     def __init__(self, store: Store, embedder: TimedEmbedder) -> None:
         """Take an empty store, which is held for writing meanwhile."""
         self.store, self.embedder = store, embedder
         self.together = store.batch // 2  # episodes a transaction: each posts its extraction and its commit
-        self.told: dict[str, Extraction] = {}
         self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
+        self.texts: defaultdict[str, list[str]] = defaultdict(list)
+        self._reader = ReplyReader()
         self._states: dict[str, GroupState] = {}
-        self._outbox = _Waiting(store)
+        self._outbox = _Collecting(store)
         self._parts = Parts(
             store=store,
-            extractor=TellingReader(self.told),
+            extractor=self._reader,
             judge=RulesJudge(),
             embedder=embedder,
             ontology=shipped(),
         )
 
-    def grow(self, told: Iterator[Told], count: int, *, gather: int = 1) -> Costs:
-        """Accept and commit `count` episodes, so many a transaction; return what they cost."""
-        costs = Costs()
-        left = count
-        while batch := list(islice(told, min(_BATCH, left))):
-            left -= len(batch)
-            self.told.clear()
-            self.told.update((t.draft.client_id or "", t.extraction) for t in batch)
-            self.commit([t.draft for t in batch], costs, gather=gather)
+    def grow(
+        self, group: str, episodes: Iterator[WorldEpisode], count: int, *, gather: int = 1
+    ) -> GrowthCosts:
+        """Accept and commit the next `count` episodes, `gather` a transaction; return what they cost."""
+        costs = GrowthCosts()
+        while batch := list(islice(episodes, min(_BATCH, count))):
+            count -= len(batch)
+            self._reader.replies = {e.draft.client_id or "": e.extraction_reply for e in batch}
+            self.texts[group] += (fact.text for episode in batch for fact in episode.said)
+            self.commit([replace(episode.draft, group=group) for episode in batch], costs, gather=gather)
         return costs
 
-    def commit(self, drafts: Sequence[Draft], costs: Costs, *, gather: int = 1) -> None:
-        """Accept drafts of one group and commit them, so many a transaction."""
+    def commit(self, drafts: Sequence[Draft], costs: GrowthCosts, *, gather: int = 1) -> None:
+        """Accept drafts of one group and commit them, `gather` a transaction."""
         group = drafts[0].group
         self.store.accept(drafts, now=times.now())
         while entries := self.store.pending(group, _BATCH):
@@ -122,7 +141,7 @@ class Grown:
                         RUNNER.run(self._decide(entry, costs))
                 self._write(costs)
 
-    async def _decide(self, episode: Episode, costs: Costs) -> None:
+    async def _decide(self, episode: Episode, costs: GrowthCosts) -> None:
         state = self._states.get(episode.group)
         if state is None:
             state = GroupState.load(self.store, episode.group, self.embedder.dimensions)
@@ -141,10 +160,12 @@ class Grown:
         commit = commit_of(change, derived, recorded_at)
         costs.commit.append(time.process_time() - start)
         costs.rows += _rows(change) + len(derived.facts) + len(derived.entities)
-        self._keep(commit)
+        for named in commit.vectors:
+            if named.kind == "statement":
+                self.statements[commit.group][named.owner] = named.vector
         self._outbox.post(commit)
 
-    def _write(self, costs: Costs) -> None:
+    def _write(self, costs: GrowthCosts) -> None:
         """Write what was posted, in one transaction; its CPU is spread over its episodes."""
         writes, self._outbox.writes = self._outbox.writes, []
         episodes = sum(isinstance(write, Commit) for write in writes)
@@ -154,11 +175,6 @@ class Grown:
         costs.wall.append(time.perf_counter() - wall)
         for number in range(len(costs.commit) - episodes, len(costs.commit)):
             costs.commit[number] += spent / episodes
-
-    def _keep(self, commit: Commit) -> None:
-        for named in commit.vectors:
-            if named.kind == "statement":
-                self.statements[commit.group][named.owner] = named.vector
 
     def recall_at(self, group: str, queries: Sequence[Vector], limit: int) -> float:
         """Return the share of the true nearest statements that a search by vector finds; ties count."""
