@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bench.world.dates import Date, midnight, told
 from bench.world.dice import Dice
@@ -16,18 +16,14 @@ from kgray.records import Value
 from kgray.times import DAY, Instant
 
 Form = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
-Slot = tuple[str, str]  # subject's id, relation
 Object = Thing | Value
 _TRIES = 20_000  # before a group is told to be out of news
+_LONG_AGO = 2000 * DAY  # before the world's start no past span is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One statement to be told.
-
-    why    what it is in the world: fresh, change, return, restated, ended, late, future, denied, interruption
-    since, until  dates that are told; None = none is
-    """
+    """One statement to be told. why: the kind of event, for the truth; since, until: as the text dates it."""
 
     subject: Thing
     relation: Relation
@@ -39,7 +35,7 @@ class Act:
 
 
 @dataclass(slots=True)
-class Span:
+class HeldSpan:
     """What held, as the world has it; end None = still."""
 
     object: Object
@@ -52,27 +48,60 @@ class Span:
 
 
 @dataclass(slots=True)
+class WorldSlot:
+    """A subject and relation, and what it held, oldest first."""
+
+    subject: Thing
+    relation: Relation
+    spans: list[HeldSpan] = field(default_factory=list)
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one object at a time."""
+        return self.relation.shape == "single"
+
+    def act(
+        self, form: Form, why: str, chosen: Object, *, since: Date | None = None, until: Date | None = None
+    ) -> Act:
+        """Return an act about it."""
+        return Act(
+            subject=self.subject,
+            relation=self.relation,
+            object=chosen,
+            form=form,
+            why=why,
+            since=since,
+            until=until,
+        )
+
+
+class _Held(NamedTuple):
+    """A slot and one of its spans, which holds now; last: none of its spans is later."""
+
+    slot: WorldSlot
+    now: HeldSpan
+
+    @property
+    def last(self) -> bool:
+        return self.slot.spans[-1] is self.now
+
+
 class History:
-    """The world so far: what each slot of a single-valued relation held, and what many-valued ones hold."""
+    """The world of one group so far: what each slot has held."""
 
-    plan: Plan
-    group: int
-    things: Sequence[Thing]
-    slots: dict[Slot, list[Span]] = field(default_factory=dict)
-    _by_kind: dict[Kind, list[Thing]] = field(default_factory=dict)
-    _by_id: dict[str, Thing] = field(default_factory=dict)
-    _singles: list[Slot] = field(default_factory=list)
-    _others: list[Slot] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Sort the things."""
-        for thing in self.things:
+    def __init__(self, plan: Plan, things: Sequence[Thing]) -> None:
+        """Start with nothing said."""
+        self._plan, self._things = plan, things
+        self._by_kind: dict[Kind, list[Thing]] = {}
+        for thing in things:
             self._by_kind.setdefault(thing.kind, []).append(thing)
-            self._by_id[thing.id] = thing
+        self._slots: dict[tuple[str, str], WorldSlot] = {}  # by subject's id and relation's name
+        self._singles: list[WorldSlot] = []
+        self._others: list[WorldSlot] = []
 
     def tell(self, dice: Dice, at: Instant, speaker: Thing | None, *, delayed: bool) -> Act:
         """Return the next act, said at `at`; what it changes has happened then."""
-        plan = self.plan
+        plan = self._plan
         ways: dict[str, tuple[float, Callable[[Dice, Instant], Act | None]]] = {
             "change": (0 if delayed else plan.change_rate, self._change),
             "ended": (0 if delayed else plan.ends, self._end),
@@ -96,26 +125,22 @@ class History:
 
     def _fresh(self, dice: Dice, at: Instant, speaker: Thing | None) -> Act:
         """Say something of a slot that is empty, or one more of what may be many."""
-        subject, relation, spans, chosen = self._unsaid(dice, at, speaker)
-        if relation.shape == "event":
-            since = self._dated(dice, at, at - 20 * DAY)
-            self._open(subject, relation, chosen, since.instant if since else at)
-            return Act(
-                subject=subject, relation=relation, object=chosen, form="event", why="fresh", since=since
-            )
-        if not spans and dice.flip(self.plan.always):
-            self._open(subject, relation, chosen, self.plan.start - 3650 * DAY)
-            return Act(subject=subject, relation=relation, object=chosen, form="always", why="fresh")
-        earliest = max([at - 400 * DAY, *(s.end + DAY for s in spans if s.end is not None)])
-        since = self._dated(dice, at, earliest if relation.shape == "single" else at - 20 * DAY)
-        self._open(subject, relation, chosen, since.instant if since else at)
-        form: Form = "since" if since else "holds"
-        return Act(subject=subject, relation=relation, object=chosen, form=form, why="fresh", since=since)
+        slot, chosen = self._unsaid(dice, at, speaker)
+        recent = at - 20 * DAY
+        if slot.relation.shape == "event":
+            since = self._dated(dice, at, recent)
+            self._open(slot, chosen, since.instant if since else at)
+            return slot.act("event", "fresh", chosen, since=since)
+        if not slot.spans and dice.flip(self._plan.always):
+            self._open(slot, chosen, self._plan.start - 3650 * DAY)
+            return slot.act("always", "fresh", chosen)
+        earliest = max([at - 400 * DAY, *(s.end + DAY for s in slot.spans if s.end is not None)])
+        since = self._dated(dice, at, earliest if slot.single else recent)
+        self._open(slot, chosen, since.instant if since else at)
+        return slot.act("since" if since else "holds", "fresh", chosen, since=since)
 
-    def _unsaid(
-        self, dice: Dice, at: Instant, speaker: Thing | None
-    ) -> tuple[Thing, Relation, list[Span], Object]:
-        """Return a slot that can take one more object, its spans, and the object.
+    def _unsaid(self, dice: Dice, at: Instant, speaker: Thing | None) -> tuple[WorldSlot, Object]:
+        """Return a slot that can take one more object, and the object.
 
         Raises InputError where the group's things have no such slot left.
         """
@@ -123,201 +148,150 @@ class History:
             relation = dice.weighted({r: r.weight for r in RELATIONS.values()})
             own = speaker is not None and relation.subject == "Person" and dice.flip(0.5)
             subject = speaker if own and speaker is not None else dice.pick(self._by_kind[relation.subject])
-            spans = self.slots.get((subject.id, relation.name), [])
-            if relation.shape == "single" and any(s.end is None or s.end > at for s in spans):
+            slot = self._slots.get((subject.id, relation.name)) or WorldSlot(subject, relation)
+            if slot.single and any(s.end is None or s.end > at for s in slot.spans):
                 continue
-            chosen = self._object(dice, subject, relation, [s.object for s in spans])
+            chosen = self._object(dice, slot, [s.object for s in slot.spans])
             if chosen is not None:
-                return subject, relation, spans, chosen
+                return slot, chosen
         raise InputError(
-            f"{len(self.things)} entities of a group have nothing new to say any longer: a world of "
-            f"{self.plan.episodes} episodes needs more entities"
+            f"{len(self._things)} entities of a group have nothing new to say any longer: a world of "
+            f"{self._plan.episodes} episodes needs more entities"
         )
 
     def _change(self, dice: Dice, at: Instant) -> Act | None:
         """Replace the object of a single-valued relation."""
-        found = self._current(dice, at, self._singles)
-        if found is None:
+        held = self._current(dice, at, self._singles)
+        if held is None or not held.last or at - held.now.start < DAY:
             return None
-        (subject, relation), spans, now = found
-        if spans[-1] is not now or at - now.start < DAY:
-            return None
-        olds = [s.object for s in spans if s.object != now.object]
-        back = bool(olds) and dice.flip(self.plan.returns)
-        chosen = dice.pick(olds) if back else self._object(dice, subject, relation, [now.object])
+        slot, now = held
+        olds = [s.object for s in slot.spans if s.object != now.object]
+        back = bool(olds) and dice.flip(self._plan.returns)
+        chosen = dice.pick(olds) if back else self._object(dice, slot, [now.object])
         if chosen is None:
             return None
         since = self._dated(dice, at, max(now.start + DAY, at - 20 * DAY))
         now.end = since.instant if since else at
-        spans.append(Span(chosen, now.end))
-        why = "return" if back else "change"
-        form: Form = "since" if since else "changed"
-        return Act(subject=subject, relation=relation, object=chosen, form=form, why=why, since=since)
+        slot.spans.append(HeldSpan(chosen, now.end))
+        return slot.act("since" if since else "changed", "return" if back else "change", chosen, since=since)
 
     def _end(self, dice: Dice, at: Instant) -> Act | None:
         """Say that something no longer holds."""
-        found = self._current(dice, at, self._others if dice.flip(0.5) else self._singles)
-        if found is None:
+        held = self._current(dice, at, self._others if dice.flip(0.5) else self._singles)
+        if held is None or held.slot.relation.shape == "event" or (held.slot.single and not held.last):
             return None
-        (subject, relation), spans, now = found
-        if relation.shape == "event" or (relation.shape == "single" and spans[-1] is not now):
-            return None
+        slot, now = held
         until = self._dated(dice, at, max(now.start + DAY, at - 20 * DAY))
         now.end = until.instant if until else at
-        return Act(
-            subject=subject, relation=relation, object=now.object, form="ended", why="ended", until=until
-        )
+        return slot.act("ended", "ended", now.object, until=until)
 
     def _restate(self, dice: Dice, at: Instant) -> Act | None:
         """Repeat what holds, sometimes with its start."""
-        found = self._current(dice, at, self._others if dice.flip(0.35) else self._singles)
-        if found is None:
+        held = self._current(dice, at, self._others if dice.flip(0.35) else self._singles)
+        if held is None:
             return None
-        (subject, relation), _, now = found
-        since = None
-        if now.start < midnight(at) and dice.flip(0.35):
-            since = told(dice, now.start, at)
-        form: Form = "event" if relation.shape == "event" else "since" if since else "holds"
-        return Act(
-            subject=subject, relation=relation, object=now.object, form=form, why="restated", since=since
-        )
+        slot, now = held
+        since = told(dice, now.start, at) if now.start < midnight(at) and dice.flip(0.35) else None
+        form: Form = "event" if slot.relation.shape == "event" else "since" if since else "holds"
+        return slot.act(form, "restated", now.object, since=since)
 
     def _late(self, dice: Dice, at: Instant) -> Act | None:
         """Tell of a time before anything that was told of the slot, with its dates."""
         if not self._singles:
             return None
         slot = dice.pick(self._singles)
-        subject, relation = self._by_id[slot[0]], RELATIONS[slot[1]]
-        spans = self.slots[slot]
-        first = min((s.start for s in spans), default=at)
-        if first < self.plan.start - 2000 * DAY:
+        first = min((s.start for s in slot.spans), default=at)
+        if first < self._plan.start - _LONG_AGO:
             return None
-        chosen = self._object(dice, subject, relation, [s.object for s in spans])
+        chosen = self._object(dice, slot, [s.object for s in slot.spans])
         if chosen is None:
             return None
         end = midnight(min(first, at)) - dice.between(2, 60) * DAY
         start = end - dice.between(20, 300) * DAY
-        spans.insert(0, Span(chosen, start, end))
+        slot.spans.insert(0, HeldSpan(chosen, start, end))
         since, until = told(dice, start, at), told(dice, end, at)
         if dice.flip(0.3):
-            return Act(
-                subject=subject, relation=relation, object=chosen, form="ended", why="late", until=until
-            )
-        return Act(
-            subject=subject,
-            relation=relation,
-            object=chosen,
-            form="span",
-            why="late",
-            since=since,
-            until=until,
-        )
+            return slot.act("ended", "late", chosen, until=until)
+        return slot.act("span", "late", chosen, since=since, until=until)
 
     def _interrupt(self, dice: Dice, at: Instant) -> Act | None:
         """Tell of a span within the present one: another object for a while, then the same again."""
-        found = self._current(dice, at, self._singles)
-        if found is None:
+        held = self._current(dice, at, self._singles)
+        if held is None:
             return None
-        (subject, relation), spans, now = found
-        room = (midnight(at) - midnight(now.start)) // DAY
-        if spans[-1] is not now or room < 8 or now.start < self.plan.start - 2000 * DAY:
+        slot, now = held
+        days = (midnight(at) - midnight(now.start)) // DAY
+        if not held.last or days < 8 or now.start < self._plan.start - _LONG_AGO:
             return None
-        chosen = self._object(dice, subject, relation, [now.object])
+        chosen = self._object(dice, slot, [now.object])
         if chosen is None:
             return None
-        start = midnight(now.start) + dice.between(2, room - 5) * DAY
+        start = midnight(now.start) + dice.between(2, days - 5) * DAY
         end = min(start + dice.between(2, 20) * DAY, midnight(at) - DAY)
         now.end = start
-        spans += [Span(chosen, start, end), Span(now.object, end)]
+        slot.spans += [HeldSpan(chosen, start, end), HeldSpan(now.object, end)]
         since, until = told(dice, start, at), told(dice, end, at)
-        return Act(
-            subject=subject,
-            relation=relation,
-            object=chosen,
-            form="span",
-            why="interruption",
-            since=since,
-            until=until,
-        )
+        return slot.act("span", "interruption", chosen, since=since, until=until)
 
     def _announce(self, dice: Dice, at: Instant) -> Act | None:
         """Tell of a change that is still to come."""
-        found = self._current(dice, at, self._singles)
-        if found is None:
+        held = self._current(dice, at, self._singles)
+        if held is None or not held.last:
             return None
-        (subject, relation), spans, now = found
-        if spans[-1] is not now:
-            return None
-        chosen = self._object(dice, subject, relation, [now.object])
+        slot, now = held
+        chosen = self._object(dice, slot, [now.object])
         if chosen is None:
             return None
         since = told(dice, at + dice.between(3, 40) * DAY, at)
         now.end = since.instant
-        spans.append(Span(chosen, since.instant))
-        return Act(
-            subject=subject, relation=relation, object=chosen, form="future", why="future", since=since
-        )
+        slot.spans.append(HeldSpan(chosen, since.instant))
+        return slot.act("future", "future", chosen, since=since)
 
     def _deny(self, dice: Dice, at: Instant) -> Act | None:
         """Say that what was told last was wrong; what held before it holds on."""
-        found = self._current(dice, at, self._singles if dice.flip(0.7) else self._others)
-        if found is None:
+        held = self._current(dice, at, self._singles if dice.flip(0.7) else self._others)
+        if held is None or not held.last or held.slot.relation.shape == "event":
             return None
-        (subject, relation), spans, now = found
-        if (
-            spans[-1] is not now
-            or relation.shape == "event"
-            or sum(s.object == now.object for s in spans) > 1
-        ):
+        slot, now = held
+        if sum(s.object == now.object for s in slot.spans) > 1:
             return None
-        spans.pop()
-        if relation.shape == "single" and spans:
-            spans[-1].end = None
-        return Act(subject=subject, relation=relation, object=now.object, form="denied", why="denied")
+        slot.spans.pop()
+        if slot.single and slot.spans:
+            slot.spans[-1].end = None
+        return slot.act("denied", "denied", now.object)
 
     # ------------------------------------------------------------------------------ its parts
 
-    def _current(
-        self, dice: Dice, at: Instant, slots: Sequence[Slot]
-    ) -> tuple[tuple[Thing, Relation], list[Span], Span] | None:
-        """Return a slot, its spans, and one that holds at `at`."""
-        if not slots:
-            return None
-        slot = dice.pick(slots)
-        holding = [s for s in self.slots[slot] if s.holds_at(at)]
-        if not holding:
-            return None
-        return (self._by_id[slot[0]], RELATIONS[slot[1]]), self.slots[slot], dice.pick(holding)
+    def _current(self, dice: Dice, at: Instant, slots: Sequence[WorldSlot]) -> _Held | None:
+        """Return a slot and one of its spans that holds at `at`; None where the chosen slot has none."""
+        slot = dice.pick(slots) if slots else None
+        holding = [s for s in slot.spans if s.holds_at(at)] if slot else []
+        return _Held(slot, dice.pick(holding)) if slot and holding else None
 
-    def _open(self, subject: Thing, relation: Relation, chosen: Object, start: Instant) -> None:
-        slot = (subject.id, relation.name)
-        if slot not in self.slots:
-            self.slots[slot] = []
-            (self._singles if relation.shape == "single" else self._others).append(slot)
-        self.slots[slot].append(Span(chosen, start))
+    def _open(self, slot: WorldSlot, chosen: Object, start: Instant) -> None:
+        name = (slot.subject.id, slot.relation.name)
+        if name not in self._slots:
+            self._slots[name] = slot
+            (self._singles if slot.single else self._others).append(slot)
+        slot.spans.append(HeldSpan(chosen, start))
 
-    def _object(self, dice: Dice, subject: Thing, relation: Relation, but: Sequence[Object]) -> Object | None:
+    def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[Object]) -> Object | None:
         """Return an object of the relation's kind that is none of `but`; None where none was found."""
+        relation = slot.relation
         for _ in range(8):
-            chosen: Object = (
-                values_of(relation, dice.below(1000))
-                if relation.object is None
-                else dice.pick(self._by_kind[relation.object])
-            )
-            if chosen != subject and chosen not in but:
+            if relation.object is None:
+                chosen: Object = values_of(relation, dice.below(1000))
+            else:
+                chosen = dice.pick(self._by_kind[relation.object])
+            if chosen != slot.subject and chosen not in but:
                 return chosen
         return None
 
     def _dated(self, dice: Dice, at: Instant, earliest: Instant) -> Date | None:
         """Return a told day from `earliest` to the day before `at`; None = the text gives no date."""
-        plan, days = self.plan, (midnight(at) - midnight(earliest)) // DAY - 1
-        style = dice.weighted(
-            {
-                "absolute": plan.absolute,
-                "relative": plan.relative,
-                "none": max(0.0, 1 - plan.absolute - plan.relative),
-            }
-        )
+        plan, days = self._plan, (midnight(at) - midnight(earliest)) // DAY - 1
+        none = max(0.0, 1 - plan.absolute - plan.relative)
+        style = dice.weighted({"absolute": plan.absolute, "relative": plan.relative, "none": none})
         if style == "none" or days < 1:
             return None
         if style == "relative":

@@ -36,58 +36,40 @@ class Relation:
         return "single" if self.shape == "single" else "many"
 
 
-def _relation(name: str, shape: Shape, ends: tuple[Kind, Kind | None], weight: float, words: str) -> Relation:
-    base, third, past, participle = words.split(" | ")
+# name, shape, subject, object (- = a value), weight, words.
+# SPONSORED_BY and BOUGHT are in no shipped ontology: what they are must be asked (R17).
+_RELATIONS = """
+    WORKS_AT      single  Person   Organization  4    work at, works at, worked at, worked at
+    LIVES_IN      single  Person   Place         3    live in, lives in, lived in, lived in
+    REPORTS_TO    single  Person   Person        2    report to, reports to, reported to, reported to
+    HAS_STATUS    single  Project  -             3    be, is, was, been
+    COSTS         single  Product  -             3    cost, costs, cost, cost
+    SPONSORED_BY  single  Project  Organization  1    be sponsored by, is sponsored by, \
+                                                      was sponsored by, been sponsored by
+    LIKES         many    Person   Product       3    like, likes, liked, liked
+    KNOWS         many    Person   Person        1.5  know, knows, knew, known
+    USES          many    Person   Product       2    use, uses, used, used
+    BOUGHT        event   Person   Product       2    buy, buys, bought, bought
+    VISITED       event   Person   Place         2    visit, visits, visited, visited
+"""
+
+
+def _relation(row: str) -> Relation:
+    name, shape, subject, target, weight, words = row.split(maxsplit=5)
+    base, third, past, participle = (word.strip() for word in words.split(","))
     return Relation(
         name=name,
-        shape=shape,
-        subject=ends[0],
-        object=ends[1],
-        weight=weight,
+        shape=shape,  # type: ignore[arg-type]
+        subject=subject,  # type: ignore[arg-type]
+        object=None if target == "-" else target,  # type: ignore[arg-type]
+        weight=float(weight),
         words=(base, third, past, participle),
     )
 
 
-# SPONSORED_BY and BOUGHT are in no shipped ontology: what they are must be asked (R17).
 RELATIONS: Mapping[str, Relation] = MappingProxyType(
-    {
-        relation.name: relation
-        for relation in (
-            _relation(
-                "WORKS_AT",
-                "single",
-                ("Person", "Organization"),
-                4,
-                "work at | works at | worked at | worked at",
-            ),
-            _relation(
-                "LIVES_IN", "single", ("Person", "Place"), 3, "live in | lives in | lived in | lived in"
-            ),
-            _relation(
-                "REPORTS_TO",
-                "single",
-                ("Person", "Person"),
-                2,
-                "report to | reports to | reported to | reported to",
-            ),
-            _relation("HAS_STATUS", "single", ("Project", None), 3, "be | is | was | been"),
-            _relation("COSTS", "single", ("Product", None), 3, "cost | costs | cost | cost"),
-            _relation(
-                "SPONSORED_BY",
-                "single",
-                ("Project", "Organization"),
-                1,
-                "be sponsored by | is sponsored by | was sponsored by | been sponsored by",
-            ),
-            _relation("LIKES", "many", ("Person", "Product"), 3, "like | likes | liked | liked"),
-            _relation("KNOWS", "many", ("Person", "Person"), 1.5, "know | knows | knew | known"),
-            _relation("USES", "many", ("Person", "Product"), 2, "use | uses | used | used"),
-            _relation("BOUGHT", "event", ("Person", "Product"), 2, "buy | buys | bought | bought"),
-            _relation("VISITED", "event", ("Person", "Place"), 2, "visit | visits | visited | visited"),
-        )
-    }
+    {relation.name: relation for relation in map(_relation, _RELATIONS.strip().splitlines())}
 )
-
 STATUSES = ("planned", "on track", "delayed", "blocked", "in review", "approved", "cancelled", "complete")
 
 

@@ -63,7 +63,7 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[Said]) -> dic
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
     for fact in said:
-        item: dict[str, Any] = {
+        item = {
             "source": at[fact.source],
             "relation": fact.relation,
             "fact": fact.text,
@@ -83,19 +83,17 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[Said]) -> dic
 
 def said_of(act: Act, source: str, target: str) -> Said:
     """Return the fact that an act is."""
-    kind: EvidenceKind = "ended" if act.form == "ended" else "denied" if act.form == "denied" else "holds"
     value = act.object if isinstance(act.object, Value) else None
-    since = act.since.iso if act.since else UNKNOWN if act.form == "always" else ""
     return Said(
         subject=act.subject.id,
         relation=act.relation.name,
         text=closed(sentence(act, source, target)),
-        kind=kind,
+        kind=act.form if act.form in ("ended", "denied") else "holds",
         source=source,
         object=act.object.id if isinstance(act.object, Thing) else None,
         value=value,
         target="" if value else target,
-        since=since,
+        since=act.since.iso if act.since else UNKNOWN if act.form == "always" else "",
         until=act.until.iso if act.until else "",
         why=act.why,
     )
@@ -132,6 +130,25 @@ def _mark(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """What an episode is to tell, and when, where and by whom; acts in the order in which it tells them."""
+
+    number: int
+    at: Instant
+    source: str
+    kind: EpisodeKind
+    speaker: Thing | None
+    acts: Sequence[Act]
+
+    def things(self) -> list[Thing]:
+        """Return the entities it mentions, the speaker first."""
+        found = {} if self.speaker is None else {self.speaker.id: self.speaker}
+        for act in self.acts:
+            found |= {end.id: end for end in (act.subject, act.object) if isinstance(end, Thing)}
+        return list(found.values())
+
+
 class Teller:
     """Tells the acts of one group, in several conversations."""
 
@@ -144,60 +161,50 @@ class Teller:
         # source -> the last episodes' persons who were named so that anybody knows who is meant.
         self._recent: dict[str, deque[frozenset[str]]] = {}
 
-    def tell(
-        self,
-        number: int,
-        at: Instant,
-        source: str,
-        kind: EpisodeKind,
-        speaker: Thing | None,
-        acts: Sequence[Act],
-    ) -> WorldEpisode:
-        """Return the episode with this number; acts in the order in which it tells them."""
+    def tell(self, occasion: Occasion) -> WorldEpisode:
+        """Return the episode of an occasion, in words that no other episode has."""
+        things, speaker, kind = occasion.things(), occasion.speaker, occasion.kind
         for attempt in range(100):
-            dice = Dice(self._plan.seed, "tell", self._group, number, attempt)
-            names = self._names(dice, source, speaker, acts, plain=attempt > 50)
-            said = tuple(said_of(act, names[act.subject.id], _target(act, names)) for act in acts)
-            mentions = _mentions(speaker, acts, names)
-            sentences = self._sentences(dice, number, kind, speaker, acts, names, every=attempt > 0)
+            dice = Dice(self._plan.seed, "tell", self._group, occasion.number, attempt)
+            names = self._names(dice, occasion, things, plain=attempt > 50)
+            mentions = tuple((names[thing.id], thing.id, thing.kind) for thing in things)
+            sentences = self._sentences(dice, occasion, names, every=attempt > 0)
             text = sentences[0] if kind == "json" else " ".join(sentences)
             if not self._register.clashes(text, sentences, mentions):
                 break
         else:
-            raise ValueError(f"episode {number} cannot be told apart from the others")
+            raise ValueError(f"episode {occasion.number} cannot be told apart from the others")
         self._register.note(text, sentences, mentions)
-        full = frozenset(t.id for t in _things(speaker, acts) if key(names[t.id]) != key(t.name.split()[0]))
-        self._recent.setdefault(source, deque(maxlen=4)).append(full)
+        full = frozenset(t.id for t in things if key(names[t.id]) != key(t.name.split()[0]))
+        self._recent.setdefault(occasion.source, deque(maxlen=4)).append(full)
         draft = Draft(
             group=self._group,
-            source=source,
+            source=occasion.source,
             kind=kind,
             text=text,
             speaker=names[speaker.id] if speaker and kind == "message" else None,
-            reference_time=at,
-            client_id=f"{self._group}-{number:06d}",
+            reference_time=occasion.at,
+            client_id=f"{self._group}-{occasion.number:06d}",
         )
+        said = tuple(said_of(act, names[act.subject.id], _target(act, names)) for act in occasion.acts)
         return WorldEpisode(draft=draft, said=said, mentions=mentions)
 
     def _names(
-        self, dice: Dice, source: str, speaker: Thing | None, acts: Sequence[Act], *, plain: bool
+        self, dice: Dice, occasion: Occasion, things: Sequence[Thing], *, plain: bool
     ) -> dict[str, str]:
         """Return entity -> the surface that this episode uses for it."""
         names: dict[str, str] = {}
-        here = _things(speaker, acts)
-        taken: set[str] = set()
-        known = frozenset().union(*self._recent.get(source, ()))
-        for thing in here:
+        known = frozenset().union(*self._recent.get(occasion.source, ()))
+        for thing in things:
             chosen = thing.name
             if not plain and dice.flip(self._plan.alias_rate) and thing.aliases:
                 for _ in range(4):
                     how, surface = dice.pick(thing.aliases)
-                    if how != "first" or (thing.id in known and self._only(surface, thing, known, here)):
+                    if how != "first" or (thing.id in known and self._only(surface, thing, known, things)):
                         chosen = surface
                         break
-            if key(chosen) in taken:
+            if key(chosen) in {key(name) for name in names.values()}:
                 chosen = thing.name
-            taken.add(key(chosen))
             names[thing.id] = chosen
         return names
 
@@ -207,35 +214,23 @@ class Teller:
         others |= {k for k in known if self._first_names.get(k) == first}
         return others <= {thing.id}
 
-    def _sentences(
-        self,
-        dice: Dice,
-        number: int,
-        kind: EpisodeKind,
-        speaker: Thing | None,
-        acts: Sequence[Act],
-        names: dict[str, str],
-        *,
-        every: bool,
-    ) -> list[str]:
-        if kind == "json":
-            return [_as_json(number, acts, names)]
-        found = []
-        for place, act in enumerate(acts):
-            own = kind == "message" and speaker is not None and act.subject.id == speaker.id
+    def _sentences(self, dice: Dice, occasion: Occasion, names: dict[str, str], *, every: bool) -> list[str]:
+        """Return the sentences; every: each has an opening that makes it unlike others."""
+        if occasion.kind == "json":
+            return [_as_json(occasion, names)]
+        speaker, found = occasion.speaker, []
+        for place, act in enumerate(occasion.acts):
+            own = occasion.kind == "message" and speaker is not None and act.subject.id == speaker.id
             words = sentence(act, names[act.subject.id], _target(act, names), first_person=own)
-            if own and not every and place:
-                found.append(closed(words))
-            else:
-                found.append(closed(opened(dice, words)))
+            found.append(closed(words if own and not every and place else opened(dice, words)))
         if dice.flip(self._plan.filler):
             found.insert(dice.below(len(found) + 1), f"{dice.pick(FILLERS)}.")
         return found
 
 
-def _as_json(number: int, acts: Sequence[Act], names: dict[str, str]) -> str:
+def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
     records = []
-    for act in acts:
+    for act in occasion.acts:
         record: dict[str, Any] = {
             "subject": names[act.subject.id],
             "what": act.relation.words[1],
@@ -244,30 +239,13 @@ def _as_json(number: int, acts: Sequence[Act], names: dict[str, str]) -> str:
         }
         if act.form == "always":
             record["from"] = UNKNOWN
-        for name, date in (("from", act.since), ("until", act.until)):
-            if date is not None:
-                record[name] = date.iso
+        record |= {name: date.iso for name, date in (("from", act.since), ("until", act.until)) if date}
         records.append(record)
-    return canonical({"record": f"R-{number:06d}", "entries": records})
+    return canonical({"record": f"R-{occasion.number:06d}", "entries": records})
 
 
 def _target(act: Act, names: dict[str, str]) -> str:
     return act.object.shown() if isinstance(act.object, Value) else names[act.object.id]
-
-
-def _things(speaker: Thing | None, acts: Sequence[Act]) -> list[Thing]:
-    found: dict[str, Thing] = {} if speaker is None else {speaker.id: speaker}
-    for act in acts:
-        for end in (act.subject, act.object):
-            if isinstance(end, Thing):
-                found.setdefault(end.id, end)
-    return list(found.values())
-
-
-def _mentions(
-    speaker: Thing | None, acts: Sequence[Act], names: dict[str, str]
-) -> tuple[tuple[str, str, str], ...]:
-    return tuple((names[thing.id], thing.id, thing.kind) for thing in _things(speaker, acts))
 
 
 def start_of(said: Said, said_at: Instant) -> tuple[Instant | None, bool]:
@@ -283,6 +261,3 @@ def end_of(said: Said, said_at: Instant) -> Instant | None:
     if said.until:
         return times.parse_iso(said.until)[0]
     return said_at if said.kind == "ended" else None
-
-
-__all__ = ["Register", "Said", "Teller", "WorldEpisode", "end_of", "reply", "said_of", "start_of"]

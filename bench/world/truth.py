@@ -101,13 +101,8 @@ class Truth:
         """Yield the gold file: entities, episodes with mentions and reply, facts."""
         for thing in self.things:
             aliases = sorted({surface for _, surface in thing.aliases})
-            yield {
-                "type": "entity",
-                "id": thing.id,
-                "name": thing.name,
-                "kind": thing.kind,
-                "aliases": aliases,
-            }
+            row = {"id": thing.id, "name": thing.name, "kind": thing.kind, "aliases": aliases}
+            yield {"type": "entity", **row}
         for episode, said in self.readings:
             yield {
                 "type": "episode",

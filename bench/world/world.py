@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.world.dice import Dice
 from bench.world.history import Act, History
 from bench.world.plan import Plan
-from bench.world.telling import Register, Teller, WorldEpisode
+from bench.world.telling import Occasion, Register, Teller, WorldEpisode
 from bench.world.things import Thing, things_of
 from bench.world.truth import Truth
 from kgray import times
@@ -76,7 +76,7 @@ class World:
     def _group(self, number: int, name: str, register: Register) -> _Group:
         things = things_of(self.plan, number)
         teller = Teller(self.plan, name, things, register)
-        return _Group(name, number, things, History(self.plan, number, things), teller)
+        return _Group(name, number, things, History(self.plan, things), teller)
 
     def _episode(self, group: _Group, number: int) -> WorldEpisode:
         plan, place = self.plan, group.count
@@ -95,4 +95,6 @@ class World:
             act = group.history.tell(dice, at, speaker, delayed=delayed)
             if all((a.subject.id, a.relation.name) != (act.subject.id, act.relation.name) for a in acts):
                 acts.append(act)
-        return group.teller.tell(place, at, source, kind, speaker, acts)
+        return group.teller.tell(
+            Occasion(number=place, at=at, source=source, kind=kind, speaker=speaker, acts=acts)
+        )
