@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.commands.options import (
+    choice,
+    count,
     error_options,
     errors_of,
+    file,
     latency_options,
+    listed,
     numbers,
     out_option,
     plan_of,
@@ -30,11 +34,11 @@ if TYPE_CHECKING:
 @seeds_option
 @world_options
 @error_options
-@click.option("--extraction", type=click.Choice(["combined", "separate"]), default="combined")
-@click.option("--resolution", type=click.Choice(["batched", "per_node"]), default="batched")
-@click.option("--judging", type=click.Choice(["relation", "statement"]), default="relation")
+@choice("--extraction", "combined", "separate")
+@choice("--resolution", "batched", "per_node")
+@choice("--judging", "relation", "statement")
 @click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
-@click.option("--out", type=click.Path(path_type=Path), help="The figures and the first faults, as JSON.")
+@file("--out", "The figures and the first faults, as JSON.")
 @common
 def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
     r"""Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
@@ -59,11 +63,11 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @click.command(short_help="How full the runner keeps a model server.")
 @seeds_option
 @world_options
-@click.option("--window", type=click.IntRange(1), default=128, show_default=True, help="Episodes in flight.")
-@latency_options((32, 0.15, 100.0))
-@click.option("--runtime", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--chunk", type=click.IntRange(1), default=8, show_default=True, help="Of requests, on Ray.")
-@click.option("--profile", type=click.Path(path_type=Path), help="The cluster profile of the actors.")
+@count("--window", 128, "Episodes in flight.")
+@latency_options(32, 0.15, 100.0)
+@choice("--runtime", "local", "ray")
+@count("--chunk", 8, "Of requests, on Ray.")
+@file("--profile", "The cluster profile of the actors.")
 @out_option
 @common
 def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
@@ -90,19 +94,14 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
 
 
 @click.command(short_help="What a group costs as it grows.")
-@click.option("--sizes", default="1000,10000", show_default=True, metavar="N,...", help="Numbers of facts.")
-@click.option("--slots", default="10,1000", show_default=True, metavar="N,...", help="Values in one slot.")
-@click.option(
-    "--store",
-    "kinds",
-    default="sqlite",
-    show_default=True,
-    metavar="NAME,...",
-    help="sqlite, neo4j, or both: on the server of the settings, else one that is started.",
+@listed("--sizes", "1000,10000", "Numbers of facts.")
+@listed("--slots", "10,1000", "Values in one slot.")
+@listed(
+    "--store", "sqlite", "sqlite, neo4j, or both: on the server of the settings, else a new one.", "NAME,..."
 )
 @out_option
 @common
-def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> None:
+def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> None:
     r"""Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
 
     \b
@@ -120,7 +119,7 @@ def store(call: Call, sizes: str, slots: str, kinds: str, out: Path | None) -> N
             settings=call.settings(),
             progress=progress,
         )
-        for kind in _stores(kinds)
+        for kind in _stores(store)
     ]
     document = {"results": [result.as_dict() for result in results]}
     show(call, document, out, lambda: measured.table(results))

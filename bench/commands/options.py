@@ -16,10 +16,46 @@ if TYPE_CHECKING:
     from bench.world import Errors, Plan
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-RATE = click.FloatRange(0, 1)
+_Option = Callable[[_Command], _Command]
 
 
-def _together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+def count(name: str, default: int | None, text: str = "", *, least: int = 1) -> _Option[Any]:
+    """Return an option that takes a whole number."""
+    shown = default is not None
+    return click.option(
+        name, type=click.IntRange(least), default=default, show_default=shown, metavar="N", help=text
+    )
+
+
+def number(name: str, default: float | None, text: str = "", *, least: float = 0) -> _Option[Any]:
+    """Return an option that takes a number: seconds, minutes, tokens a second."""
+    shown = default is not None
+    return click.option(name, type=click.FloatRange(least), default=default, show_default=shown, help=text)
+
+
+def rate(name: str, default: float, text: str) -> _Option[Any]:
+    """Return an option that takes a share of 1."""
+    return click.option(
+        name, type=click.FloatRange(0, 1), default=default, show_default=default > 0, help=text
+    )
+
+
+def choice(name: str, *values: str, text: str = "") -> _Option[Any]:
+    """Return an option that takes one of some words; the first is its default."""
+    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+
+
+def file(name: str, text: str, *, required: bool = False) -> _Option[Any]:
+    """Return an option that names a file."""
+    return click.option(name, type=click.Path(path_type=Path), required=required, help=text)
+
+
+def listed(name: str, default: str, text: str, metavar: str = "N,...") -> _Option[Any]:
+    """Return an option that takes a list such as 1,2."""
+    return click.option(name, default=default, show_default=True, metavar=metavar, help=text)
+
+
+def together(*options: _Option[Any]) -> _Option[Any]:
     """Return one decorator that adds several options."""
 
     def add(command: _Command) -> _Command:
@@ -30,68 +66,38 @@ def _together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], 
     return add
 
 
-def _number(name: str, least: int, default: int) -> Callable[[_Command], _Command]:
-    return click.option(name, type=click.IntRange(least), default=default, show_default=True, metavar="N")
-
-
-def _rate(name: str, default: float, text: str) -> Callable[[_Command], _Command]:
-    return click.option(name, type=RATE, default=default, show_default=default > 0, help=text)
-
-
-world_options = _together(
-    _number("--episodes", 0, 1000),
-    _number("--entities", 20, 120),
-    _number("--groups", 1, 1),
-    _rate("--alias-rate", 0.30, "Mentions by another name."),
-    _rate("--change-rate", 0.25, "Statements that replace one."),
-    _rate("--homonyms", 0.0, "Persons with another's name."),
+world_options = together(
+    count("--episodes", 1000, least=0),
+    count("--entities", 120, least=20),
+    count("--groups", 1),
+    rate("--alias-rate", 0.30, "Mentions by another name."),
+    rate("--change-rate", 0.25, "Statements that replace one."),
+    rate("--homonyms", 0.0, "Persons with another's name."),
 )
-error_options = _together(
-    _rate("--errors", 0.0, "Missed, spurious, misdated facts; wrong verdicts."),
-    _rate("--merge-errors", 0.0, "Entity questions answered wrongly."),
-    _rate("--ruling-errors", 0.0, "Wrong answers about whole relations."),
+error_options = together(
+    rate("--errors", 0.0, "Missed, spurious, misdated facts; wrong verdicts."),
+    rate("--merge-errors", 0.0, "Entity questions answered wrongly."),
+    rate("--ruling-errors", 0.0, "Wrong answers about whole relations."),
     click.option("--error-seed", type=int, default=0, metavar="N", help="Other errors at the same rates."),
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, metavar="N")
 seeds_option = click.option(
     "--seed", "seeds", type=int, multiple=True, default=(1,), metavar="N", help="Several: one row each."
 )
-store_option = click.option(
-    "--store",
-    type=click.Choice(["sqlite", "neo4j"]),
-    default="sqlite",
-    show_default=True,
-    help="neo4j: on servers that cluster/neo4j/server starts.",
+store_option = choice(
+    "--store", "sqlite", "neo4j", text="neo4j: on servers that cluster/neo4j/server starts."
 )
-out_option = click.option("--out", type=click.Path(path_type=Path), help="The figures as JSON.")
+out_option = file("--out", "The figures as JSON.")
 
 
-def latency_options(default: tuple[int, float, float] | None) -> Callable[[_Command], _Command]:
-    """Return the options of a model server's speed; defaults: streams, first_token_s, tokens_per_s."""
-    streams, first, per_s = default or (None, None, None)
-    shown = default is not None
-    return _together(
-        click.option(
-            "--streams",
-            type=click.IntRange(1),
-            default=streams,
-            show_default=shown,
-            help="Answers that the server writes at one time.",
-        ),
-        click.option(
-            "--first-token-s",
-            type=click.FloatRange(0),
-            default=first,
-            show_default=shown,
-            help="Seconds to the first token.",
-        ),
-        click.option(
-            "--tokens-per-s",
-            type=click.FloatRange(0),
-            default=per_s,
-            show_default=shown,
-            help="Of one stream; 0: all at once.",
-        ),
+def latency_options(
+    streams: int | None = None, first_token_s: float | None = None, tokens_per_s: float | None = None
+) -> _Option[Any]:
+    """Return the options of a model server's speed, with these defaults."""
+    return together(
+        count("--streams", streams, "Answers that the server writes at one time."),
+        number("--first-token-s", first_token_s, "Seconds to the first token."),
+        number("--tokens-per-s", tokens_per_s, "Of one stream; 0: all at once."),
     )
 
 

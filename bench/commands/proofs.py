@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.commands.options import numbers, out_option, plan_of, progress, seed_option, show, store_option
+from bench.commands.options import (
+    count,
+    listed,
+    number,
+    numbers,
+    out_option,
+    plan_of,
+    progress,
+    seed_option,
+    show,
+    store_option,
+)
 from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
@@ -26,10 +37,8 @@ def _world(seed: int, episodes: int, groups: int) -> Plan:
 
 @click.command(short_help="One world, many ways to ingest it, one graph.")
 @seed_option
-@click.option("--episodes", type=click.IntRange(1), default=2000, show_default=True, metavar="N")
-@click.option(
-    "--groups", default="1,40", show_default=True, metavar="N,...", help="Worlds of so many groups."
-)
+@count("--episodes", 2000)
+@listed("--groups", "1,40", "Worlds of so many groups.")
 @store_option
 @out_option
 @common
@@ -56,15 +65,13 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 
 @click.command(short_help="A backfill through Ray under random kills.")
 @seed_option
-@click.option("--kills", type=click.IntRange(1), default=100, show_default=True, metavar="N")
-@click.option("--episodes", type=click.IntRange(1), metavar="N", help="Default: 30 a kill.")
-@click.option("--groups", type=click.IntRange(1), default=4, show_default=True, metavar="N")
-@click.option(
-    "--store-kills", type=click.IntRange(0), metavar="N", help="Of a Neo4j server, besides. Default: 20."
-)
-@click.option("--outage-s", type=click.FloatRange(0), default=60.0, show_default=True, help="Of the model.")
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Limit.")
-@click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Worker nodes.")
+@count("--kills", 100)
+@count("--episodes", None, "Default: 30 a kill.")
+@count("--groups", 4)
+@count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", least=0)
+@number("--outage-s", 60.0, "Of the model.")
+@number("--minutes", 30.0, "Limit.", least=0.1)
+@count("--nodes", 2, "Worker nodes.")
 @store_option
 @out_option
 @common
@@ -104,7 +111,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
 
 
 @click.command(short_help="Does memory grow beyond the state that is held?")
-@click.option("--minutes", type=click.FloatRange(min=0.5), default=10.0, show_default=True)
+@number("--minutes", 10.0, least=0.5)
 @out_option
 @common
 def soak(call: Call, minutes: float, out: Path | None) -> int:

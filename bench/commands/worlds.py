@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.commands.options import (
-    RATE,
+    choice,
     error_options,
     errors_of,
+    file,
     latency_options,
+    number,
     plan_of,
+    rate,
     seed_option,
     world_options,
 )
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 @click.command(short_help="Write a world's episodes and its truth.")
 @seed_option
 @world_options
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Episodes, for `kgray add`.")
-@click.option("--truth", type=click.Path(path_type=Path), help="Entities, mentions, extractions, facts.")
+@file("--out", "Episodes, for `kgray add`.", required=True)
+@file("--truth", "Entities, mentions, extractions, facts.")
 @common
 def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: Any) -> None:  # noqa: ANN401
     r"""Write a generated world: episodes in the input format, and apart from them what is true.
@@ -54,23 +57,15 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
 @world_options
 @error_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one.")
-@click.option("--latency", type=click.Choice(["zero", "default"]), default="zero", show_default=True)
-@latency_options(None)
-@click.option(
-    "--shuffle-s", type=click.FloatRange(0), default=0.0, help="Holds each answer back for up to so long."
-)
+@choice("--latency", "zero", "default")
+@latency_options()
+@number("--shuffle-s", 0.0, "Holds each answer back for up to so long.")
 @click.option("--wild", is_flag=True, help="Answer questions with a hash of the whole prompt.")
-@click.option("--faults", type=RATE, default=0.0, help="Of each: malformed, truncated, 429, 500.")
-@click.option("--hangs", type=RATE, default=0.0, help="Requests that get no answer.")
-@click.option("--affinity", type=RATE, default=0.0, help="How near the names of one entity are embedded.")
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path),
-    help="Notes what is answered; a server that is started again with it counts on.",
-)
-@click.option(
-    "--idle-s", type=click.FloatRange(1), default=600.0, show_default=True, help="Ends after so long."
-)
+@rate("--faults", 0.0, "Of each: malformed, truncated, 429, 500.")
+@rate("--hangs", 0.0, "Requests that get no answer.")
+@rate("--affinity", 0.0, "How near the names of one entity are embedded.")
+@file("--record", "Notes what is answered; a server that is started again with it counts on.")
+@number("--idle-s", 600.0, "Ends after so long.", least=1)
 @common
 def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -> None:  # noqa: ANN401
     r"""Serve an OpenAI-compatible model on the loopback address that answers from a world's truth.
@@ -84,9 +79,9 @@ def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -
     """
     import asyncio
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn takes the signal, closes in order and raises it again: then it has done its work.
-        signal.signal(number, lambda *_: None)
+        signal.signal(signal_number, lambda *_: None)
     asyncio.run(_serve(_service(seed, rest), port, idle_s, as_json=call.as_json))
 
 
