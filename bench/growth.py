@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -118,16 +118,15 @@ class GrowingStore:
             ontology=shipped(),
         )
 
-    def grow(
-        self, group: str, episodes: Iterator[WorldEpisode], count: int, *, gather: int = 1
-    ) -> GrowthCosts:
+    def grow(self, episodes: Iterator[WorldEpisode], count: int, *, gather: int = 1) -> GrowthCosts:
         """Accept and commit the next `count` episodes, `gather` a transaction; return what they cost."""
         costs = GrowthCosts()
         while batch := list(islice(episodes, min(_BATCH, count))):
             count -= len(batch)
             self._reader.replies = {e.draft.client_id or "": e.extraction_reply for e in batch}
-            self.texts[group] += (fact.text for episode in batch for fact in episode.said)
-            self.commit([replace(episode.draft, group=group) for episode in batch], costs, gather=gather)
+            for episode in batch:
+                self.texts[episode.draft.group] += (fact.text for fact in episode.said)
+            self.commit([episode.draft for episode in batch], costs, gather=gather)
         return costs
 
     def commit(self, drafts: Sequence[Draft], costs: GrowthCosts, *, gather: int = 1) -> None:

@@ -63,10 +63,6 @@ class Throughput:
     stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
     digest: str = ""
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return asdict(self)
-
 
 def run(plan: Plan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend.

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,6 @@ class QualityResult:
     cpu_early_s: float = 0.0
     cpu_late_s: float = 0.0
     wall_s: float = 0.0
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 class _Clock:

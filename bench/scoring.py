@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from bench.reading import ShownGraph
 from bench.world.questions import Asked, Object, Objects, Slot, true_answers
@@ -44,10 +44,6 @@ class Scores:
     faults: list[str] = field(
         default_factory=list
     )  # the first wrong answers, for people who look for a cause
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ import numpy as np
 from bench.engine import deployed, environ_of, one_ray, opened, settings_of
 from bench.processes import require_psutil, rss_mb
 from bench.targets import Actors, Driver
-from bench.world import Plan, World
 from bench.world.files import input_row
+from bench.world.growing import growing
 from kgray.errors import KgrayError
 
 ROLES = ("driver", "sequencer", "writer")
@@ -130,13 +130,10 @@ def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], No
 def _write(path: Path, phase: Phase) -> None:
     """Write more episodes than can be read in the time; each group tells of a world of its own."""
     count = int(phase.seconds * _AT_MOST_PER_S)
-    own = count // phase.groups + _BLOCK
-    plans = [Plan(seed=n + 1, episodes=own, entities=max(120, own // 10)) for n in range(phase.groups)]
-    worlds = [iter(World(plan=plan)) for plan in plans]
+    worlds = [growing(f"soak-{group}", seed=group + 1) for group in range(phase.groups)]
     with path.open("w", encoding="utf-8") as lines:
         for number in range(count):
-            group = number // _BLOCK % phase.groups
-            draft = replace(next(worlds[group]).draft, group=f"soak-{group}", client_id=f"e{number}")
+            draft = next(worlds[number // _BLOCK % phase.groups]).draft
             lines.write(json.dumps(input_row(draft)) + "\n")
 
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import settings_of
 from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
 from bench.tables import Column, aligned
-from bench.world import Plan, World, WorldEpisode
+from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
 from kgray.errors import InputError
 from kgray.ingest.collecting import rare_collections
@@ -29,8 +29,6 @@ from kgray.wiring import open_store
 
 GROUP, SLOTS, BESIDE = "world", "slots", "beside"
 LEAST_SIZE = 6  # two sizes are so far apart at least
-_FACTS_AN_EPISODE = 1.62  # of a growing world, on average
-_ENTITY_EVERY = 16  # facts: as dense as the worlds of `bench quality`
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
 # Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j 5.26 keeps
 # before it merges them all (its vector.standard_merge_factor); by windows of 960: 36 to 62 a second.
@@ -100,10 +98,6 @@ class StoreResult:
     beside: BesideFigures | None = None
     slot_cpu_ms: dict[int, float] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the JSON document."""
-        return asdict(self)
-
 
 def run(
     kind: StoreKind, sizes: Sequence[int], *, slots: Sequence[int], settings: Settings, progress: Progress
@@ -118,14 +112,14 @@ def run(
         grown, size_on_disk = stack.enter_context(_opened(kind, settings))
         stack.enter_context(grown.store.writing())
         stack.enter_context(rare_collections())
-        episodes, done = _growing_world(max(sizes)), 0
+        episodes, done = growing(GROUP), 0
         for size in sorted(sizes):
-            count = round(size / _FACTS_AN_EPISODE) - done
+            count = round(size / FACTS_AN_EPISODE) - done
             window = min(_WINDOW, count // 2)
             turn = min(_GATHERED, count - window)
-            grown.grow(GROUP, episodes, count - turn - window, gather=grown.together)
-            gathered = grown.grow(GROUP, episodes, turn, gather=grown.together)
-            costs = grown.grow(GROUP, episodes, window)
+            grown.grow(episodes, count - turn - window, gather=grown.together)
+            gathered = grown.grow(episodes, turn, gather=grown.together)
+            costs = grown.grow(episodes, window)
             done += count
             result.sizes.append(_measure(grown, costs, gathered, size_on_disk))
             progress(f"{kind}: {result.sizes[-1].facts:,} facts committed")
@@ -133,21 +127,6 @@ def run(
         progress(f"{kind}: a group of {result.beside.facts:,} facts beside it")
         result.slot_cpu_ms = _slots(grown, sorted(slots), kind, progress)
     return result
-
-
-def _growing_world(facts: int, seed: int = 1) -> Iterator[WorldEpisode]:
-    """Yield episodes that each tell something new, by full names: about so many facts, and a tenth more."""
-    nothing = dict.fromkeys(("restated", "returns", "ends", "late", "futures", "denials"), 0.0)
-    plan = Plan(
-        seed=seed,
-        episodes=round(1.1 * facts / _FACTS_AN_EPISODE) + 10,
-        entities=max(120, facts // _ENTITY_EVERY),
-        alias_rate=0.0,
-        interruptions=0.0,
-        delayed=0.0,
-        **nothing,  # type: ignore[arg-type]
-    )
-    return iter(World(plan=plan))
 
 
 @contextmanager
@@ -204,8 +183,8 @@ def _beside(grown: GrowingStore, facts: int) -> BesideFigures:
         ({"source": f"Resident {number}", "relation": "LIVES_IN", "target": _HUB})
         for number in range(facts // 3)
     ]
-    world = facts - len(residents)
-    grown.grow(BESIDE, _growing_world(world, seed=2), round(world / _FACTS_AN_EPISODE), gather=grown.together)
+    count = round((facts - len(residents)) / FACTS_AN_EPISODE)
+    grown.grow(growing(BESIDE, seed=2), count, gather=grown.together)
     grown.commit(_triples(BESIDE, residents), GrowthCosts(), gather=grown.together)
     beside = BesideFigures(facts=grown.store.counts(BESIDE)[BESIDE].facts)
     asked = _asked(grown, BESIDE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
         measured.run(plan_of(seed, given), pipeline, errors=errors, models=models, progress=progress)
         for seed in seeds
     ]
-    document = {"results": [result.as_dict() for result in results]}
+    document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
 
@@ -89,7 +90,7 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
         results = [
             measured.run(plan_of(seed, given), way, latency=latency, profile=profile) for seed in seeds
         ]
-    document = {"results": [result.as_dict() for result in results]}
+    document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
 
@@ -121,7 +122,7 @@ def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> N
         )
         for kind in _stores(store)
     ]
-    document = {"results": [result.as_dict() for result in results]}
+    document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
 

@@ -5,6 +5,7 @@ things.py    who there is, and under which names
 schema.py    what can be said of them
 history.py   what happens, act by act
 telling.py   episodes: text, true names, the correct extraction
+growing.py   one small world after another, for a group of any size
 truth.py     what follows from all that was told (stated truth)
 errors.py    how a reader may be wrong
 oracle.py    what a reader who knows the truth answers, recognising texts alone
