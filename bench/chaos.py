@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.empty_stores import empty_store
 from bench.engine import Way, carry_out, given_of, opened, settings_of
-from bench.kills import Kill, KillLog, Scene, Stage
+from bench.kills import Kill, KilledBackfill, KillLog, KillSchedule
 from bench.model_server import record
 from bench.processes import ServerProcess, flags_of, require_psutil
 from bench.reading import digest, ledger, sequences
@@ -36,14 +36,14 @@ _FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
 
 
 @dataclass(slots=True)
-class Outcome:
+class ChaosOutcome:
     """What came of it.
 
     repeated, bound   requests that were answered twice, and how many may have been in flight at the kills
     faults            what is wrong, one line each; none = the promises held
     """
 
-    scene: Scene
+    schedule: KillSchedule
     log: KillLog = field(default_factory=KillLog)
     digest: str = ""
     expected: str = ""
@@ -60,11 +60,11 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        scene, log = self.scene, self.log
+        schedule, log = self.schedule, self.log
         return {
-            "episodes": scene.plan.episodes,
-            "groups": scene.plan.groups,
-            "store": scene.store,
+            "episodes": schedule.plan.episodes,
+            "groups": schedule.plan.groups,
+            "store": schedule.store,
             "kinds": summary(log.kills),
             "kills": [[k.kind, round(k.at_s, 2), k.committed, k.there_s, k.back_s] for k in log.kills],
             "wall_s": round(log.wall_s, 1),
@@ -99,33 +99,33 @@ def kinds_of(kills: int, *, store_kills: int = 0) -> list[str]:
     return [*found, *["store"] * store_kills]
 
 
-def run(scene: Scene, progress: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Play a scene: the plain loop first, then the backfill under kills, then the verdict."""
+def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None) -> ChaosOutcome:
+    """Carry out a schedule: the plain loop first, then the backfill under kills, then the verdict."""
     require_psutil()
-    if scene.plan.episodes < len(scene.kills):
-        raise InputError(f"{len(scene.kills)} kills need more than {scene.plan.episodes} episodes")
-    if scene.address is not None and any(kind == "node" for _, kind in scene.kills):
+    if schedule.plan.episodes < len(schedule.kills):
+        raise InputError(f"{len(schedule.kills)} kills need more than {schedule.plan.episodes} episodes")
+    if schedule.address is not None and any(kind == "node" for _, kind in schedule.kills):
         raise InputError("a node can be killed only in a cluster that is started for it")
-    outcome = Outcome(scene)
+    outcome = ChaosOutcome(schedule)
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:
         folder = Path(name)
-        outcome.expected = _undisturbed(scene, folder / "undisturbed")
+        outcome.expected = _undisturbed(schedule, folder / "undisturbed")
         progress(f"undisturbed: {outcome.expected[:12]}")
-        with empty_store(scene.store, folder / "data") as place, ExitStack() as ends:
-            stage = Stage(scene, place, folder, ends, progress)
+        with empty_store(schedule.store, folder / "data") as place, ExitStack() as ends:
+            backfill = KilledBackfill(schedule, place, folder, ends, progress)
             try:
-                stage.play(outcome.log)
+                backfill.run(outcome.log)
             finally:
-                stage.end()
+                backfill.end()
             outcome.faults += outcome.log.faults
             if not outcome.faults:
-                _judge(stage, outcome)
+                _judge(backfill, outcome)
     return outcome
 
 
-def _undisturbed(scene: Scene, folder: Path) -> str:
-    oracle, way = Oracle(World(plan=scene.plan)), Way(runtime="plain")
-    with empty_store(scene.store, folder) as place, ServerProcess(flags_of(oracle)) as server:
+def _undisturbed(schedule: KillSchedule, folder: Path) -> str:
+    oracle, way = Oracle(World(plan=schedule.plan)), Way(runtime="plain")
+    with empty_store(schedule.store, folder) as place, ServerProcess(flags_of(oracle)) as server:
         memory = opened(settings_of(given_of(way, place, server.base_url)), place.data)
         try:
             return carry_out(way, memory, [episode.draft for episode in oracle.world]).digest
@@ -133,41 +133,41 @@ def _undisturbed(scene: Scene, folder: Path) -> str:
             memory.close()
 
 
-def _judge(stage: Stage, outcome: Outcome) -> None:
+def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
     """Hold the store, the epochs and the server's record against what was promised."""
-    faults, scene, store = outcome.faults, outcome.scene, stage.reader.store
-    outcome.digest = asyncio.run(digest(stage.reader))
+    faults, schedule, store = outcome.faults, outcome.schedule, backfill.reader.store
+    outcome.digest = asyncio.run(digest(backfill.reader))
     if outcome.digest != outcome.expected:
         faults.append(f"the graph is {outcome.digest[:12]}, undisturbed it is {outcome.expected[:12]}")
     for group in store.groups():
         found = sequences(store, group)
         if found != sorted(set(found)):
             faults.append(f"group {group}: an episode ended more than once")
-        faults += [f"group {group}: {line}" for line in asyncio.run(stage.reader.verify(group))[:3]]
+        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.verify(group))[:3]]
     outcome.ledger = ledger(store)
-    if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": scene.plan.episodes, "failed": 0}:
-        faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {scene.plan.episodes} episodes")
+    if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": schedule.plan.episodes, "failed": 0}:
+        faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {schedule.plan.episodes} episodes")
     for name, seen in outcome.log.epochs.items():
         if seen != sorted(seen):
             faults.append(f"the epoch of {name} went back: {seen}")
-    answers = Counter(row.request for row in record.read(stage.asked) if row.task != "probe")
+    answers = Counter(row.request for row in record.read(backfill.asked) if row.task != "probe")
     outcome.asked = answers.total()
     outcome.repeated = outcome.asked - len(answers)
-    outcome.bound = sum(_in_flight(kill.kind, scene) for kill in outcome.log.kills)
+    outcome.bound = sum(_in_flight(kill.kind, schedule) for kill in outcome.log.kills)
     if outcome.repeated > outcome.bound:
         faults.append(f"{outcome.repeated} requests were answered twice; {outcome.bound} were in flight")
 
 
-def _in_flight(kind: str, scene: Scene) -> int:
+def _in_flight(kind: str, schedule: KillSchedule) -> int:
     """Return how many requests a kill may have had answered for nothing.
 
     A writer's and a driver's death lose none. The next episode of a group, when it waited for an answer
     that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
-    next_episodes = scene.plan.groups
+    next_episodes = schedule.plan.groups
     if kind in ("sequencer", "store"):
-        return scene.window + next_episodes
-    return next_episodes + (0 if kind in ("writer", "driver") else scene.latency.streams)
+        return schedule.window + next_episodes
+    return next_episodes + (0 if kind in ("writer", "driver") else schedule.latency.streams)
 
 
 def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:
@@ -184,9 +184,9 @@ def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def table(outcome: Outcome) -> str:
+def table(outcome: ChaosOutcome) -> str:
     """Return the figures for people."""
-    log, plan = outcome.log, outcome.scene.plan
+    log, plan = outcome.log, outcome.schedule.plan
     lines = [f"{'killed':<10} {'kills':>5} {'median':>8} {'longest':>8}  until it was back and more was done"]
     for kind, row in summary(log.kills).items():
         shown = [

@@ -70,7 +70,7 @@ class Way:
 
 
 @dataclass(slots=True)
-class Run:
+class WayRun:
     """What a way came to. digest: over the dumps of all groups.
 
     seconds   from the first claim to the last commit; wall_s: with the start of what does the work
@@ -123,13 +123,13 @@ def opened(settings: Settings, data: Path) -> Memory:
     return Memory(parts, RayIngest(settings, data, parts.store), data=data)
 
 
-def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> Run:
+def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:
     """Ingest drafts in this way; the memory stays open. Raises KgrayError where the run stops early."""
     return asyncio.run(_carry_out(way, memory, drafts, on_step))
 
 
-async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step: OnStep) -> Run:
-    run = Run(way)
+async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
+    run = WayRun(way)
     first = len(drafts) // 3 if way.mixed else len(drafts)
     accept(memory.store, drafts[:first], mixed=way.mixed)
     since = time.perf_counter()

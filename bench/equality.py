@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.empty_stores import StoreKind, empty_store
-from bench.engine import Run, Way, carry_out, given_of, one_ray, opened, settings_of
+from bench.engine import Way, WayRun, carry_out, given_of, one_ray, opened, settings_of
 from bench.processes import ServerProcess, flags_of
-from bench.world import Errors, Oracle, Plan, World
+from bench.world import Errors, Oracle, World, WorldPlan
 from kgray.errors import InputError
 
 _RATE = 0.1  # errors of meaning, of each kind
@@ -49,15 +49,15 @@ WAYS: tuple[Way, ...] = (
 
 
 @dataclass(slots=True)
-class Equality:
+class EqualityResult:
     """The ways of one world. reference: by model, the plain loop's hash."""
 
-    plan: Plan
+    plan: WorldPlan
     store: StoreKind
-    runs: list[Run] = field(default_factory=list)
+    runs: list[WayRun] = field(default_factory=list)
     reference: dict[str, str] = field(default_factory=dict)
 
-    def equal(self, run: Run) -> bool:
+    def equal(self, run: WayRun) -> bool:
         """Whether a way gave the plain loop's graph of the same model."""
         return run.digest == self.reference[_meaning(run.way.model)]
 
@@ -86,13 +86,13 @@ class Equality:
 
 
 def run(
-    plan: Plan,
+    plan: WorldPlan,
     *,
     store: StoreKind = "sqlite",
     ways: Sequence[Way] = WAYS,
     profile: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Equality:
+) -> EqualityResult:
     """Ingest a world in each of these ways; the plain loop of a model stands before its others.
 
     profile: of Ray's actors, None = the laptop's.
@@ -100,7 +100,7 @@ def run(
     if not plan.episodes:
         raise InputError("--episodes 0: there is nothing to ingest")
     drafts = [episode.draft for episode in World(plan=plan)]
-    found = Equality(plan, store)
+    found = EqualityResult(plan, store)
     with ExitStack() as ends, tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder:
         if any(way.runtime == "ray" for way in ways):
             ends.enter_context(one_ray())
@@ -130,14 +130,14 @@ def _meaning(model: str) -> str:
     return "true" if model == SHUFFLED else model
 
 
-def row(found: Equality, ran: Run) -> str:
+def row(found: EqualityResult, ran: WayRun) -> str:
     """Return a way's line."""
     way, verdict = ran.way, "yes" if found.equal(ran) else "NO"
     head = f"{found.plan.groups:>6} {way.model:<9} {way.name:<44}"
     return f"{head} {ran.seconds:>8.1f} {ran.failed:>6} {ran.digest[:12]} {verdict}"
 
 
-def table(results: Sequence[Equality]) -> str:
+def table(results: Sequence[EqualityResult]) -> str:
     """Return the figures for people."""
     head = f"{'groups':>6} {'model':<9} {'way':<44} {'seconds':>8} {'failed':>6} {'hash':<12} equal"
     lines = [head, *(row(found, ran) for found in results for ran in found.runs)]

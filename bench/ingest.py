@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.empty_stores import EmptyStore
-from bench.engine import Run, Way, carry_out, deployed, given_of, opened, settings_of
+from bench.engine import Way, WayRun, carry_out, deployed, given_of, opened, settings_of
 from bench.processes import CpuByRole, ServerProcess, below, flags_of, options_of, require_psutil
 from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
-from bench.world import Latency, Oracle, Plan, World
+from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
 from kgray.ingest.parts import Totals
 from kgray.memory import Memory
@@ -64,7 +64,7 @@ class Throughput:
     digest: str = ""
 
 
-def run(plan: Plan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
+def run(plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend.
 
     For `ray` a Ray must be up (`engine.one_ray`); profile: of its actors, None = the laptop's.
@@ -109,7 +109,7 @@ def _peak_mb() -> float:
 @contextmanager
 def _processes(
     settings: Settings, data: Path, server: int
-) -> Iterator[tuple[Mapping[str, list[int]], Callable[[Run], Totals]]]:
+) -> Iterator[tuple[Mapping[str, list[int]], Callable[[WayRun], Totals]]]:
     """Yield the processes by role, and what gives a run's totals as told by those who did the work."""
     here = {"model server": [server], "driver": [os.getpid()]}
     if settings.runtime.backend == "local":
@@ -129,7 +129,7 @@ def _processes(
         deployment.stop(0)
 
 
-def _note_run(result: Throughput, ran: Run, totals: Totals, steps: Sequence[float]) -> None:
+def _note_run(result: Throughput, ran: WayRun, totals: Totals, steps: Sequence[float]) -> None:
     result.wall_s = ran.wall_s
     if totals.first_claim is not None and totals.last_commit is not None:
         result.wall_s = totals.last_commit - totals.first_claim

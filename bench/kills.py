@@ -25,7 +25,7 @@ from bench.targets import (
     StoreTarget,
     Target,
 )
-from bench.world import Latency, Oracle, Plan, World
+from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import Unavailable
 from kgray.memory import Memory
@@ -42,13 +42,13 @@ _EPOCH_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What is played. kills: kinds in their order; each comes when so many episodes are committed.
+class KillSchedule:
+    """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
 
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
     """
 
-    plan: Plan
+    plan: WorldPlan
     kills: Sequence[tuple[int, str]]
     store: StoreKind = "sqlite"
     latency: Latency = _LATENCY
@@ -78,7 +78,7 @@ class Kill:
 
 @dataclass(slots=True)
 class KillLog:
-    """What was seen. epochs: by actor, in the order of seeing them; faults: why the play could not go on."""
+    """What was seen. epochs: by actor, in the order of seeing them; faults: why it could not go on."""
 
     kills: list[Kill] = field(default_factory=list)
     wall_s: float = 0.0
@@ -87,33 +87,38 @@ class KillLog:
     faults: list[str] = field(default_factory=list)
 
 
-class Stage:
+class KilledBackfill:
     """Everything that runs: model server, Ray, actors, driver; and a reader of the store."""
 
     def __init__(
-        self, scene: Scene, place: EmptyStore, folder: Path, ends: ExitStack, progress: Callable[[str], None]
+        self,
+        schedule: KillSchedule,
+        place: EmptyStore,
+        folder: Path,
+        ends: ExitStack,
+        progress: Callable[[str], None],
     ) -> None:
         """Start all but the driver; `ends` ends them."""
-        self._scene, self._progress = scene, progress
+        self._schedule, self._progress = schedule, progress
         self._counted_at = 0.0
         self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
-        write(scene.plan, world, None)
-        latency = scene.latency
+        write(schedule.plan, world, None)
+        latency = schedule.latency
         speed = {name: getattr(latency, name) for name in ("streams", "first_token_s", "tokens_per_s")}
-        flags = flags_of(Oracle(World(plan=scene.plan))) + options_of({**speed, "record": self.asked})
+        flags = flags_of(Oracle(World(plan=schedule.plan))) + options_of({**speed, "record": self.asked})
         server = ends.enter_context(ServerProcess(flags))
         # The reader must see the store and never start anything: it is a local one.
         local = given_of(Way(), place, server.base_url)
         self.reader: Memory = opened(settings_of(local), place.data)
         ends.callback(self.reader.close)
-        cluster = ends.enter_context(_cluster(scene))
-        address = scene.address or cluster.address  # type: ignore[union-attr]
-        way = Way(runtime="ray", window=scene.window)
+        cluster = ends.enter_context(_cluster(schedule))
+        address = schedule.address or cluster.address  # type: ignore[union-attr]
+        way = Way(runtime="ray", window=schedule.window)
         given = given_of(way, place, server.base_url, model_max_concurrency=latency.streams)
         from kgray.runtime import session
 
         ends.callback(session.join(address).close)
-        profile = scene.profile or cluster.profile  # type: ignore[union-attr]
+        profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
         deployment = deployed(settings_of(given), place.data, profile)
         self._deployment = deployment
         self.actors = Actors(deployment)
@@ -124,7 +129,7 @@ class Stage:
             "worker": ActorTarget(self.actors, "models", "embedder"),
             "sequencer": ActorTarget(self.actors, "sequencer"),
             "server": of_server,
-            "outage": OutageTarget(of_server, scene.outage_s),
+            "outage": OutageTarget(of_server, schedule.outage_s),
             "driver": DriverTarget(self.driver),
         }
         if cluster is not None:
@@ -132,10 +137,10 @@ class Stage:
         if place.server is not None:
             self.targets["store"] = StoreTarget(place.server)
 
-    def play(self, log: KillLog) -> None:
+    def run(self, log: KillLog) -> None:
         """Have the world ingested, and kill as scheduled; what stays away too long is a fault."""
-        chance = random.Random(self._scene.seed)  # noqa: S311 - a choice of targets
-        left, away = list(self._scene.kills), list[Kill]()
+        chance = random.Random(self._schedule.seed)  # noqa: S311 - a choice of targets
+        left, away = list(self._schedule.kills), list[Kill]()
         since, committed, epoch_at = time.monotonic(), 0, 0.0
         self.driver.start()
         while True:
@@ -161,7 +166,7 @@ class Stage:
         A server is asked less often: on the machine of all the others it would be busy with that.
         """
         now = time.monotonic()
-        if self._scene.store == "neo4j" and now < self._counted_at + _COUNT_EVERY_S:
+        if self._schedule.store == "neo4j" and now < self._counted_at + _COUNT_EVERY_S:
             return last
         self._counted_at = now
         try:
@@ -173,7 +178,7 @@ class Stage:
     def _is_back(self, kill: Kill, committed: int, now: float) -> bool:
         if kill.there_s is None and self.targets[kill.kind].back():
             kill.there_s = round(now - kill.at_s, 2)
-        done = committed >= self._scene.plan.episodes
+        done = committed >= self._schedule.plan.episodes
         if kill.there_s is None or not (committed > kill.committed or done):
             return False
         kill.back_s = round(now - kill.at_s, 2)
@@ -192,9 +197,9 @@ class Stage:
         left: Sequence[tuple[int, str]],
         away: Sequence[Kill],
     ) -> bool:
-        """Whether the play has ended: the driver says that all is done, or something is wrong for good."""
-        code, episodes = self.driver.ended(), self._scene.plan.episodes
-        if now > self._scene.limit_s:
+        """Whether the run has ended: the driver says that all is done, or something is wrong for good."""
+        code, episodes = self.driver.ended(), self._schedule.plan.episodes
+        if now > self._schedule.limit_s:
             missing = ", ".join(kill.kind for kill in away) or "nothing"
             log.faults.append(
                 f"not done after {now:.0f} s: {committed} of {episodes} episodes, "
@@ -224,13 +229,13 @@ class Stage:
 
 
 @contextmanager
-def _cluster(scene: Scene) -> Iterator[SimulatedCluster | None]:
-    if scene.address is not None:
+def _cluster(schedule: KillSchedule) -> Iterator[SimulatedCluster | None]:
+    if schedule.address is not None:
         yield None
         return
     from bench.simulated import SimulatedCluster
 
-    cluster = SimulatedCluster(scene.nodes)
+    cluster = SimulatedCluster(schedule.nodes)
     try:
         yield cluster
     finally:

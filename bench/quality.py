@@ -16,8 +16,8 @@ from bench.processes import ServerProcess, flags_of
 from bench.reading import ShownGraph, graph_of, model_use
 from bench.scoring import Scores
 from bench.tables import Column, aligned
-from bench.world import Errors, Oracle, Plan, TrueFact, World, WorldModel
-from bench.world.questions import Asked, Objects, rounds, true_answers
+from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
+from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 from kgray.backends.hashing import HashingEmbedder
 from kgray.ingest.parts import Pipeline
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
@@ -101,7 +101,7 @@ class _Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class QualityModels:
     """Who reads and judges; stats: what a server says of itself at the end, {} for none."""
 
     extractor: Extractor
@@ -109,25 +109,25 @@ class Models:
     stats: Callable[[], Mapping[str, Any]] = dict
 
 
-MakeModels = Callable[[Oracle, Mapping[str, str]], AbstractContextManager[Models]]
+MakeModels = Callable[[Oracle, Mapping[str, str]], AbstractContextManager[QualityModels]]
 
 
 @contextmanager
-def in_process(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[Models]:  # noqa: ARG001
+def in_process(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[QualityModels]:  # noqa: ARG001
     """Yield a reader and judge that knows the world, in this process; it takes any pipeline."""
     model = WorldModel(oracle)
-    yield Models(model, model)
+    yield QualityModels(model, model)
 
 
 @contextmanager
-def over_http(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[Models]:
+def over_http(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[QualityModels]:
     """Yield the `openai` backend in front of a model server that knows the world."""
     with ServerProcess(flags_of(oracle)) as server:
-        yield Models(*shipped_models(server.base_url, pipeline), server.stats)
+        yield QualityModels(*shipped_models(server.base_url, pipeline), server.stats)
 
 
 def run(
-    plan: Plan,
+    plan: WorldPlan,
     pipeline: Mapping[str, str],
     *,
     errors: Errors,
@@ -197,14 +197,14 @@ class _Quiz:
     """Questions with three answers each: what was told, what follows from what was read, the graph's."""
 
     name: str
-    asked: list[Asked] = field(default_factory=list)
-    right: list[Objects] = field(default_factory=list)
-    read: list[Objects] = field(default_factory=list)
-    given: list[Objects] = field(default_factory=list)
+    asked: list[WorldQuestion] = field(default_factory=list)
+    right: list[TrueObjects] = field(default_factory=list)
+    read: list[TrueObjects] = field(default_factory=list)
+    given: list[TrueObjects] = field(default_factory=list)
 
     def take(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[WorldQuestion],
         told: Sequence[TrueFact],
         read: Sequence[TrueFact],
         graph: ShownGraph,

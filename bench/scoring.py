@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.reading import ShownGraph
-from bench.world.questions import Asked, Object, Objects, Slot, true_answers
+from bench.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
 from bench.world.schema import RELATIONS
-from bench.world.truth import Key, TrueFact, Truth
+from bench.world.truth import TrueFact, TrueKey, Truth
 from kgray import times
 from kgray.graph import Fact
 from kgray.times import DAY, Instant
@@ -108,8 +108,8 @@ def _f1(precision: float, recall: float) -> float:
 def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Scores) -> None:
     """Compare spans statement by statement."""
     true = _by_key(truth.facts())
-    found: dict[Key, list[Fact]] = defaultdict(list)
-    statements: dict[Key, set[str]] = defaultdict(set)
+    found: dict[TrueKey, list[Fact]] = defaultdict(list)
+    statements: dict[TrueKey, set[str]] = defaultdict(set)
     for fact in graph.facts:
         key = (
             matched.true_of.get(fact.source, f"?{fact.source}"),
@@ -172,14 +172,14 @@ def _near(a: Instant | None, b: Instant | None) -> bool:
     return a == b or (a is not None and b is not None and abs(a - b) <= _NEAR)
 
 
-def _object(fact: Fact, matched: Matched) -> Object:
+def _object(fact: Fact, matched: Matched) -> TrueObject:
     if fact.target is None:
         return fact.value or "?"
     return matched.true_of.get(fact.target, f"?{fact.target}")
 
 
-def _by_key(facts: Iterable[TrueFact]) -> dict[Key, list[TrueFact]]:
-    found: dict[Key, list[TrueFact]] = defaultdict(list)
+def _by_key(facts: Iterable[TrueFact]) -> dict[TrueKey, list[TrueFact]]:
+    found: dict[TrueKey, list[TrueFact]] = defaultdict(list)
     for fact in facts:
         found[fact.key].append(fact)
     return found
@@ -188,9 +188,9 @@ def _by_key(facts: Iterable[TrueFact]) -> dict[Key, list[TrueFact]]:
 # ---------------------------------------------------------------------------------- questions
 
 
-def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[Asked]) -> list[Objects]:
+def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
     """Return what the graph answers, told in true identities."""
-    by_slot: dict[Slot, list[Fact]] = defaultdict(list)
+    by_slot: dict[TrueSlot, list[Fact]] = defaultdict(list)
     for fact in graph.facts:
         by_slot[fact.source, fact.relation].append(fact)
     found = []
@@ -201,13 +201,17 @@ def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[Asked]) -
     return found
 
 
-def accuracy(right: Sequence[Objects], given: Sequence[Objects]) -> float:
+def accuracy(right: Sequence[TrueObjects], given: Sequence[TrueObjects]) -> float:
     """Return the share of questions with the whole right answer."""
     return _share(sum(a == b for a, b in zip(right, given, strict=True)), len(right))
 
 
 def note_differences(
-    what: str, asked: Sequence[Asked], right: Sequence[Objects], given: Sequence[Objects], scores: Scores
+    what: str,
+    asked: Sequence[WorldQuestion],
+    right: Sequence[TrueObjects],
+    given: Sequence[TrueObjects],
+    scores: Scores,
 ) -> None:
     """Note wrong answers, for people who look for a cause."""
     for question, expected, answer in zip(asked, right, given, strict=True):
@@ -218,9 +222,9 @@ def note_differences(
             )
 
 
-def stale(facts: Sequence[TrueFact], asked: Sequence[Asked], given: Sequence[Objects]) -> float:
+def stale(facts: Sequence[TrueFact], asked: Sequence[WorldQuestion], given: Sequence[TrueObjects]) -> float:
     """Return the share of questions about single-valued slots whose answer holds an object that has ended."""
-    past: dict[Slot, set[Object]] = defaultdict(set)
+    past: dict[TrueSlot, set[TrueObject]] = defaultdict(set)
     for fact in facts:
         past[fact.key[:2]].add(fact.key[2])
     true = true_answers(facts, asked)

@@ -35,7 +35,7 @@ STATE_ERROR = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class SoakPhase:
     """What is backfilled. state_mb: the bound of the states that the sequencer keeps (runtime.state_mb)."""
 
     name: str
@@ -45,7 +45,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class MemorySample:
     """One look. mb: resident memory by role, without what is shared with other processes."""
 
     at_s: float
@@ -55,11 +55,11 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Soaked:
+class SoakResult:
     """What a phase came to; slopes in MB a minute, least squares over the last two thirds."""
 
-    phase: Phase
-    samples: list[Sample] = field(default_factory=list)
+    phase: SoakPhase
+    samples: list[MemorySample] = field(default_factory=list)
     committed: int = 0
     per_s: float = 0.0
     slopes: dict[str, float] = field(default_factory=dict)
@@ -88,27 +88,27 @@ class Soaked:
         }
 
 
-def phases(minutes: float) -> list[Phase]:
+def both_phases(minutes: float) -> list[SoakPhase]:
     """Return the two phases, each of half the time."""
     return [
-        Phase(name="growing", groups=4, state_mb=1024, seconds=30 * minutes),
-        Phase(name="bounded", groups=40, state_mb=16, seconds=30 * minutes),
+        SoakPhase(name="growing", groups=4, state_mb=1024, seconds=30 * minutes),
+        SoakPhase(name="bounded", groups=40, state_mb=16, seconds=30 * minutes),
     ]
 
 
-def run(played: Sequence[Phase], progress: Callable[[str], None] = lambda _: None) -> list[Soaked]:
-    """Play the phases, each on a store of its own."""
+def run(phases: Sequence[SoakPhase], progress: Callable[[str], None] = lambda _: None) -> list[SoakResult]:
+    """Carry out the phases, each on a store of its own."""
     require_psutil()
     found = []
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, one_ray() as address:
-        for number, phase in enumerate(played):
+        for number, phase in enumerate(phases):
             place = Path(folder) / str(number)
             place.mkdir()
             found.append(_soak(phase, place, address, progress))
     return found
 
 
-def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], None]) -> Soaked:
+def _soak(phase: SoakPhase, folder: Path, address: str, progress: Callable[[str], None]) -> SoakResult:
     episodes, data = folder / "episodes.jsonl", folder / "data"
     _write(episodes, phase)
     given = {"runtime_backend": "ray", "runtime_state_mb": phase.state_mb}
@@ -116,7 +116,7 @@ def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], No
     opened(settings, data).close()  # the store is made before actors open it
     deployment = deployed(settings, data)
     driver = Driver([episodes], data, environ_of({**given, "runtime_address": address}))
-    soaked = Soaked(phase)
+    soaked = SoakResult(phase)
     try:
         driver.start()
         _sample(soaked, Actors(deployment), driver, progress)
@@ -127,7 +127,7 @@ def _soak(phase: Phase, folder: Path, address: str, progress: Callable[[str], No
     return soaked
 
 
-def _write(path: Path, phase: Phase) -> None:
+def _write(path: Path, phase: SoakPhase) -> None:
     """Write more episodes than can be read in the time; each group tells of a world of its own."""
     count = int(phase.seconds * _AT_MOST_PER_S)
     worlds = [growing(f"soak-{group}", seed=group + 1) for group in range(phase.groups)]
@@ -137,7 +137,7 @@ def _write(path: Path, phase: Phase) -> None:
             lines.write(json.dumps(input_row(draft)) + "\n")
 
 
-def _sample(soaked: Soaked, actors: Actors, driver: Driver, progress: Callable[[str], None]) -> None:
+def _sample(soaked: SoakResult, actors: Actors, driver: Driver, progress: Callable[[str], None]) -> None:
     since = time.monotonic()
     while (now := time.monotonic() - since) < soaked.phase.seconds:
         if (code := driver.ended()) is not None:
@@ -154,7 +154,7 @@ def _sample(soaked: Soaked, actors: Actors, driver: Driver, progress: Callable[[
         time.sleep(_EVERY_S)
 
 
-def _look(now: float, actors: Actors, driver: Driver) -> Sample | None:
+def _look(now: float, actors: Actors, driver: Driver) -> MemorySample | None:
     stats = {name: actors.stats(f"{name}-0") for name in ("sequencer", "writer")}
     pids = {name: row["pid"] for name, row in stats.items() if row is not None} | {"driver": driver.pid}
     mb = {role: found for role in ROLES if (found := rss_mb(pids.get(role, 0))) is not None}
@@ -163,10 +163,10 @@ def _look(now: float, actors: Actors, driver: Driver) -> Sample | None:
         return None
     totals = sequencer["totals"]
     held = sequencer["held_bytes"] / _MB
-    return Sample(at_s=now, committed=totals["committed"] + totals["failed"], held_mb=held, mb=mb)
+    return MemorySample(at_s=now, committed=totals["committed"] + totals["failed"], held_mb=held, mb=mb)
 
 
-def _judge(soaked: Soaked) -> None:
+def _judge(soaked: SoakResult) -> None:
     """Work out slopes, and hold them against what is allowed."""
     kept = soaked.samples[len(soaked.samples) // 3 :]
     if len(kept) < 5:
@@ -196,7 +196,7 @@ def _slope(at: Sequence[float], values: Sequence[float]) -> float:
     return round(float(np.polyfit(np.asarray(at), np.asarray(values), 1)[0]), 3)
 
 
-def table(results: Sequence[Soaked]) -> str:
+def table(results: Sequence[SoakResult]) -> str:
     """Return the figures for people."""
     lines = [
         f"{'phase':<8} {'groups':>6} {'bound':>6} {'episodes':>8} {'ep/s':>6} {'state':>7} {'state+':>7} "

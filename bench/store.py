@@ -38,7 +38,6 @@ _RECALL_AT = 20
 _BESIDE_PART = 20  # the small group has a fact for so many of the large one
 _HUB = "Middlemarket"
 _START = times.parse("2020-01-01")[0]
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -100,7 +99,12 @@ class StoreResult:
 
 
 def run(
-    kind: StoreKind, sizes: Sequence[int], *, slots: Sequence[int], settings: Settings, progress: Progress
+    kind: StoreKind,
+    sizes: Sequence[int],
+    *,
+    slots: Sequence[int],
+    settings: Settings,
+    progress: Callable[[str], None],
 ) -> StoreResult:
     """Grow one group through the sizes (about so many facts) and measure at each.
 
@@ -255,7 +259,7 @@ def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
 
 
 def _slots(
-    grown: GrowingStore, sizes: Sequence[int], kind: StoreKind, progress: Progress
+    grown: GrowingStore, sizes: Sequence[int], kind: StoreKind, progress: Callable[[str], None]
 ) -> dict[int, float]:
     """Return the CPU milliseconds of one more value in a slot that has so many."""
 

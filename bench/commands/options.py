@@ -13,7 +13,7 @@ from kgray.cli import printing
 from kgray.cli.frame import Call
 
 if TYPE_CHECKING:
-    from bench.world import Errors, Plan
+    from bench.world import Errors, WorldPlan
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Option = Callable[[_Command], _Command]
@@ -101,13 +101,13 @@ def latency_options(
     )
 
 
-def plan_of(seed: int, world: Mapping[str, Any]) -> Plan:
+def plan_of(seed: int, world: Mapping[str, Any]) -> WorldPlan:
     """Return the plan that the options of a world describe. Raises InputError."""
-    from bench.world import Plan
+    from bench.world import WorldPlan
     from kgray.errors import InputError
 
     try:
-        return Plan(seed=seed, **world)
+        return WorldPlan(seed=seed, **world)
     except ValueError as error:
         raise InputError(str(error)) from None
 

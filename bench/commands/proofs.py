@@ -23,14 +23,14 @@ from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
-    from bench.world import Plan
+    from bench.world import WorldPlan
 
 _ENTITIES = 120
 _ENTITIES_A_GROUP = 20
 _EPISODES_AN_ENTITY = 10  # with many more a group runs out of what is new
 
 
-def _world(seed: int, episodes: int, groups: int) -> Plan:
+def _world(seed: int, episodes: int, groups: int) -> WorldPlan:
     entities = max(_ENTITIES, _ENTITIES_A_GROUP * groups, episodes // _EPISODES_AN_ENTITY)
     return plan_of(seed, {"episodes": episodes, "groups": groups, "entities": entities})
 
@@ -87,7 +87,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
       python -m bench chaos --kills 10 --outage-s 0
     """
     from bench import chaos as measured
-    from bench.kills import Scene
+    from bench.kills import KillSchedule
     from kgray.errors import InputError
 
     if rest["store_kills"] and store != "neo4j":
@@ -96,7 +96,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     of_store = of_store if store == "neo4j" else 0
     episodes = rest["episodes"] or measured.EPISODES_A_KILL * (kills + of_store)
     kinds = measured.kinds_of(kills, store_kills=of_store)
-    scene = Scene(
+    schedule = KillSchedule(
         plan=_world(seed, episodes, rest["groups"]),
         kills=measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0),
         store=store,
@@ -105,7 +105,7 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
         seed=seed,
         nodes=rest["nodes"],
     )
-    outcome = measured.run(scene, progress)
+    outcome = measured.run(schedule, progress)
     show(call, outcome.as_dict(), out, lambda: measured.table(outcome))
     return 0 if outcome.holds else 1
 
@@ -126,7 +126,7 @@ def soak(call: Call, minutes: float, out: Path | None) -> int:
     """
     from bench import soak as measured
 
-    results = measured.run(measured.phases(minutes), progress)
+    results = measured.run(measured.both_phases(minutes), progress)
     document = {"results": [result.as_dict() for result in results]}
     show(call, document, out, lambda: measured.table(results))
     return 1 if any(result.faults for result in results) else 0

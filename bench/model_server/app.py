@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bench.model_server.service import Answer, Service, refusal
+from bench.model_server.service import HttpAnswer, Service, refusal
 
 HOST = "127.0.0.1"
 _LOOK_S = 1.0  # how often the server asks whether it is still needed
@@ -88,7 +88,9 @@ class ModelServer:
     def _app(self) -> Starlette:
         service = self.service
 
-        def posted(answer: Callable[[bytes], Awaitable[Answer]]) -> Callable[[Request], Awaitable[Response]]:
+        def posted(
+            answer: Callable[[bytes], Awaitable[HttpAnswer]],
+        ) -> Callable[[Request], Awaitable[Response]]:
             async def endpoint(request: Request) -> Response:
                 self._busy += 1
                 self._asked_at = time.monotonic()
@@ -104,7 +106,7 @@ class ModelServer:
             return _response(service.models())
 
         async def stats(_: Request) -> Response:
-            return _response(Answer(service.shown()))
+            return _response(HttpAnswer(service.shown()))
 
         async def refused(request: Request, error: Exception) -> Response:
             status = error.status_code if isinstance(error, HTTPException) else 500
@@ -121,7 +123,7 @@ class ModelServer:
         )
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: HttpAnswer) -> Response:
     body = json.dumps(answer.body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return Response(
         body, answer.status, {"Content-Type": "application/json; charset=utf-8", **answer.headers}

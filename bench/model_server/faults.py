@@ -8,8 +8,8 @@ from typing import Literal
 
 from bench.world.dice import Dice
 
-Fault = Literal["malformed", "truncated", "throttled", "failed", "hung"]
-_KINDS: tuple[Fault, ...] = ("malformed", "truncated", "throttled", "failed", "hung")
+TransportFault = Literal["malformed", "truncated", "throttled", "failed", "hung"]
+_KINDS: tuple[TransportFault, ...] = ("malformed", "truncated", "throttled", "failed", "hung")
 MAX_REMEMBERED = 200_000  # requests whose attempts are counted; beyond it counting starts anew
 
 
@@ -34,7 +34,7 @@ class Faults:
     made: dict[str, int] = field(default_factory=dict)
     _attempts: dict[bytes, int] = field(default_factory=dict)
 
-    def of(self, body: bytes) -> Fault | None:
+    def of(self, body: bytes) -> TransportFault | None:
         """Return what goes wrong with this sending of the request, None for nothing."""
         rates = {kind: float(getattr(self, kind)) for kind in _KINDS}
         if not any(rates.values()):

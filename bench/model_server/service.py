@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.model_server.faults import MAX_REMEMBERED, Fault, Faults
+from bench.model_server.faults import MAX_REMEMBERED, Faults, TransportFault
 from bench.model_server.record import RecordedAnswer, ServerRecord
 from bench.model_server.tasks import UnreadableRequest, reply_to
 from bench.model_server.vectors import WorldEmbedder
@@ -25,7 +25,7 @@ _MAX_HEADS = 1000  # prompt heads that are remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a request gets."""
 
     body: Mapping[str, Any]
@@ -87,9 +87,11 @@ class Service:
         for answer in record.before if record is not None else ():
             self._count(answer)
 
-    def models(self) -> Answer:
+    def models(self) -> HttpAnswer:
         """Return the list of models: one."""
-        return Answer({"object": "list", "data": [{"id": "world", "object": "model", "owned_by": "kgray"}]})
+        return HttpAnswer(
+            {"object": "list", "data": [{"id": "world", "object": "model", "owned_by": "kgray"}]}
+        )
 
     def shown(self) -> dict[str, Any]:
         """Return the counts so far."""
@@ -104,17 +106,17 @@ class Service:
             "most_waiting": self.streams.most_waiting,
         }
 
-    async def chat(self, body: bytes) -> Answer:
+    async def chat(self, body: bytes) -> HttpAnswer:
         """Return the answer to a chat request; every fault is an answer too."""
         return await self._guarded(body, self._chat)
 
-    async def embeddings(self, body: bytes) -> Answer:
+    async def embeddings(self, body: bytes) -> HttpAnswer:
         """Return the answer to an embeddings request; every fault is an answer too."""
         return await self._guarded(body, self._embed)
 
     async def _guarded(
-        self, body: bytes, handle: Callable[[dict[str, Any], Fault | None], Awaitable[Answer]]
-    ) -> Answer:
+        self, body: bytes, handle: Callable[[dict[str, Any], TransportFault | None], Awaitable[HttpAnswer]]
+    ) -> HttpAnswer:
         self.counts.requests += 1
         try:
             request = json.loads(body)
@@ -132,7 +134,7 @@ class Service:
             self.counts.unreadable += 1
             return refusal(400, str(error)[:300])
 
-    async def _chat(self, request: dict[str, Any], fault: Fault | None) -> Answer:
+    async def _chat(self, request: dict[str, Any], fault: TransportFault | None) -> HttpAnswer:
         if request.get("stream"):
             raise UnreadableRequest("this server does not stream")
         task, reply = reply_to(self.oracle, request, wild=self._wild)
@@ -153,7 +155,7 @@ class Service:
         counts.prefix_tokens += prefix
         counts.completion_tokens += written
         message = {"role": "assistant", "content": text}
-        return Answer(
+        return HttpAnswer(
             {
                 "id": f"chatcmpl-{counts.requests}",
                 "object": "chat.completion",
@@ -186,7 +188,7 @@ class Service:
             self._heads.add(head)
         return sum(map(tokens, texts)), tokens(head) if seen else 0
 
-    async def _embed(self, request: dict[str, Any], _: Fault | None) -> Answer:
+    async def _embed(self, request: dict[str, Any], _: TransportFault | None) -> HttpAnswer:
         given = request.get("input")
         texts = [given] if isinstance(given, str) else given
         if not (
@@ -210,18 +212,18 @@ class Service:
         ]
         read = sum(map(tokens, texts))
         usage = {"prompt_tokens": read, "total_tokens": read}
-        return Answer(
+        return HttpAnswer(
             {"object": "list", "data": data, "model": request.get("model", "world"), "usage": usage}
         )
 
 
-def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> HttpAnswer:
     """Return an error in OpenAI's form."""
     kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
-    return Answer({"error": {"message": message, "type": kind, "code": None}}, status, headers or {})
+    return HttpAnswer({"error": {"message": message, "type": kind, "code": None}}, status, headers or {})
 
 
-def _text_of(reply: object, request: Mapping[str, Any], fault: Fault | None) -> tuple[str, str]:
+def _text_of(reply: object, request: Mapping[str, Any], fault: TransportFault | None) -> tuple[str, str]:
     """Return the message's text and its finish_reason, cut where a fault or the request's limit says so."""
     text = json.dumps(reply, ensure_ascii=False, separators=(",", ":"))
     if fault == "malformed":

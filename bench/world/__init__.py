@@ -18,8 +18,8 @@ from bench.world.errors import Errors
 from bench.world.latency import Latency
 from bench.world.models import WorldModel
 from bench.world.oracle import Oracle
-from bench.world.plan import Plan
-from bench.world.telling import Said, WorldEpisode
+from bench.world.plan import WorldPlan
+from bench.world.telling import ToldFact, WorldEpisode
 from bench.world.truth import TrueFact, Truth
 from bench.world.world import World
 
@@ -27,11 +27,11 @@ __all__ = [
     "Errors",
     "Latency",
     "Oracle",
-    "Plan",
-    "Said",
+    "ToldFact",
     "TrueFact",
     "Truth",
     "World",
     "WorldEpisode",
     "WorldModel",
+    "WorldPlan",
 ]

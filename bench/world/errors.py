@@ -10,7 +10,7 @@ from datetime import timedelta
 from bench.world.dice import Dice
 from bench.world.history import Act
 from bench.world.schema import RELATIONS, values_of
-from bench.world.telling import UNKNOWN, Said, WorldEpisode, said_of
+from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
 from bench.world.things import Thing
 from kgray import times
 from kgray.derivation.names import key
@@ -69,7 +69,7 @@ class Errors:
 
     def read(
         self, episode: WorldEpisode, things: Mapping[str, Thing]
-    ) -> tuple[WorldEpisode, tuple[Said, ...]]:
+    ) -> tuple[WorldEpisode, tuple[ToldFact, ...]]:
         """Return the episode as this reader sees it: what it adds is mentioned too."""
         if not (self.missed_fact or self.spurious_fact or self.wrong_date):
             return episode, episode.said
@@ -94,7 +94,7 @@ class Errors:
         return replace(episode, said=tuple(said), mentions=mentions), tuple(said)
 
 
-def _shifted(fact: Said, by: timedelta) -> Said:
+def _shifted(fact: ToldFact, by: timedelta) -> ToldFact:
     return replace(fact, since=_moved(fact.since, by), until=_moved(fact.until, by))
 
 
@@ -108,7 +108,7 @@ def _moved(iso: str, by: timedelta) -> str:
 
 def _invented(
     dice: Dice, episode: WorldEpisode, things: Mapping[str, Thing]
-) -> tuple[Said, tuple[tuple[str, str, str], ...]] | None:
+) -> tuple[ToldFact, tuple[tuple[str, str, str], ...]] | None:
     """Return a fact about something that the episode mentions, and the mentions that it adds."""
     surface, entity, _ = dice.pick(episode.mentions)
     subject = things[entity]

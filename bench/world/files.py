@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.world.plan import Plan
+from bench.world.plan import WorldPlan
 from bench.world.questions import rounds, true_answers
 from bench.world.truth import Truth
 from bench.world.world import World
@@ -30,7 +30,7 @@ def input_row(draft: Draft) -> dict[str, Any]:
     return row | ({"speaker": draft.speaker} if draft.speaker else {})
 
 
-def write(plan: Plan, out: Path, truth: Path | None) -> dict[str, int]:
+def write(plan: WorldPlan, out: Path, truth: Path | None) -> dict[str, int]:
     """Write the episodes and, where asked for, the truth of each group; returns how many of what.
 
     Episodes are written as they are made; a group's truth is held until it is written.

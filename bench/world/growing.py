@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from bench.world.plan import Plan
+from bench.world.plan import WorldPlan
 from bench.world.telling import WorldEpisode
 from bench.world.world import World
 from kgray import times
 
 FACTS_AN_EPISODE = 1.62  # on average
 # 1,000 facts about 500 entities, by full names. Each fact is new: it opens a span, or replaces one.
-_PART = Plan(
+_PART = WorldPlan(
     episodes=617,
     entities=500,
     alias_rate=0.0,

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple
 
 from bench.world.dates import Date, midnight, told
 from bench.world.dice import Dice
-from bench.world.plan import Plan
-from bench.world.schema import RELATIONS, Kind, Relation, values_of
+from bench.world.plan import WorldPlan
+from bench.world.schema import RELATIONS, Relation, ThingKind, values_of
 from bench.world.things import Thing
 from kgray.errors import InputError
 from kgray.records import Value
 from kgray.times import DAY, Instant
 
-Form = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
-Object = Thing | Value
+ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
+WorldObject = Thing | Value
 _TRIES = 20_000  # before a group is told to be out of news
 _LONG_AGO = 2000 * DAY  # before the world's start no past span is told
 
@@ -27,8 +27,8 @@ class Act:
 
     subject: Thing
     relation: Relation
-    object: Object
-    form: Form
+    object: WorldObject
+    form: ActForm
     why: str
     since: Date | None = None
     until: Date | None = None
@@ -38,7 +38,7 @@ class Act:
 class HeldSpan:
     """What held, as the world has it; end None = still."""
 
-    object: Object
+    object: WorldObject
     start: Instant
     end: Instant | None = None
 
@@ -61,7 +61,13 @@ class WorldSlot:
         return self.relation.shape == "single"
 
     def act(
-        self, form: Form, why: str, chosen: Object, *, since: Date | None = None, until: Date | None = None
+        self,
+        form: ActForm,
+        why: str,
+        chosen: WorldObject,
+        *,
+        since: Date | None = None,
+        until: Date | None = None,
     ) -> Act:
         """Return an act about it."""
         return Act(
@@ -86,13 +92,13 @@ class _Held(NamedTuple):
         return self.slot.spans[-1] is self.now
 
 
-class History:
+class WorldHistory:
     """The world of one group so far: what each slot has held."""
 
-    def __init__(self, plan: Plan, things: Sequence[Thing]) -> None:
+    def __init__(self, plan: WorldPlan, things: Sequence[Thing]) -> None:
         """Start with nothing said."""
         self._plan, self._things = plan, things
-        self._by_kind: dict[Kind, list[Thing]] = {}
+        self._by_kind: dict[ThingKind, list[Thing]] = {}
         for thing in things:
             self._by_kind.setdefault(thing.kind, []).append(thing)
         self._slots: dict[tuple[str, str], WorldSlot] = {}  # by subject's id and relation's name
@@ -139,7 +145,7 @@ class History:
         self._open(slot, chosen, since.instant if since else at)
         return slot.act("since" if since else "holds", "fresh", chosen, since=since)
 
-    def _unsaid(self, dice: Dice, at: Instant, speaker: Thing | None) -> tuple[WorldSlot, Object]:
+    def _unsaid(self, dice: Dice, at: Instant, speaker: Thing | None) -> tuple[WorldSlot, WorldObject]:
         """Return a slot that can take one more object, and the object.
 
         Raises InputError where the group's things have no such slot left.
@@ -192,7 +198,7 @@ class History:
             return None
         slot, now = held
         since = told(dice, now.start, at) if now.start < midnight(at) and dice.flip(0.35) else None
-        form: Form = "event" if slot.relation.shape == "event" else "since" if since else "holds"
+        form: ActForm = "event" if slot.relation.shape == "event" else "since" if since else "holds"
         return slot.act(form, "restated", now.object, since=since)
 
     def _late(self, dice: Dice, at: Instant) -> Act | None:
@@ -268,19 +274,19 @@ class History:
         holding = [s for s in slot.spans if s.holds_at(at)] if slot else []
         return _Held(slot, dice.pick(holding)) if slot and holding else None
 
-    def _open(self, slot: WorldSlot, chosen: Object, start: Instant) -> None:
+    def _open(self, slot: WorldSlot, chosen: WorldObject, start: Instant) -> None:
         name = (slot.subject.id, slot.relation.name)
         if name not in self._slots:
             self._slots[name] = slot
             (self._singles if slot.single else self._others).append(slot)
         slot.spans.append(HeldSpan(chosen, start))
 
-    def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[Object]) -> Object | None:
+    def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[WorldObject]) -> WorldObject | None:
         """Return an object of the relation's kind that is none of `but`; None where none was found."""
         relation = slot.relation
         for _ in range(8):
             if relation.object is None:
-                chosen: Object = values_of(relation, dice.below(1000))
+                chosen: WorldObject = values_of(relation, dice.below(1000))
             else:
                 chosen = dice.pick(self._by_kind[relation.object])
             if chosen != slot.subject and chosen not in but:

@@ -10,8 +10,8 @@ from typing import Any
 from bench.world.dice import Dice
 from bench.world.errors import Errors
 from bench.world.schema import RELATIONS
-from bench.world.telling import Said, WorldEpisode, reply
-from bench.world.truth import Key, Truth, key_of
+from bench.world.telling import ToldFact, WorldEpisode, reply
+from bench.world.truth import TrueKey, Truth, key_of
 from bench.world.world import World
 
 _CARD = re.compile(r"(?P<name>.+?)(?: \([A-Za-z0-9]+\))?(?:: (?P<sentence>.*))?", re.DOTALL)
@@ -23,7 +23,7 @@ def plain(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Counts:
+class OracleCounts:
     """What was asked, and what nobody in the world said."""
 
     extractions: int = 0
@@ -39,11 +39,11 @@ class Oracle:
         self.world = world
         self.errors = errors or Errors()
         self.identity = f"world-{world.plan.seed}-{self.errors.identity}"
-        self.counts = Counts()
-        self.readings: list[tuple[WorldEpisode, tuple[Said, ...]]] = []
+        self.counts = OracleCounts()
+        self.readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
         self._by_text: dict[str, int] = {}
         self._told: dict[str, list[tuple[str, str]]] = {}  # surface -> (episode's text, entity)
-        self._facts: dict[str, set[Key]] = {}
+        self._facts: dict[str, set[TrueKey]] = {}
         self._cards: dict[tuple[str, str], str | None] = {}
         things = {group: {t.id: t for t in world.things(group)} for group in world.groups}
         for episode in world:
@@ -57,7 +57,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------------- reading
 
-    def reading(self, text: str) -> tuple[WorldEpisode, tuple[Said, ...]] | None:
+    def reading(self, text: str) -> tuple[WorldEpisode, tuple[ToldFact, ...]] | None:
         """Return the episode with this text and what was read in it; None for a text of no episode."""
         place = self._by_text.get(plain(text))
         if place is None:
@@ -151,7 +151,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------------ its parts
 
-    def _learn(self, episode: WorldEpisode, said: Iterable[Said]) -> None:
+    def _learn(self, episode: WorldEpisode, said: Iterable[ToldFact]) -> None:
         said = tuple(said)
         text = plain(episode.draft.text)
         self._by_text[text] = len(self.readings)
@@ -161,7 +161,7 @@ class Oracle:
         for fact in said:
             self._facts.setdefault(fact.text, set()).add(key_of(fact))
 
-    def _keys(self, fact: str) -> set[Key]:
+    def _keys(self, fact: str) -> set[TrueKey]:
         found = self._facts.get(fact)
         if found is None:
             self.counts.unrecognised += 1
@@ -169,5 +169,5 @@ class Oracle:
         return found
 
 
-def _excludes(a: Key, b: Key) -> bool:
+def _excludes(a: TrueKey, b: TrueKey) -> bool:
     return a[:2] == b[:2] and a[2] != b[2] and RELATIONS[a[1]].shape == "single"

@@ -9,7 +9,7 @@ from kgray.times import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorldPlan:
     """The parameters of a world; rates are of 1. All else follows from them and the seed.
 
     episodes, entities   of the whole world; groups share them evenly and know nothing of each other

@@ -15,16 +15,16 @@ MOMENTS = 8  # how many record times are asked about
 AT_A_MOMENT = 60
 BEFORE = 60 * DAY  # so far before the first episode a question may lie
 
-Slot = tuple[str, str]  # true subject, relation
-Object = str | Value
-Objects = frozenset[Object]
+TrueSlot = tuple[str, str]  # true subject, relation
+TrueObject = str | Value
+TrueObjects = frozenset[TrueObject]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorldQuestion:
     """One question: what objects has this slot at this instant."""
 
-    slot: Slot
+    slot: TrueSlot
     at: Instant
 
 
@@ -33,18 +33,18 @@ class Round:
     """Questions of one kind. known_at: as known after so many episodes; None = after all."""
 
     kind: str
-    asked: tuple[Asked, ...]
+    asked: tuple[WorldQuestion, ...]
     known_at: int | None = None
 
 
-def slots_of(facts: Iterable[TrueFact]) -> list[Slot]:
+def slots_of(facts: Iterable[TrueFact]) -> list[TrueSlot]:
     """Return what can be asked about, sorted."""
     return sorted({fact.key[:2] for fact in facts})
 
 
-def true_answers(facts: Sequence[TrueFact], asked: Sequence[Asked]) -> list[Objects]:
+def true_answers(facts: Sequence[TrueFact], asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
     """Return what the truth answers."""
-    by_slot: dict[Slot, list[TrueFact]] = defaultdict(list)
+    by_slot: dict[TrueSlot, list[TrueFact]] = defaultdict(list)
     for fact in facts:
         by_slot[fact.key[:2]].append(fact)
     return [frozenset(f.key[2] for f in by_slot.get(q.slot, ()) if f.holds_at(q.at)) for q in asked]
@@ -56,7 +56,7 @@ def rounds(truth: Truth, seed: int, end: Instant) -> Iterator[Round]:
     end: an instant after the last episode, which is "now".
     """
     slots = slots_of(truth.facts())
-    yield Round(kind="now", asked=tuple(Asked(slot, end) for slot in slots))
+    yield Round(kind="now", asked=tuple(WorldQuestion(slot, end) for slot in slots))
     times = [episode.draft.reference_time or 0 for episode, _ in truth.readings]
     if not times:
         return
@@ -72,5 +72,7 @@ def rounds(truth: Truth, seed: int, end: Instant) -> Iterator[Round]:
             yield Round(kind="as-known", asked=asked, known_at=known_at)
 
 
-def _at_random(slots: Sequence[Slot], dice: Dice, start: Instant, end: Instant) -> tuple[Asked, ...]:
-    return tuple(Asked(slot, start + dice.below(max(1, end - start))) for slot in slots)
+def _at_random(
+    slots: Sequence[TrueSlot], dice: Dice, start: Instant, end: Instant
+) -> tuple[WorldQuestion, ...]:
+    return tuple(WorldQuestion(slot, start + dice.below(max(1, end - start))) for slot in slots)

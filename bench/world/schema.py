@@ -9,8 +9,8 @@ from typing import Literal
 
 from kgray.records import Value
 
-Kind = Literal["Person", "Organization", "Place", "Product", "Project"]
-Shape = Literal["single", "many", "event"]
+ThingKind = Literal["Person", "Organization", "Place", "Product", "Project"]
+RelationShape = Literal["single", "many", "event"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class Relation:
     """
 
     name: str
-    shape: Shape
-    subject: Kind
-    object: Kind | None
+    shape: RelationShape
+    subject: ThingKind
+    object: ThingKind | None
     weight: float
     words: tuple[str, str, str, str]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.world.dice import Dice
 from bench.world.history import Act
-from bench.world.plan import Plan
+from bench.world.plan import WorldPlan
 from bench.world.things import Thing
 from bench.world.wording import FILLERS, STATES, closed, opened, sentence
 from kgray import times
@@ -23,7 +23,7 @@ UNKNOWN = "unknown"  # a start that the text says is not known, told apart from 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ToldFact:
     """One fact that an episode tells, with the true identity of its ends.
 
     since, until  "" = not given · "unknown" (since only) · ISO 8601 at its own precision
@@ -48,7 +48,7 @@ class WorldEpisode:
     """One episode with its truth; mentions: (surface, entity id, type), the speaker first."""
 
     draft: Draft
-    said: tuple[Said, ...]
+    said: tuple[ToldFact, ...]
     mentions: tuple[tuple[str, str, str], ...]
 
     @cached_property
@@ -57,7 +57,7 @@ class WorldEpisode:
         return reply(self.mentions, self.said)
 
 
-def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[Said]) -> dict[str, Any]:
+def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) -> dict[str, Any]:
     """Return the extraction reply that tells this and no more."""
     entities = [{"name": surface, "type": kind} for surface, _, kind in mentions]
     at = {entity["name"]: place for place, entity in enumerate(entities)}
@@ -81,10 +81,10 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[Said]) -> dic
     return {"entities": entities, "facts": facts}
 
 
-def said_of(act: Act, source: str, target: str) -> Said:
+def said_of(act: Act, source: str, target: str) -> ToldFact:
     """Return the fact that an act is."""
     value = act.object if isinstance(act.object, Value) else None
-    return Said(
+    return ToldFact(
         subject=act.subject.id,
         relation=act.relation.name,
         text=closed(sentence(act, source, target)),
@@ -152,7 +152,7 @@ class Occasion:
 class Teller:
     """Tells the acts of one group, in several conversations."""
 
-    def __init__(self, plan: Plan, group: str, things: Iterable[Thing], register: Register) -> None:
+    def __init__(self, plan: WorldPlan, group: str, things: Iterable[Thing], register: Register) -> None:
         """Start with nothing told."""
         self._first_names = {t.id: t.name.split()[0] for t in things if t.kind == "Person"}
         self._plan = plan
@@ -248,7 +248,7 @@ def _target(act: Act, names: dict[str, str]) -> str:
     return act.object.shown() if isinstance(act.object, Value) else names[act.object.id]
 
 
-def start_of(said: Said, said_at: Instant) -> tuple[Instant | None, bool]:
+def start_of(said: ToldFact, said_at: Instant) -> tuple[Instant | None, bool]:
     """Return the start of a `holds`, and whether it is inferred (R3)."""
     if said.since == UNKNOWN:
         return None, False
@@ -256,7 +256,7 @@ def start_of(said: Said, said_at: Instant) -> tuple[Instant | None, bool]:
     return start, start == said_at
 
 
-def end_of(said: Said, said_at: Instant) -> Instant | None:
+def end_of(said: ToldFact, said_at: Instant) -> Instant | None:
     """Return the stated end of a `holds`, or the instant of an `ended`."""
     if said.until:
         return times.parse_iso(said.until)[0]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bench.world.dice import Dice
-from bench.world.plan import Plan
-from bench.world.schema import Kind
+from bench.world.plan import WorldPlan
+from bench.world.schema import ThingKind
 
-SHARES: dict[Kind, float] = {
+SHARES: dict[ThingKind, float] = {
     "Person": 0.42,
     "Organization": 0.16,
     "Place": 0.12,
@@ -55,12 +55,12 @@ class Thing:
     """One entity. aliases: (kind, surface); "first" only where the conversation has told who is meant."""
 
     id: str
-    kind: Kind
+    kind: ThingKind
     name: str
     aliases: tuple[tuple[str, str], ...] = ()
 
 
-def things_of(plan: Plan, group: int) -> list[Thing]:
+def things_of(plan: WorldPlan, group: int) -> list[Thing]:
     """Return the entities of one group, in a fixed order."""
     total = plan.entities // plan.groups
     counts = {kind: round(total * share) for kind, share in SHARES.items()}
@@ -75,7 +75,7 @@ def things_of(plan: Plan, group: int) -> list[Thing]:
     return _with_aliases(plan, found)
 
 
-def _names(plan: Plan, group: int, kind: Kind, taken: set[str]) -> Iterator[str]:
+def _names(plan: WorldPlan, group: int, kind: ThingKind, taken: set[str]) -> Iterator[str]:
     """Yield names that no other entity of the group bears, some of them nearly those before."""
     before: list[str] = []
     for number in range(1 << 30):
@@ -88,7 +88,7 @@ def _names(plan: Plan, group: int, kind: Kind, taken: set[str]) -> Iterator[str]
             yield name
 
 
-def _fresh(dice: Dice, kind: Kind) -> str:
+def _fresh(dice: Dice, kind: ThingKind) -> str:
     match kind:
         case "Person":
             return f"{dice.pick(_FIRST)} {_word(dice)}"
@@ -105,7 +105,7 @@ def _fresh(dice: Dice, kind: Kind) -> str:
     return f"{_word(dice)} {dice.pick(_EFFORTS)}"
 
 
-def _lookalike(dice: Dice, kind: Kind, other: str) -> str:
+def _lookalike(dice: Dice, kind: ThingKind, other: str) -> str:
     """Return a name that only a careful reader tells from `other`."""
     head, *rest = other.split()
     match kind:
@@ -129,7 +129,7 @@ def _word(dice: Dice) -> str:
     return dice.pick(_HEADS) + middle + dice.pick(_TAILS)
 
 
-def _with_homonyms(plan: Plan, group: int, things: list[Thing]) -> list[Thing]:
+def _with_homonyms(plan: WorldPlan, group: int, things: list[Thing]) -> list[Thing]:
     people = [t for t in things if t.kind == "Person"]
     given: dict[str, str] = {}
     for number, person in enumerate(people[1:], start=1):
@@ -142,7 +142,7 @@ def _with_homonyms(plan: Plan, group: int, things: list[Thing]) -> list[Thing]:
 # ------------------------------------------------------------------------------------ aliases
 
 
-def _with_aliases(plan: Plan, things: list[Thing]) -> list[Thing]:
+def _with_aliases(plan: WorldPlan, things: list[Thing]) -> list[Thing]:
     """Give each entity the forms that could not mean another one; a first name alone is no such form."""
     forms = {t.id: _forms(plan, t) for t in things}
     bearers: dict[str, set[str]] = {}
@@ -165,7 +165,7 @@ def _with_aliases(plan: Plan, things: list[Thing]) -> list[Thing]:
     return [replace(t, aliases=tuple(form for form in forms[t.id] if clear(t, *form))) for t in things]
 
 
-def _forms(plan: Plan, thing: Thing) -> list[tuple[str, str]]:
+def _forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
     head, *rest = thing.name.split()
     lower = ("case", thing.name.casefold())
     match thing.kind:

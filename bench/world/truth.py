@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.world.schema import RELATIONS
-from bench.world.telling import Said, WorldEpisode, end_of, start_of
+from bench.world.telling import ToldFact, WorldEpisode, end_of, start_of
 from bench.world.things import Thing
 from kgray import times
 from kgray.records import Value, canonical
-from kgray.timeline import Claim, Sweep, timeline
+from kgray.timeline import Claim, timeline
 from kgray.times import Instant
 
-Key = tuple[str, str, str | Value]  # subject, relation, object: true identities
-Reading = tuple[WorldEpisode, tuple[Said, ...]]  # an episode and what a reader saw in it
+TrueKey = tuple[str, str, str | Value]  # subject, relation, object: true identities
+EpisodeReading = tuple[WorldEpisode, tuple[ToldFact, ...]]  # an episode and what a reader saw in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrueFact:
     """One span of one statement; supported by episodes (client ids)."""
 
-    key: Key
+    key: TrueKey
     valid_at: Instant | None
     invalid_at: Instant | None
     episodes: tuple[str, ...]
@@ -41,20 +41,20 @@ class Truth:
     """
 
     things: Sequence[Thing]
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[EpisodeReading] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    keys: dict[str, Key] = field(default_factory=dict)  # canonical key -> key
+    keys: dict[str, TrueKey] = field(default_factory=dict)  # canonical key -> key
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # place -> client id
 
     @classmethod
-    def of(cls, things: Sequence[Thing], readings: Iterable[Reading]) -> Truth:
+    def of(cls, things: Sequence[Thing], readings: Iterable[EpisodeReading]) -> Truth:
         """Return the truth of these readings."""
         truth = cls(things)
         for reading in readings:
             truth.take(reading)
         return truth
 
-    def take(self, reading: Reading) -> None:
+    def take(self, reading: EpisodeReading) -> None:
         """Add the next episode."""
         self.readings.append(reading)
         episode, said = reading
@@ -74,16 +74,6 @@ class Truth:
     def facts(self, known_at: int | None = None) -> list[TrueFact]:
         """Return the facts, as known after so many episodes; None = after all."""
         return self._facts(timeline(self.claims, _Slots(self.keys), known_at))
-
-    def slot(self, subject: str, relation: str, known_at: int | None = None) -> list[TrueFact]:
-        """Return the facts of one subject and relation: no other statement is a rival of theirs."""
-        own = {name for name, key in self.keys.items() if key[:2] == (subject, relation)}
-        claims = [
-            c for c in self.claims if c.statement in own and (known_at is None or c.recorded <= known_at)
-        ]
-        sweep = Sweep(_Slots(self.keys))
-        sweep.add(claims)
-        return self._facts({name: sweep.spans(name) for name in sorted(own)})
 
     def _facts(self, spans: dict[str, Any]) -> list[TrueFact]:
         return [
@@ -128,7 +118,7 @@ class Truth:
             }
 
 
-def key_of(said: Said) -> Key:
+def key_of(said: ToldFact) -> TrueKey:
     """Return what a fact says, with true identities."""
     target = said.value if said.object is None else said.object
     if target is None:
@@ -136,7 +126,7 @@ def key_of(said: Said) -> Key:
     return said.subject, said.relation, target
 
 
-def statement_of(key: Key) -> str:
+def statement_of(key: TrueKey) -> str:
     """Return the key as one text."""
     subject, relation, target = key
     return canonical([subject, relation, target.as_dict() if isinstance(target, Value) else target])
@@ -145,7 +135,7 @@ def statement_of(key: Key) -> str:
 class _Slots:
     """Rivals: the statements of one subject and single-valued relation."""
 
-    def __init__(self, keys: dict[str, Key]) -> None:
+    def __init__(self, keys: dict[str, TrueKey]) -> None:
         self._keys = keys
 
     def cliques(self, statement: str) -> Sequence[tuple[str, str]]:

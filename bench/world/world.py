@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.world.dice import Dice
-from bench.world.history import Act, History
-from bench.world.plan import Plan
+from bench.world.history import Act, WorldHistory
+from bench.world.plan import WorldPlan
 from bench.world.telling import Occasion, Register, Teller, WorldEpisode
 from bench.world.things import Thing, things_of
 from bench.world.truth import Truth
@@ -26,7 +26,7 @@ class _Group:
     name: str
     number: int
     things: list[Thing]
-    history: History
+    history: WorldHistory
     teller: Teller
     count: int = 0
 
@@ -38,10 +38,10 @@ class World:
     """
 
     def __init__(
-        self, seed: int = 1, episodes: int = 1000, *, plan: Plan | None = None, **parameters: float
+        self, seed: int = 1, episodes: int = 1000, *, plan: WorldPlan | None = None, **parameters: float
     ) -> None:
         """Take a plan, or the parameters of one."""
-        self.plan = plan or Plan(seed=seed, episodes=episodes, **parameters)  # type: ignore[arg-type]
+        self.plan = plan or WorldPlan(seed=seed, episodes=episodes, **parameters)  # type: ignore[arg-type]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class World:
     def _group(self, number: int, name: str, register: Register) -> _Group:
         things = things_of(self.plan, number)
         teller = Teller(self.plan, name, things, register)
-        return _Group(name, number, things, History(self.plan, things), teller)
+        return _Group(name, number, things, WorldHistory(self.plan, things), teller)
 
     def _episode(self, group: _Group, number: int) -> WorldEpisode:
         plan, place = self.plan, group.count

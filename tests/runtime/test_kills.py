@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.world import Plan
+from bench.world import WorldPlan
 from bench.world.files import write
 
 EPISODES = 500
@@ -69,7 +69,7 @@ def ingest_under_fire(file: Path, folder: Path, kills: int, expected: str, seed:
 def undisturbed(tmp_path: Path) -> tuple[Path, str]:
     """Return the input and the dump hash of a run that nothing disturbs."""
     file = tmp_path / "episodes.jsonl"
-    write(Plan(seed=7, episodes=EPISODES), file, None)
+    write(WorldPlan(seed=7, episodes=EPISODES), file, None)
     data = tmp_path / "undisturbed"
     answer(data, "add", str(file))
     return file, answer(data, "dump", "--group", "world-0", "--hash")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kgray
-from bench.world import Plan, World
+from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -27,7 +27,7 @@ GROUPS = ("red", "green", "blue")
 
 def drafts(count: int) -> list[Draft]:
     """Return generated episodes of three groups, mixed: messages, texts and JSON, late ones and denials."""
-    world = enumerate(World(plan=Plan(seed=11, episodes=count)))
+    world = enumerate(World(plan=WorldPlan(seed=11, episodes=count)))
     return [replace(episode.draft, group=GROUPS[number % 3]) for number, episode in world]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kgray
-from bench.world import Plan, World
+from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -77,7 +77,7 @@ def on_empty(server: Any, driver: Any, folder: Path) -> dict[str, Any]:
 
 
 def drafts() -> list[Draft]:
-    world = enumerate(World(plan=Plan(seed=11, episodes=EACH * len(GROUPS))))
+    world = enumerate(World(plan=WorldPlan(seed=11, episodes=EACH * len(GROUPS))))
     return [replace(episode.draft, group=GROUPS[number % 3]) for number, episode in world]
 
 

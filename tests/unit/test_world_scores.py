@@ -10,8 +10,8 @@ import pytest
 from bench import scoring
 from bench.reading import ShownGraph
 from bench.scoring import Matched, Scores
-from bench.world import Said, TrueFact, Truth, WorldEpisode
-from bench.world.questions import Asked, true_answers
+from bench.world import ToldFact, TrueFact, Truth, WorldEpisode
+from bench.world.questions import WorldQuestion, true_answers
 from kgray import times
 from kgray.graph import Fact
 from kgray.records import Draft
@@ -111,7 +111,7 @@ def test_a_fact_about_a_stranger_is_no_hit():
 
 
 def test_an_answer_counts_as_a_whole():
-    asked = [Asked(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
+    asked = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
     facts = [true("acme", 0, 60), true("beta", 60)]
     graph = ShownGraph(facts=[fact("A", 0), fact("B", 60)])
 
@@ -152,7 +152,7 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
 
 
 def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
-    readings: list[tuple[WorldEpisode, tuple[Said, ...]]] = []
+    readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
         draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
         readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))

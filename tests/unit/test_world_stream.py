@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from bench.world import Plan, World
+from bench.world import World, WorldPlan
 from bench.world.files import input_row, write
 from bench.world.telling import end_of, start_of
 from kgray import times
@@ -38,7 +38,7 @@ def as_episode(draft: Draft, sequence: int = 1) -> Episode:
 
 def test_a_group_that_runs_out_of_news_says_what_it_needs():
     with pytest.raises(InputError, match="a world of 3000 episodes needs more entities"):
-        list(World(plan=Plan(seed=1, episodes=3000, entities=20)))
+        list(World(plan=WorldPlan(seed=1, episodes=3000, entities=20)))
 
 
 def test_one_seed_gives_one_world_and_another_seed_another():
@@ -145,7 +145,7 @@ def test_most_episodes_arrive_in_the_order_of_their_times_and_some_do_not():
 def test_a_world_of_files_is_the_world(tmp_path):
     out, truth = tmp_path / "world.jsonl", tmp_path / "truth.jsonl"
 
-    counts = write(Plan(seed=3, episodes=50), out, truth)
+    counts = write(WorldPlan(seed=3, episodes=50), out, truth)
 
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     gold = [json.loads(line) for line in truth.read_text(encoding="utf-8").splitlines()]
@@ -168,7 +168,7 @@ def test_a_world_of_files_is_the_world(tmp_path):
 )
 def test_a_plan_that_no_world_can_be_made_of_is_refused(wrong, reason):
     with pytest.raises(ValueError, match=reason):
-        Plan(**wrong)
+        WorldPlan(**wrong)
 
 
 def test_times_of_a_world_are_whole_seconds():
