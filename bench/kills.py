@@ -14,17 +14,7 @@ from bench.empty_stores import EmptyStore, StoreKind
 from bench.engine import Way, deployed, environ_of, given_of, opened, settings_of
 from bench.processes import ServerProcess, flags_of, options_of
 from bench.reading import ledger
-from bench.targets import (
-    Actors,
-    ActorTarget,
-    Driver,
-    DriverTarget,
-    NodeTarget,
-    OutageTarget,
-    ServerTarget,
-    StoreTarget,
-    Target,
-)
+from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarget, RestartedTarget, Target
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import Unavailable
@@ -36,6 +26,7 @@ if TYPE_CHECKING:
 
 _STOPPED = 75  # the exit code of a driver that goes on when it is started again
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
+_DOWN_S = 1.0  # how long a killed model server stays away
 _LOOK_S = 0.1
 _COUNT_EVERY_S = 1.0
 _EPOCH_EVERY_S = 0.5
@@ -123,7 +114,7 @@ class KilledBackfill:
         self._deployment = deployment
         self.actors = Actors(deployment)
         self.driver = Driver([world], place.data, environ_of({**given, "runtime_address": address}))
-        of_server = ServerTarget(server)
+        of_server = RestartedTarget(lambda _: server.kill(), server.start, down_s=_DOWN_S)
         self.targets: dict[str, Target] = {
             "writer": ActorTarget(self.actors, "writer"),
             "worker": ActorTarget(self.actors, "models", "embedder"),
@@ -133,9 +124,11 @@ class KilledBackfill:
             "driver": DriverTarget(self.driver),
         }
         if cluster is not None:
-            self.targets["node"] = NodeTarget(cluster, self.actors)
-        if place.server is not None:
-            self.targets["store"] = StoreTarget(place.server)
+            self.targets["node"] = RestartedTarget(
+                cluster.kill, cluster.add, answers=lambda: self.actors.all_answer("models", "embedder")
+            )
+        if (database := place.server) is not None:
+            self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
 
     def run(self, log: KillLog) -> None:
         """Have the world ingested, and kill as scheduled; what stays away too long is a fault."""

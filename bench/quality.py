@@ -16,12 +16,12 @@ from bench.processes import ServerProcess, flags_of
 from bench.reading import ShownGraph, graph_of, model_use
 from bench.scoring import Scores
 from bench.tables import Column, aligned
+from bench.timed import ModelClock, TimedModels
 from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 from kgray.backends.hashing import HashingEmbedder
 from kgray.ingest.parts import Pipeline
-from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
-from kgray.records import Extraction
+from kgray.ports import Extractor, Judge, Store
 
 
 @dataclass(slots=True)
@@ -54,50 +54,6 @@ class QualityResult:
     cpu_early_s: float = 0.0
     cpu_late_s: float = 0.0
     wall_s: float = 0.0
-
-
-class _Clock:
-    """CPU time that models take, told apart from the engine's."""
-
-    def __init__(self) -> None:
-        self.models_s = 0.0
-        self.steps: list[float] = []
-
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        start = time.process_time()
-        try:
-            yield
-        finally:
-            self.models_s += time.process_time() - start
-
-    def step(self, *_: object) -> None:
-        """Note the engine's CPU seconds so far, after an episode."""
-        self.steps.append(time.process_time() - self.models_s)
-
-
-class _Timed:
-    """Reader, judge and embedder with their CPU time taken off. In this process one runs at a time."""
-
-    def __init__(self, extractor: Extractor, judge: Judge, embedder: HashingEmbedder, clock: _Clock) -> None:
-        self._extractor, self._judge, self._embedder, self._clock = extractor, judge, embedder, clock
-        self.identity = extractor.identity
-        self.dimensions = embedder.dimensions
-
-    async def extract(self, request: ExtractionRequest) -> Extraction:
-        with self._clock.off():
-            return await self._extractor.extract(request)
-
-    def key(self, request: QuestionRequest) -> str:
-        return self._judge.key(request)
-
-    async def judge(self, request: QuestionRequest) -> Judged:
-        with self._clock.off():
-            return await self._judge.judge(request)
-
-    async def embed(self, texts: Sequence[str]) -> Matrix:
-        with self._clock.off():
-            return await self._embedder.embed(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +96,9 @@ def run(
     """
     oracle = Oracle(World(plan=plan), errors)
     result = QualityResult(plan.seed, plan.episodes, " ".join(pipeline.values()), errors)
-    clock = _Clock()
+    clock = ModelClock()
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
-        timed = _Timed(asked.extractor, asked.judge, HashingEmbedder(), clock)
+        timed = TimedModels(asked.extractor, asked.judge, HashingEmbedder(), clock)
         shape = Pipeline(**pipeline)  # type: ignore[arg-type]
         with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
             accept(parts.store, [episode.draft for episode in oracle.world])
@@ -158,7 +114,7 @@ def run(
 
 
 def _measure(
-    store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: _Clock, result: QualityResult
+    store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: ModelClock, result: QualityResult
 ) -> None:
     used, episodes, steps = model_use(store), max(1, result.committed), clock.steps
     result.calls = used.calls / episodes

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.empty_stores import Neo4jServer
-from bench.processes import ChildProcess, ServerProcess, kill
+from bench.processes import ChildProcess, kill
 from kgray.errors import Unavailable
 
 if TYPE_CHECKING:
-    from bench.simulated import SimulatedCluster
     from kgray.runtime.deploy import Deployment
 
 _ANSWER_S = 0.5
@@ -43,6 +41,10 @@ class Actors:
     def names(self, *kinds: str) -> list[str]:
         """Return the names of some kinds: sequencer, writer, models, embedder."""
         return [name for kind in kinds for name in self._handles if name.startswith(f"{kind}-")]
+
+    def all_answer(self, *kinds: str) -> bool:
+        """Whether every actor of these kinds answers."""
+        return all(self.stats(name) is not None for name in self.names(*kinds))
 
     def stats(self, name: str) -> dict[str, Any] | None:
         """Return what an actor tells of itself; None while it does not answer."""
@@ -83,34 +85,45 @@ class ActorTarget:
         )
 
 
-class ServerTarget:
-    """The model server; nobody listens for a while, then it is started again."""
+class RestartedTarget:
+    """Something that the bench itself starts again, some seconds after it was killed."""
 
-    def __init__(self, server: ServerProcess) -> None:
-        """Take one that runs."""
-        self._server = server
-        self.due = 0.0  # when it is started again; by time.monotonic
+    def __init__(
+        self,
+        end: Callable[[random.Random], None],
+        start: Callable[[], None],
+        *,
+        down_s: float = 0.0,
+        answers: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """answers: whether all is well again once it was started."""
+        self._end, self._start, self._answers = end, start, answers
+        self._down_s = down_s
+        self._due: float | None = None  # when it is started again, by time.monotonic; None = it runs
 
-    def kill(self, chance: random.Random, down_s: float = 1.0) -> bool:  # noqa: ARG002 - there is one
-        """End it."""
-        if not self._server.pid:
+    def kill(self, chance: random.Random, down_s: float | None = None) -> bool:
+        """End it for so many seconds; None = as many as always."""
+        if self._due is not None:
             return False
-        self._server.kill()
-        self.due = time.monotonic() + down_s
+        self._end(chance)
+        self._due = time.monotonic() + (self._down_s if down_s is None else down_s)
         return True
 
     def back(self) -> bool:
         """Start it when its time has come."""
-        if not self._server.pid and time.monotonic() >= self.due:
-            self._server.start()
-        return bool(self._server.pid)
+        if self._due is not None:
+            if time.monotonic() < self._due:
+                return False
+            self._start()
+            self._due = None
+        return self._answers()
 
 
 class OutageTarget:
-    """The same model server, away for longer than a client is patient."""
+    """Another target, away for longer: its other kills wait meanwhile."""
 
-    def __init__(self, target: ServerTarget, outage_s: float) -> None:
-        """Share the server and when it is due with its other kills."""
+    def __init__(self, target: RestartedTarget, outage_s: float) -> None:
+        """Share the target."""
         self._target, self._outage_s = target, outage_s
 
     def kill(self, chance: random.Random) -> bool:
@@ -174,51 +187,3 @@ class DriverTarget:
         if not self._driver.pid:
             self._driver.start()
         return self._driver.attempts() > self._killed
-
-
-class NodeTarget:
-    """A worker node of a simulated cluster; another one is started."""
-
-    def __init__(self, cluster: SimulatedCluster, actors: Actors) -> None:
-        """Kill among the worker nodes: the data lie on the head."""
-        self._cluster, self._actors = cluster, actors
-        self._missing = False
-
-    def kill(self, chance: random.Random) -> bool:
-        """End all processes of one node."""
-        if self._missing:
-            return False
-        self._cluster.kill(chance)
-        self._missing = True
-        return True
-
-    def back(self) -> bool:
-        """Start another node; whether every worker answers again."""
-        if self._missing:
-            self._cluster.add()
-            self._missing = False
-        return all(self._actors.stats(name) is not None for name in self._actors.names("models", "embedder"))
-
-
-class StoreTarget:
-    """The Neo4j server; it is started again at once."""
-
-    def __init__(self, server: Neo4jServer) -> None:
-        """One of ours."""
-        self._server = server
-        self._down = False
-
-    def kill(self, chance: random.Random) -> bool:  # noqa: ARG002 - there is one
-        """End it as a power cut does."""
-        if self._down:
-            return False
-        self._server.kill()
-        self._down = True
-        return True
-
-    def back(self) -> bool:
-        """Start it again."""
-        if self._down:
-            self._server.start()
-            self._down = False
-        return True
