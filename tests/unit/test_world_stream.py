@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from itertools import islice, pairwise
@@ -46,6 +47,24 @@ def test_one_seed_gives_one_world_and_another_seed_another():
 
     assert again == [(e.draft, e.said, e.mentions) for e in EPISODES]
     assert next(iter(World(seed=4, episodes=1))).draft != EPISODES[0].draft
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (WorldPlan(seed=1), "dc41172181b00af2fa0e51bdf6afcc8a6bdf8a9228b9b4d6651722fc11ec2e76"),
+        (
+            WorldPlan(seed=7, episodes=400, alias_rate=0.7, change_rate=0.6, homonyms=0.3),
+            "eddb495ee30d68a839752e9db4dc0c753d5ce8bd2823c6e73b0ef0d9d3ff2817",
+        ),
+    ],
+    ids=["seed 1", "seed 7, many changes and homonyms"],
+)
+def test_a_world_is_the_same_bytes_in_every_version_of_the_bench(tmp_path, plan, expected):
+    """Dump hashes of two versions can be compared only where both have ingested the same episodes."""
+    write(plan, tmp_path / "world.jsonl", None)
+
+    assert hashlib.sha256((tmp_path / "world.jsonl").read_bytes()).hexdigest() == expected
 
 
 def test_a_longer_world_begins_as_the_shorter_one():
