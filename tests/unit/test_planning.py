@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kgray.bench.model_server.tasks import wire_fact
-from kgray.bench.world import Oracle, Plan, World
+from bench.model_server.tasks import wire_fact
+from bench.world import Oracle, World, WorldPlan
 from kgray.ontology import shipped
 from kgray.planning import Shape, plan
 from kgray.prompting import Prompts, tokens
@@ -23,7 +23,7 @@ def size(reply: object) -> int:
 @pytest.mark.parametrize("extraction", ["combined", "separate"])
 def test_replies_are_as_long_as_planned(extraction):
     """Within a tenth, on the texts that the constants were measured on; questions add little."""
-    oracle = Oracle(World(plan=Plan(episodes=EPISODES)))
+    oracle = Oracle(World(plan=WorldPlan(episodes=EPISODES)))
     written = 0
     for episode in oracle.world:
         reply = oracle.extraction(episode.draft.text)
@@ -52,7 +52,7 @@ def test_replies_are_as_long_as_planned(extraction):
     ],
 )
 def test_questions_take_the_calls_that_were_measured(resolution, judging, calls):
-    drafts = [episode.draft for episode in World(plan=Plan(episodes=EPISODES))]
+    drafts = [episode.draft for episode in World(plan=WorldPlan(episodes=EPISODES))]
 
     found = plan(drafts, Prompts(shipped()), Shape(resolution=resolution, judging=judging))
 
