@@ -22,8 +22,8 @@ from typing import Any, Never
 from kgray.backends.judging import questions_key
 from kgray.errors import ContentError, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
-from kgray.replies import parse_answer, parse_extraction
 
 # The file's content is no part of it: a script that is made longer goes on in the same data folder,
 # and what was journaled before stays what it was, as with any model (R21).

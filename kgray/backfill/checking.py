@@ -13,8 +13,8 @@ from typing import Any
 from kgray.backfill.reports import SHOWN
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted
-from kgray.planning import Plan
 from kgray.ports import Store, conflict
+from kgray.prompting.estimate import Plan
 from kgray.records import Draft
 
 Estimate = Callable[[Iterable[Draft]], Plan]

@@ -19,10 +19,11 @@ from kgray.bench.world import Errors, Oracle, Plan, TrueFact, World, WorldJudge,
 from kgray.bench.world.questions import Asked, Objects, rounds, true_answers
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Pipeline
+from kgray.ingest.parts import Parts
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
 from kgray.records import Extraction
+from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
 
 _BATCH = 256
@@ -117,11 +118,11 @@ class Models:
     stats: Callable[[], Mapping[str, Any]] = dict
 
 
-MakeModels = Callable[[Oracle, Pipeline], AbstractContextManager[Models]]
+MakeModels = Callable[[Oracle, PipelineSettings], AbstractContextManager[Models]]
 
 
 @contextmanager
-def in_process(oracle: Oracle, _: Pipeline) -> Iterator[Models]:
+def in_process(oracle: Oracle, _: PipelineSettings) -> Iterator[Models]:
     """Yield a reader and a judge that know the world, in this process."""
     reader = WorldReader(oracle.world, oracle=oracle)
     yield Models(reader, WorldJudge(oracle.world, oracle=oracle, streams=reader.streams))
@@ -130,13 +131,13 @@ def in_process(oracle: Oracle, _: Pipeline) -> Iterator[Models]:
 def run(
     plan: Plan,
     *,
-    pipeline: Pipeline | None = None,
+    pipeline: PipelineSettings | None = None,
     errors: Errors | None = None,
     models: MakeModels = in_process,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Ingest a world into a store of its own and score its first group."""
-    chosen = pipeline or Pipeline()
+    chosen = pipeline or PipelineSettings()
     oracle = Oracle(World(plan=plan), errors)
     shape = f"{chosen.extraction} {chosen.resolution} {chosen.judging}"
     result = Result(seed=plan.seed, episodes=plan.episodes, pipeline=shape, errors=oracle.errors)

@@ -14,7 +14,6 @@ from kgray.bench.places import free_port
 from kgray.bench.quality import Models
 from kgray.bench.world import Oracle
 from kgray.errors import KgrayError
-from kgray.ingest.parts import Pipeline
 from kgray.ontology import shipped
 from kgray.settings import ModelSettings, PipelineSettings, Settings
 from kgray.wiring import build_models
@@ -104,17 +103,12 @@ def serving(flags: Sequence[str]) -> Iterator[str]:
 
 
 @contextmanager
-def over_http(oracle: Oracle, pipeline: Pipeline, more: Sequence[str] = ()) -> Iterator[Models]:
+def over_http(oracle: Oracle, pipeline: PipelineSettings, more: Sequence[str] = ()) -> Iterator[Models]:
     """Yield the `openai` backend before a model server that knows the world; more: its further flags."""
     with serving([*flags_of(oracle), *more]) as base_url:
         settings = Settings(
             model=ModelSettings(backend="openai", base_url=base_url, name=MODEL),
-            pipeline=PipelineSettings(
-                extraction=pipeline.extraction,  # type: ignore[arg-type]
-                resolution=pipeline.resolution,  # type: ignore[arg-type]
-                judging=pipeline.judging,  # type: ignore[arg-type]
-                reflect_rounds=pipeline.reflect_rounds,
-            ),
+            pipeline=pipeline,
         )
         extractor, judge = build_models(settings, shipped())
         yield Models(extractor, judge, lambda: stats(base_url))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
-_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "snowballstemmer")
+_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
 Check = tuple[str, bool, str]
 

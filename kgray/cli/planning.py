@@ -16,7 +16,7 @@ from kgray.cli.progress import duration
 
 if TYPE_CHECKING:
     from kgray.intake import Defaults, Refusal
-    from kgray.planning import Plan
+    from kgray.prompting.estimate import Plan
     from kgray.records import Draft
     from kgray.settings import Settings
 
@@ -76,20 +76,11 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
 
 def estimator(settings: Settings) -> Callable[[Iterable[Draft]], Plan]:
     """Return what tells the cost of reading drafts with the pipeline of the settings."""
-    from kgray.planning import Shape
-    from kgray.planning import plan as planned
+    from kgray.prompting.estimate import plan as planned
     from kgray.wiring import build_ontology, build_prompts
 
-    chosen = settings.pipeline
-    shape = Shape(
-        extraction=chosen.extraction,
-        resolution=chosen.resolution,
-        judging=chosen.judging,
-        reflect_rounds=chosen.reflect_rounds,
-        previous_episodes=chosen.previous_episodes,
-    )
     prompts = build_prompts(settings, build_ontology(settings))
-    return lambda drafts: planned(drafts, prompts, shape)
+    return lambda drafts: planned(drafts, prompts, settings.pipeline)
 
 
 def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Refusal]) -> Iterator[Draft]:

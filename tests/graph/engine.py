@@ -17,7 +17,7 @@ from kgray.backends.judging import RulesJudge, questions_key
 from kgray.derivation import dump
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Pipeline, Totals
+from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.state import GroupState
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
@@ -31,8 +31,9 @@ from kgray.ports import (
     QuestionRequest,
     Store,
 )
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
-from kgray.replies import parse_extraction
+from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
 from kgray.triples import normalise
 from tests.graph.stores import Stores
@@ -111,7 +112,7 @@ class Engine:
             judge=judge or RulesJudge(),
             embedder=SMALL,
             ontology=ontology or shipped(),
-            pipeline=Pipeline(judging=judging),
+            pipeline=PipelineSettings(judging=judging),
             patience_s=0,
         )
         self.loop = Loop(self.parts)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray import times
-from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, answers_schema, plain_fact
 from kgray.errors import SettingsError
 from kgray.ontology import Ontology, shipped
 from kgray.ports import ExtractionRequest, Question
@@ -27,8 +26,9 @@ from kgray.prompting import (
     sections,
     tokens,
 )
+from kgray.prompting.replies import parse_answer, parse_extraction
+from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema, plain_fact
 from kgray.records import Episode, ExtractedEntity
-from kgray.replies import parse_answer, parse_extraction
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
 PROMPTS = Prompts(shipped())
@@ -241,10 +241,10 @@ def test_the_settings_words_stand_in_the_head_and_change_its_hash():
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"ship": {}}, "'ship' is not a label such as Person"),
-        ({"Ship": {"atributes": []}}, "The nearest one is 'attributes'"),
-        ({"Ship": {"attributes": "tonnage"}}, "is not a list of texts"),
-        ({"Ship": {"description": 3}}, "is not a text"),
+        ({"ship": {}}, 'ontology.entities.ship = "ship" in the settings: a label such as Person is needed'),
+        ({"Ship": {"atributes": []}}, "The nearest one is ontology.entities.Ship.attributes."),
+        ({"Ship": {"attributes": "tonnage"}}, "a list of texts is needed"),
+        ({"Ship": {"description": 3}}, "a text in quotes is needed"),
     ],
 )
 def test_a_wrong_entity_type_is_an_error_that_names_the_key(tables, words):

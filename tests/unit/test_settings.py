@@ -135,7 +135,7 @@ def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
         ),
         (
             "[ontology.relations]\nX = 1",
-            "ontology.relations.X in {f} is not a table: write [ontology.relations.X].",
+            "ontology.relations.X in {f} is not a table: write [ontology.relations.X] and its keys below it.",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_relations_come_from_tables_and_variables(tmp_path):
         "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_SYMMETRIC": "true",
         "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_EXCLUDES": "A, B",
     }
-    relations = load(config, environ=environ).relations
+    relations = load(config, environ=environ).ontology.relations
     assert {name: dict(table) for name, table in relations.items()} == {
         "OWNS": {"cardinality": "many", "excludes": ["LENDS"]},
         "SITS_NEXT_TO": {"symmetric": True, "excludes": ["A", "B"]},
@@ -262,11 +262,11 @@ def test_entity_types_are_read_like_relations(tmp_path):
 
     settings = load(config, environ={}, overrides={"ontology_entities": {"Port": {}}})
 
-    assert {name: dict(keys) for name, keys in settings.entities.items()} == {
+    assert {name: dict(keys) for name, keys in settings.ontology.entities.items()} == {
         "Ship": {"description": "a vessel"},
         "Port": {},
     }
-    assert list(settings.relations) == ["OWNS"]
+    assert list(settings.ontology.relations) == ["OWNS"]
 
 
 def test_entity_types_come_from_variables_too(tmp_path):
@@ -277,7 +277,7 @@ def test_entity_types_come_from_variables_too(tmp_path):
         "KGRAY_ONTOLOGY_ENTITIES_SeaPort_DESCRIPTION": "where ships lie",
     }
 
-    entities = load(config, environ=environ).entities
+    entities = load(config, environ=environ).ontology.entities
 
     assert {name: dict(keys) for name, keys in entities.items()} == {
         "Ship": {"description": "a vessel", "attributes": ["draught", "flag"]},

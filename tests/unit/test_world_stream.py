@@ -14,8 +14,8 @@ from kgray.bench.world.files import input_row, write
 from kgray.bench.world.telling import end_of, start_of
 from kgray.errors import InputError
 from kgray.intake.rows import draft_from
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode
-from kgray.replies import parse_extraction
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgray.backends.openai_api.client import Client
-from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.backends.openai_api.structured import Asker, Spent
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
 from kgray.prompting import Prompts, dating_data, extraction_data
+from kgray.prompting.replies import parse_extraction
+from kgray.prompting.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
-from kgray.replies import parse_extraction
 
 _T = TypeVar("_T")
 # Tokens for a reply. Twice what the longest good replies took; a bound for one that repeats itself.

@@ -9,13 +9,13 @@ from typing import Any
 
 from kgray.backends.openai_api.client import Client
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.schemas import answers_schema
 from kgray.backends.openai_api.structured import Asker, Spent
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting import Prompt, Prompts, questions_data
+from kgray.prompting.replies import parse_answer
+from kgray.prompting.schemas import answers_schema
 from kgray.records import Episode, canonical, clean_text
-from kgray.replies import parse_answer
 
 # Which task answers a kind, and which task's questions share a call: names are judged beside each other.
 _TASKS: Mapping[str, str] = {

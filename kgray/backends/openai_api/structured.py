@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeVar
 
 from kgray.backends.openai_api.client import Client, Rejected
 from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
-from kgray.backends.openai_api.schemas import Schema
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.ports import ResponseCache
 from kgray.prompting import Prompt, repair_data, tokens
+from kgray.prompting.schemas import Schema
 from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")

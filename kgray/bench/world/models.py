@@ -11,8 +11,8 @@ from kgray.bench.world.latency import ZERO, Latency, Streams, tokens
 from kgray.bench.world.oracle import Oracle
 from kgray.bench.world.world import World
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
-from kgray.replies import parse_answer, parse_extraction
 
 
 class WorldReader:

@@ -46,14 +46,18 @@ def quality(
       kgray bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
     """
     from kgray.bench import quality as bench_quality
-    from kgray.ingest.parts import Pipeline
+    from kgray.settings import PipelineSettings
 
     models: bench_quality.MakeModels = bench_quality.in_process
     if http:
         from kgray.bench.serving import over_http
 
         models = over_http
-    pipeline = Pipeline(extraction=extraction, resolution=resolution, judging=judging)
+    pipeline = PipelineSettings(
+        extraction=extraction,  # type: ignore[arg-type]  # click checks the choices
+        resolution=resolution,  # type: ignore[arg-type]
+        judging=judging,  # type: ignore[arg-type]
+    )
     wrong = errors(parameters)
     results = [
         bench_quality.run(

@@ -103,7 +103,7 @@ def load(task: str) -> str:
 
 def folder() -> Path:
     """Return where the prompts lie: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent.parent
     inside = here / "prompts"
     return inside if inside.is_dir() else here.parent / "prompts"
 

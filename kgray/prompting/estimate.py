@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kgray.ports import ExtractionRequest, Question
-from kgray.prompting import Prompts, dating_data, extraction_data, questions_data, tokens
+from kgray.prompting.prompts import Prompts, dating_data, extraction_data, questions_data, tokens
 from kgray.records import Draft, Episode, ExtractedEntity
+from kgray.settings import PipelineSettings
 
 # An extraction tells a text again as entities and facts with their keys: about 100 characters of text
 # (26 tokens) hold one fact and name two entities; as JSON without spaces they take so many tokens.
@@ -40,17 +41,6 @@ QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
 }
 _NAME = Question(kind="entity", item="x" * 12, candidates=("y" * 12,) * 2, cards=("x" * 80,) * 3)
 _STATEMENT = Question(kind="verdict", item="x" * 40, candidates=("y" * 40,) * 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """The settings under [pipeline] that decide how many calls carry an episode."""
-
-    extraction: str = "combined"
-    resolution: str = "batched"
-    judging: str = "relation"
-    reflect_rounds: int = 0
-    previous_episodes: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +87,7 @@ class _Sum:
         self.completion += times * reply
 
 
-def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
+def plan(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> Plan:
     """Return what a language model would have to do for these drafts, all taken as new."""
     previous: dict[tuple[str, str], deque[Episode]] = {}
     total, episodes, triples = _Sum(), 0, 0
@@ -107,10 +97,10 @@ def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
             triples += 1
             continue
         episode = _episode(draft, episodes)
-        before = previous.setdefault((draft.group, draft.source), deque(maxlen=shape.previous_episodes))
+        before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         request = ExtractionRequest(episode=episode, previous=tuple(before))
-        _extraction(total, prompts, shape, request)
-        _questions(total, prompts, shape, episode)
+        _extraction(total, prompts, pipeline, request)
+        _questions(total, prompts, pipeline, episode)
         before.append(episode)
     return Plan(
         episodes=episodes,
@@ -122,11 +112,13 @@ def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
     )
 
 
-def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: ExtractionRequest) -> None:
+def _extraction(
+    total: _Sum, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
+) -> None:
     facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
     entities = facts * FACT_ENTITIES
     data = extraction_data(request)
-    if shape.extraction == "combined":
+    if pipeline.extraction == "combined":
         written = facts * (FACT_TOKENS + DATE_TOKENS) + entities * ENTITY_TOKENS
         total.add(prompts["combined"].head, data, 2 * REPLY_TOKENS + written)
         return
@@ -140,14 +132,14 @@ def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: Extraction
         "kind": "holds",
     }
     total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + entities * ENTITY_TOKENS)
-    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=shape.reflect_rounds)
+    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=pipeline.reflect_rounds)
     total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)
     dated = dating_data(request.episode, [row] * round(facts))
     total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
 
 
-def _questions(total: _Sum, prompts: Prompts, shape: Shape, episode: Episode) -> None:
-    for task, calls in QUESTION_CALLS[shape.resolution, shape.judging].items():
+def _questions(total: _Sum, prompts: Prompts, pipeline: PipelineSettings, episode: Episode) -> None:
+    for task, calls in QUESTION_CALLS[pipeline.resolution, pipeline.judging].items():
         apart = task == "contradiction"  # the one that is not shown the episode
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
         total.add(prompts[task].head, data, REPLY_TOKENS + ANSWER_TOKENS, times=calls)
