@@ -153,7 +153,10 @@ def test_a_signal_ends_a_run_that_waits_for_its_model(kgray, serve):
             {"KGRAY_MODEL_BASE_URL": f"http://me:{KEY}@host/v1"},
             "KGRAY_MODEL_BASE_URL = *** in the environment: an address such as",
         ),
-        ({"KGRAY_MODEL_API_KEY": "schlüssel"}, "KGRAY_MODEL_API_KEY = *** in the environment: one line of plain ASCII text"),
+        (
+            {"KGRAY_MODEL_API_KEY": "schlüssel"},
+            "KGRAY_MODEL_API_KEY = *** in the environment: one line of plain ASCII text",
+        ),
         (
             {"KGRAY_MODEL_API_KEY": "", "KGRAY_MODEL_API_KEY_FILE": "nowhere"},
             "model.api_key_file = 'nowhere' cannot be read",

@@ -117,7 +117,7 @@ def serve(monkeypatch):
     """Start servers; pauses are short, because a test waits for each."""
     monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
     monkeypatch.setattr(clients, "LONGEST_DELAY_S", 0.1)
-    monkeypatch.setattr(structured, "_KNOWN", {})  # a port may be another server's by now
+    structured.DIALECTS.clear()  # a port may be another server's by now
     servers: list[ChatServer] = []
 
     def start(answer, probe=None) -> ChatServer:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kgray.backends.openai_api.client import Client
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.structured import Asker, Spent
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, Spent, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting import Prompt, Prompts, questions_data
@@ -31,7 +31,7 @@ _REASON = 240  # characters of a reason that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _JudgeCall:
     """One call of a request."""
 
     prompt: Prompt
@@ -73,30 +73,31 @@ class OpenAIJudge:
             completion_tokens=spent.completion_tokens,
         )
 
-    async def _answers(self, asking: Episode, part: _Part, spent: Spent) -> dict[int, Answer]:
+    async def _answers(self, asking: Episode, part: _JudgeCall, spent: Spent) -> dict[int, Answer]:
         """Return the answers by place in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
 
-        def accept(reply: Mapping[str, Any], _: bool) -> dict[int, Answer]:
+        def accept(reply: Mapping[str, Any]) -> dict[int, Answer]:
             faults = _take(reply, part.questions, said)
             if len(said) < len(part.questions):
-                raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:4000])
+                raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:RAW_KEPT])
             return {part.places[i]: answer for i, answer in said.items()}
 
-        schema = answers_schema(question.kind for question in part.questions)
-        room = _ROOM[0] + _ROOM[1] * len(part.questions)
-        return await self._asker.ask(
-            part.prompt,
-            part.data,
-            schema,
-            accept,
-            room=room,
-            spent=spent,
-            asking=asking,
-            kept=lambda: {"answers": [{"id": place, **answer} for place, answer in sorted(said.items())]},
+        request = StructuredRequest(
+            prompt=part.prompt,
+            data=part.data,
+            schema=answers_schema(question.kind for question in part.questions),
+            room=_ROOM[0] + _ROOM[1] * len(part.questions),
+            episode=asking,
         )
 
-    def _parts(self, request: QuestionRequest) -> Iterator[_Part]:
+        def kept() -> dict[str, Any]:
+            return {"answers": [{"id": place, **answer} for place, answer in sorted(said.items())]}
+
+        answers, _ = await self._asker.ask(request, accept, spent, kept=kept)
+        return answers
+
+    def _parts(self, request: QuestionRequest) -> Iterator[_JudgeCall]:
         """Yield the calls of a request, in a fixed order."""
         if not self._apart:
             yield self._part("batched", request, tuple(range(len(request.questions))))
@@ -108,10 +109,10 @@ class OpenAIJudge:
             if place not in related:
                 yield self._part(_TASKS[question.kind], request, (place,))
 
-    def _part(self, task: str, request: QuestionRequest, places: tuple[int, ...]) -> _Part:
+    def _part(self, task: str, request: QuestionRequest, places: tuple[int, ...]) -> _JudgeCall:
         questions = tuple(request.questions[place] for place in places)
         data = questions_data(request.episode if task in _SEES_EPISODE else None, questions)
-        return _Part(self._prompts[task], data, questions, places)
+        return _JudgeCall(self._prompts[task], data, questions, places)
 
 
 def _take(reply: Mapping[str, Any], questions: tuple[Question, ...], said: dict[int, Answer]) -> list[str]:
