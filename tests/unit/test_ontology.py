@@ -108,3 +108,8 @@ def test_an_allowed_pair_must_name_a_declared_type():
     """A mistyped type would drop facts in silence."""
     with pytest.raises(SettingsError, match=r"WORKS_AT\.subject_type = 'Persn' .* 'Person'"):
         shipped().extended({"WORKS_AT": {"subject_type": "Persn"}}, {"Person": {}, "Company": {}})
+
+
+def test_the_key_that_names_a_relation_cannot_be_set():
+    with pytest.raises(SettingsError, match=r"^ontology\.relations\.OWNS\.name in the settings is not a key"):
+        shipped().extended({"OWNS": {"name": "HAS"}})
