@@ -10,7 +10,7 @@ from kgray.bench.model_server.tasks import wire_fact
 from kgray.bench.world import Oracle, Plan, World
 from kgray.ontology import shipped
 from kgray.prompting import Prompts, tokens
-from kgray.prompting.estimate import plan
+from kgray.prompting.estimate import estimate_work
 from kgray.settings import PipelineSettings
 
 EPISODES = 200
@@ -36,7 +36,7 @@ def test_replies_are_as_long_as_planned(extraction):
         dates = [{"id": place, **{key: f[key] for key in DATES}} for place, f in enumerate(facts)]
         written += size({"entities": reply["entities"]}) + size({"facts": bare}) + size({"facts": dates})
 
-    found = plan(
+    found = estimate_work(
         [episode.draft for episode in oracle.world],
         Prompts(shipped()),
         PipelineSettings(extraction=extraction),
@@ -57,6 +57,8 @@ def test_replies_are_as_long_as_planned(extraction):
 def test_questions_take_the_calls_that_were_measured(resolution, judging, calls):
     drafts = [episode.draft for episode in World(plan=Plan(episodes=EPISODES))]
 
-    found = plan(drafts, Prompts(shipped()), PipelineSettings(resolution=resolution, judging=judging))
+    found = estimate_work(
+        drafts, Prompts(shipped()), PipelineSettings(resolution=resolution, judging=judging)
+    )
 
     assert found.calls == round(calls * EPISODES)

@@ -72,7 +72,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _ServerSession:
     """What one event loop holds of one server and key."""
 
     api: AsyncOpenAI
@@ -81,7 +81,9 @@ class _Session:
 
 
 # By event loop: connections die with the loop that made them, and `asyncio.run` makes a new one a call.
-_SESSIONS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], _Session]] = WeakKeyDictionary()
+_SESSIONS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], _ServerSession]] = (
+    WeakKeyDictionary()
+)
 
 
 class Client:
@@ -128,7 +130,7 @@ class Client:
 
     async def _once(
         self,
-        session: _Session,
+        session: _ServerSession,
         path: str,
         body: dict[str, Any],
         is_sound: Callable[[dict[str, Any]], bool],
@@ -193,7 +195,7 @@ class Client:
         return text
 
 
-async def _session(endpoint: Endpoint) -> _Session:
+async def _session(endpoint: Endpoint) -> _ServerSession:
     """Return this loop's session with the server and key; closed when the loop ends."""
     from openai import AsyncOpenAI, Timeout
 
@@ -210,7 +212,7 @@ async def _session(endpoint: Endpoint) -> _Session:
         # The loop's own shutdown (asyncio.run) closes async generators that were started: the one moment
         # when connections can still be closed in order.
         closing = _closing(api)
-        here[name] = _Session(api, Limiter(endpoint.max_concurrency), closing)
+        here[name] = _ServerSession(api, Limiter(endpoint.max_concurrency), closing)
         await anext(closing)
     return here[name]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgray.backends.openai_api.client import Client
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, Spent, StructuredRequest
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
 from kgray.prompting import Prompts, dating_data, extraction_data
@@ -36,7 +36,7 @@ class _EpisodeReading:
     """The reading of one episode: which prompts were used, what was spent, what to note."""
 
     request: ExtractionRequest
-    spent: Spent = field(default_factory=Spent)
+    spent: TokensSpent = field(default_factory=TokensSpent)
     prompts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Answers what deciding cannot know: an episode's questions in one call, or the paper's tasks apart."""
+"""Answers questions with a language model: an episode's in one call, or one call a task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from kgray.backends.openai_api.client import Client
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, Spent, StructuredRequest
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting import Prompt, Prompts, questions_data
@@ -17,7 +17,7 @@ from kgray.prompting.replies import parse_answer
 from kgray.prompting.schemas import answers_schema
 from kgray.records import Episode, canonical, clean_text
 
-# Which task answers a kind, and which task's questions share a call: names are judged beside each other.
+# The task that answers a kind. The questions of `relate` share a call: names are judged beside each other.
 _TASKS: Mapping[str, str] = {
     "entity": "resolve_entity",
     "variant": "resolve_facts",
@@ -26,7 +26,7 @@ _TASKS: Mapping[str, str] = {
     "cardinality": "relate",
 }
 _SEES_EPISODE = frozenset({"batched", "resolve_entity"})
-_ROOM = (256, 128)  # tokens for a reply: at least, and a question
+_ROOM = (256, 128)  # tokens for a reply, and for each question
 _REASON = 240  # characters of a reason that are kept
 
 
@@ -41,7 +41,7 @@ class _JudgeCall:
 
 
 class OpenAIJudge:
-    """Judges by a model behind HTTP; `apart`: one task a call, entities, wordings and verdicts one by one."""
+    """A judge behind HTTP. apart: a call for all relations, and one for each other question."""
 
     def __init__(
         self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
@@ -62,7 +62,7 @@ class OpenAIJudge:
 
         Raises Refused, InvalidAnswer, Unavailable; SettingsError where nothing could be asked.
         """
-        spent = Spent()
+        spent = TokensSpent()
         answers: dict[int, Answer] = {}
         for part in self._parts(request):
             answers |= await self._answers(request.episode, part, spent)
@@ -73,7 +73,7 @@ class OpenAIJudge:
             completion_tokens=spent.completion_tokens,
         )
 
-    async def _answers(self, asking: Episode, part: _JudgeCall, spent: Spent) -> dict[int, Answer]:
+    async def _answers(self, asking: Episode, part: _JudgeCall, spent: TokensSpent) -> dict[int, Answer]:
         """Return the answers by place in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
 

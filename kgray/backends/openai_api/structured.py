@@ -41,7 +41,7 @@ DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 
 @dataclass(slots=True)
-class Spent:
+class TokensSpent:
     """What a request has cost so far."""
 
     calls: int = 0
@@ -86,7 +86,7 @@ class Asker:
         self,
         request: StructuredRequest,
         accept: Callable[[Mapping[str, Any]], _T],
-        spent: Spent,
+        spent: TokensSpent,
         *,
         kept: Callable[[], Mapping[str, Any]] | None = None,
     ) -> tuple[_T, bool]:
@@ -111,7 +111,7 @@ class Asker:
         return said, cut
 
     async def _answered(
-        self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: Spent
+        self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: TokensSpent
     ) -> tuple[_T, Mapping[str, Any], bool]:
         """Ask the model; return what `accept` makes of the reply, the reply, and whether it was cut."""
         dialect = await self._dialect(spent)
@@ -148,7 +148,7 @@ class Asker:
                 dialect = dialect.down()
         raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
 
-    async def _dialect(self, spent: Spent) -> Dialect:
+    async def _dialect(self, spent: TokensSpent) -> Dialect:
         """Return what the server obeys; the first request finds out, the others wait for it."""
         endpoint = self.client.endpoint
         name = (endpoint.base_url, endpoint.name)
@@ -168,7 +168,7 @@ class Asker:
                         ) from None
         return DIALECTS[name]
 
-    async def _send(self, body: dict[str, Any], spent: Spent) -> _ChatReply:
+    async def _send(self, body: dict[str, Any], spent: TokensSpent) -> _ChatReply:
         got = await self.client.chat(body)
         choices = got["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
@@ -212,7 +212,7 @@ def _is_about_room(words: str) -> bool:
     return "too large" in words and ("max_tokens" in words or "max_completion_tokens" in words)
 
 
-def _count(spent: Spent, usage: object, body: Mapping[str, Any], text: str) -> None:
+def _count(spent: TokensSpent, usage: object, body: Mapping[str, Any], text: str) -> None:
     """Count a call with the server's own figures; with an estimate where it gives none."""
     spent.calls += 1
     said = _as_object(usage)
