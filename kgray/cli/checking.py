@@ -90,6 +90,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
     named = sorted(name for name in os.environ if name.startswith("KGRAY_") and name not in ignored)
     said = [str(config) if config else "no kgray.toml", *named]
     yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
+    server = settings.store.uri or "no store.uri"
     why = {
         "model": (
             settings.model.backend,
@@ -116,7 +117,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             settings.store.backend,
             {
                 "sqlite": "one file in the data folder",
-                "neo4j": f"{settings.store.uri or 'no store.uri'}, with its lock and reports in the data folder",
+                "neo4j": f"{server}, with its lock and reports in the data folder",
             },
         ),
     }

@@ -72,6 +72,15 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class _Post:
+    """One request. is_sound: whether a body is an answer to it."""
+
+    path: str
+    body: dict[str, Any]
+    is_sound: Callable[[dict[str, Any]], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class _ServerSession:
     """What one event loop holds of one server and key."""
 
@@ -95,24 +104,22 @@ class Client:
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body of a chat completion. Raises Rejected, SettingsError, Unavailable."""
-        return await self._patiently("/chat/completions", body, lambda got: bool(got["choices"]))
+        return await self._patiently(_Post("/chat/completions", body, lambda got: bool(got["choices"])))
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
         """Return the body of an embeddings answer, one row a text. Raises as `chat` does."""
         body = {"input": texts, "encoding_format": "float"}
-        return await self._patiently("/embeddings", body, lambda got: len(got["data"]) == len(texts))
+        return await self._patiently(_Post("/embeddings", body, lambda got: len(got["data"]) == len(texts)))
 
-    async def _patiently(
-        self, path: str, body: dict[str, Any], is_sound: Callable[[dict[str, Any]], bool]
-    ) -> dict[str, Any]:
-        """Send until there is an answer, or the patience is spent. is_sound: whether a body is one."""
+    async def _patiently(self, post: _Post) -> dict[str, Any]:
+        """Send until there is an answer, or the patience is spent."""
         session = await _session(self.endpoint)
         since: float | None = None  # when the first request failed
         attempt = 0
         while True:
             try:
                 async with session.limiter.slot() as sent_at:
-                    found = await self._once(session, path, body, is_sound, sent_at)
+                    found = await self._once(session, post, sent_at)
                 session.limiter.succeeded()
                 return found
             except _TryLater as later:
@@ -128,21 +135,14 @@ class Client:
             await asyncio.sleep(min(delay, max(deadline - now, 0.0)))
             attempt += 1
 
-    async def _once(
-        self,
-        session: _ServerSession,
-        path: str,
-        body: dict[str, Any],
-        is_sound: Callable[[dict[str, Any]], bool],
-        sent_at: float,
-    ) -> dict[str, Any]:
+    async def _once(self, session: _ServerSession, post: _Post, sent_at: float) -> dict[str, Any]:
         """Return a sound body. Raises _TryLater, Rejected, SettingsError."""
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
         try:
-            sent = {"model": self.endpoint.name, **body}
-            found = await session.api.post(path, cast_to=object, body=sent)
-            if isinstance(found, dict) and is_sound(found):
+            body = {"model": self.endpoint.name, **post.body}
+            found = await session.api.post(post.path, cast_to=object, body=body)
+            if isinstance(found, dict) and post.is_sound(found):
                 return found
         except APITimeoutError:
             raise _TryLater(f"no answer within {self.endpoint.timeout_s:g} s") from None
