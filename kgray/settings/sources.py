@@ -74,6 +74,7 @@ def load(
 
     A path in a settings file is relative to that file. Raises SettingsError.
     """
+    # Each source is checked by itself: a fault is said though a later source would win.
     values = _checked(_from_toml(config), str(config), ".".join) if config else {}
     found = _from_environ(os.environ if environ is None else environ, values)
     values = _merged(values, _checked(found, _ENVIRONMENT, lambda place: _PREFIX + "_".join(place).upper()))
@@ -102,6 +103,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
 
 
 def _from_toml(config: Path) -> _Tree:
+    """Return what the file says, its paths made relative to its folder."""
     values = read_toml(config, str(config))
     for key in PATHS:
         section, name = key.split(".")
@@ -163,6 +165,7 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
 
 
 def _from_arguments(overrides: Mapping[str, Any]) -> _Tree:
+    """Return what keyword arguments say; `relations` and `entities` alone are the ontology's tables."""
     places = {"_".join(place): place for place in PLACES if len(place) > 1}
     places |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
     values: _Tree = {}

@@ -131,6 +131,7 @@ _KINDS: Mapping[str, tuple[Any, ...]] = {  # key -> its type, or the types besid
     for name, kind in get_type_hints(cls).items()
 }
 KEYS: tuple[str, ...] = tuple(_KINDS)
+# Of sections, tables and keys in the tree: ("model",), ("ontology", "relations"), ("model", "name").
 PLACES: tuple[tuple[str, ...], ...] = (
     *((section,) for section in (*_SECTIONS, "ontology")),
     *(("ontology", kind) for kind in ("relations", "entities")),
@@ -139,19 +140,16 @@ PLACES: tuple[tuple[str, ...], ...] = (
 SECRETS = frozenset(key for key, kinds in _KINDS.items() if Secret in kinds)
 PATHS = frozenset(key for key, kinds in _KINDS.items() if Path in kinds)
 NUMBERS = {key: kind for key, kinds in _KINDS.items() for kind in (int, float) if kind in kinds}
+_MODEL_SERVER = {
+    "base_url": "the server's address, mostly ending in /v1",
+    "name": "the model's name as the server knows it",
+}
 # What a backend cannot work without, and what that is.
 _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
     ("model", "scripted"): {"script": "the file of answers"},
-    ("model", "openai"): {
-        "base_url": "the server's address, mostly ending in /v1",
-        "name": "the model's name as the server knows it",
-    },
-    ("embedder", "openai"): {
-        "dimensions": "how many numbers the model gives a text",
-        "base_url": "the server's address, mostly ending in /v1",
-        "name": "the model's name as the server knows it",
-    },
+    ("model", "openai"): _MODEL_SERVER,
+    ("embedder", "openai"): {"dimensions": "how many numbers the model gives a text", **_MODEL_SERVER},
 }
 
 
