@@ -42,12 +42,7 @@ _SETTINGS = {
 
 
 class Rejected(Exception):
-    """The server answered 4xx to the request itself; never leaves this package."""
-
-    def __init__(self, status: int, message: str) -> None:
-        """Keep the status beside the server's words, cut."""
-        super().__init__(f"{status}: {message}")
-        self.status = status
+    """The server answered 4xx to the request itself: status and words; never leaves this package."""
 
 
 class _TryLater(Exception):
@@ -171,7 +166,7 @@ class Client:
                 f"The server at {self.endpoint.base_url} (model {self.endpoint.name!r}) {what}."
             )
         said = error.body.get("message") if isinstance(error.body, dict) else error.body
-        return Rejected(status, self.masked(" ".join(str(said or error.message).split()))[:300])
+        return Rejected(f"{status}: {self.masked(' '.join(str(said or error.message).split()))[:300]}")
 
     def _gave_up(self, reason: str, waited: float, asked: float) -> str:
         """Return the error's words. waited: seconds since the first failure; asked: that the server wants."""
