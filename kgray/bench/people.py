@@ -89,7 +89,7 @@ class TellingReader:
 
 def prices(group: str, values: int, *, start: int = 0) -> Iterator[Draft]:
     """Yield triples that give one product one price after another: a slot with as many values."""
-    from kgray.triples import normalise
+    from kgray.intake.triples import normalise
 
     for number in range(start, start + values):
         at: Instant = _START + number * _MINUTE

@@ -109,7 +109,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
 
 def regular(name: str, stack: ExitStack) -> Path:
-    """Return a path that can be read twice: what is no regular file is spooled first."""
+    """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
     from kgray.intake import spooled
 
     if name == "-":
@@ -141,7 +141,7 @@ def _refusals(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Ref
 
 
 def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callback
-    """Return a callback that asks how much there is at the first step: accepting is over then."""
+    """Return a callback for steps; at the first one, when accepting is over, it counts what is pending."""
 
     def step(_group: str, _sequence: int, outcome: str) -> None:
         if not progress.total:
@@ -168,7 +168,7 @@ def _preview(call: Call, memory: Memory, items: Iterator[Submitted | Refusal], *
 async def _print_changes(
     call: Call, preview: Preview, items: Iterator[Submitted | Refusal], faults: list[str]
 ) -> int:
-    """Print the changes as they come; return how many. What would be refused or fail goes to `faults`."""
+    """Print each change; return how many. faults: gets a line for each row that would be refused or fail."""
     from kgray.intake import Refusal
 
     count = 0
@@ -201,5 +201,5 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
     shown = {
         key: value for key, value in row.items() if key not in ("op", "type") and value not in (None, [])
     }
-    told = ", ".join(f"{key}={value}" for key, value in shown.items())
-    click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(told)}")
+    shown_as = ", ".join(f"{key}={value}" for key, value in shown.items())
+    click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(shown_as)}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 STOPPED = 75
 BUG = 70
-# In the order in which a person meets them; module and attribute, imported when needed.
+# In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
     "plan": "planning:plan",
@@ -64,7 +64,7 @@ class Call:
     config: str | None
     as_json: bool
     debug: bool
-    code: int = 0  # what the run ends with where its reader goes away
+    code: int = 0  # the exit code where the reader of standard output goes away
 
     @property
     def folder(self) -> Path:
@@ -85,7 +85,7 @@ class Call:
         from kgray.opening import open as open_memory
 
         memory = open_memory(self.data, config=self.config, create=create)
-        memory.on_wait = _told
+        memory.on_wait = _say
         try:
             yield memory
         finally:
@@ -93,7 +93,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT: while work can end cleanly the first one asks it to, else they end it at once."""
+    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to end; any other ends it at once."""
 
     stopped = False
     _gentle = False
@@ -157,14 +157,15 @@ class KgrayGroup(click.Group):
         prog_name: str | None = None,  # noqa: ARG002 - it is `kgray`, however it was started
         **extra: Any,  # noqa: ANN401 - click's own
     ) -> NoReturn:
-        """Run and end the process: 0, 1, 2 or 75 as the interface promises; 70 is a fault of ours."""
+        """Run a command and end the process with its exit code: 0, 1, 2 or 75; 70 is a defect of kgray."""
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         if sys.stdout is None:
-            # Nothing has been done yet; and a file opened from now on could be taken for standard output.
-            sys.exit(_said(None, "standard output is closed: send it to /dev/null where it is not wanted", 2))
+            # Nothing has been done yet. A file that is opened later could get the number of standard output.
+            line = "standard output is closed: send it to /dev/null where it is not wanted"
+            sys.exit(_say_error(None, line, 2))
         with Signals.caught():
-            code = self._guarded(given, extra)
+            code = self._run_to_code(given, extra)
             fault = _flush()
         if fault is not None:
             code = _unwritable(fault, code, debug="--debug" in given)
@@ -172,7 +173,7 @@ class KgrayGroup(click.Group):
             _flush(sys.stderr)
         sys.exit(code)
 
-    def _guarded(self, given: list[str], extra: dict[str, Any]) -> int:
+    def _run_to_code(self, given: list[str], extra: dict[str, Any]) -> int:
         debug = "--debug" in given
         try:
             result = super().main(args=given, prog_name="kgray", standalone_mode=False, **extra)
@@ -181,18 +182,18 @@ class KgrayGroup(click.Group):
             error.show()
             return error.exit_code
         except KgrayError as error:
-            return _said(error, str(error), error.exit_code, debug=debug)
+            return _say_error(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
-            return _said(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
+            return _say_error(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
         except OSError as error:
             if _while_printing(error):
-                _hush()
+                _discard_output()
                 return _unwritable(error, 0, debug=debug)
-            return _said(error, _fault(error), BUG, debug=debug)
+            return _say_error(error, _fault(error), BUG, debug=debug)
         except MemoryError as error:
-            return _said(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
+            return _say_error(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
-            return _said(error, _fault(error), BUG, debug=debug)
+            return _say_error(error, _fault(error), BUG, debug=debug)
 
 
 def _fault(error: Exception) -> str:
@@ -200,13 +201,13 @@ def _fault(error: Exception) -> str:
 
 
 def _while_printing(error: OSError) -> bool:
-    """Whether it was raised where output is written: a file that we could not write has said so itself."""
+    """Whether the error is about standard output; one about another file names that file already."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
     line = f"standard output cannot be written: {error.strerror or error}"
-    return _said(error, line, STOPPED if code == STOPPED else 2, debug=debug)
+    return _say_error(error, line, STOPPED if code == STOPPED else 2, debug=debug)
 
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
@@ -216,33 +217,33 @@ def finished(work: Coroutine[Any, Any, _T]) -> _T:
     return asyncio.run(work)
 
 
-def _said(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
-    with suppress(OSError):  # where nobody can be told, the exit code tells
+def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
+    with suppress(OSError):  # standard error may be closed: the exit code is left
         if debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-        _told(line)
+        _say(line)
     return code
 
 
-def _told(line: str) -> None:
+def _say(line: str) -> None:
     """Say one line on standard error."""
     one_line = " ".join(line.split())
     click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
 
 
 def _flush(stream: TextIO | None = None) -> OSError | None:
-    """Write what standard output (or a stream) holds; return why it cannot. A closed pipe is no fault."""
+    """Flush standard output (or a stream); return what prevents it. A closed pipe is no error."""
     try:
         (stream or sys.stdout).flush()
     except OSError as error:
-        _hush(stream)
+        _discard_output(stream)
         return None if isinstance(error, BrokenPipeError) else error
     return None
 
 
-def _hush(stream: TextIO | None = None) -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not complain at exit."""
-    with suppress(OSError, ValueError):  # standard output may be no file, but a caller's buffer
+def _discard_output(stream: TextIO | None = None) -> None:
+    """Send what is buffered to /dev/null, so that the interpreter does not complain at exit."""
+    with suppress(OSError, ValueError):  # standard output may be a buffer in memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
@@ -261,11 +262,11 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
         call = Call(data, config, as_json, debug)
         try:
             return command(call, **rest)
-        except BrokenPipeError:  # the reader has what it wanted
-            _hush()
+        except BrokenPipeError:  # the reader of standard output went away
+            _discard_output()
             return call.code
 
-    # Raw docstrings spell click's mark for "do not wrap" in two signs; it wants the one.
+    # click's mark for "do not wrap" is the character \b; raw docstrings spell it in two.
     run.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
     options = (
         click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
@@ -309,7 +310,7 @@ class Moment(click.ParamType[datetime]):
 
 
 class Text(click.ParamType[str]):
-    """A text that is Unicode: the shell may hand over any bytes."""
+    """A text that is valid Unicode; the shell may pass any bytes."""
 
     name = "text"
 

@@ -62,12 +62,12 @@ def status(call: Call, group: str | None) -> int:
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
     )
     if "state" in runtime:
-        click.echo(_told(runtime))
+        click.echo(_deployment_line(runtime))
     return 0
 
 
-def _told(runtime: dict[str, Any]) -> str:
-    """Return a deployment in a line."""
+def _deployment_line(runtime: dict[str, Any]) -> str:
+    """Return the state of a deployment on Ray in one line."""
     where = f"ray at {runtime['address']}: {runtime['state']}"
     if runtime["state"] != "up":
         return f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}"

@@ -1,4 +1,4 @@
-"""How the commands that accept rows end: counts, refusals, and the lines beside them."""
+"""What the commands that accept rows print at their end: counts, refusals, notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTS = ("accepted", "duplicate", "refused", "committed", "failed")
 
 
 def say_quality(call: Call) -> None:
-    """Say what the rules model is, where it is the model."""
+    """Note the quality of the rules model, where it is the model."""
     if call.settings().model.backend == "rules":
         printing.note(
             "the rules model reads simple English sentences and JSON only: demo quality, it will miss much"
@@ -25,7 +25,7 @@ def say_quality(call: Call) -> None:
 
 
 def nothing_accepted(call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...]) -> int:
-    """Print that refusals kept everything out; return the exit code."""
+    """Print that nothing was accepted because of refusals; return the exit code."""
     print_counts(call, document, refusals)
     printing.note(f"{document['refused']} refused, so nothing of this run was accepted (--on-error stop)")
     return 2
@@ -44,7 +44,7 @@ def print_counts(call: Call, document: dict[str, Any], refusals: tuple[Refusal, 
 
 
 def say_end(report: Report, *, refused: int) -> None:
-    """Say beside the result what a person has to know or do; the last line says how many went wrong."""
+    """Note what a person has to know or do; the last line says how many were refused or failed."""
     if report.untimed:
         shown = printing.counted(report.untimed, "episode")
         printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')

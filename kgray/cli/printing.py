@@ -22,8 +22,8 @@ def emit_json(document: object) -> None:
 
 
 def note(line: str) -> None:
-    """Say something beside the result, on standard error."""
-    with suppress(OSError):  # what is beside the result may get lost, the result may not
+    """Print a line on standard error."""
+    with suppress(OSError):  # a note may be lost; the result may not
         click.echo(f"kgray: {line}", err=True)
 
 
@@ -35,7 +35,7 @@ def plain(text: str) -> str:
 
 
 def moment(instant: Instant) -> str:
-    """Return the day; with the minute where it is not midnight."""
+    """Return the day, and the minute unless it is midnight UTC."""
     form = "%Y-%m-%d" if instant % DAY == 0 else "%Y-%m-%dT%H:%MZ"
     return to_datetime(instant).strftime(form)
 

@@ -165,11 +165,11 @@ def show(call: Call, identifier: str, group: str) -> int:
     for row in rows:
         click.echo(click.style(row["type"], bold=True))
         shown = {key: value for key, value in row.items() if key != "type" and value not in (None, [])}
-        printing.pairs((f"  {key}", _told(value)) for key, value in shown.items())
+        printing.pairs((f"  {key}", _cell(value)) for key, value in shown.items())
     return 0
 
 
-def _told(value: object) -> str:
+def _cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""copy, import: a group to another store; what another program has gathered into a group."""
+"""copy: a group into another store. import: another program's memory into a group."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _print_copied(call: Call, copied: Copied, where: str) -> None:
         printing.note(f"the source is as it was; `kgray remove --group {copied.group} --all` takes it away")
 
 
-_ABOUT = """Take over what another program has gathered.
+_ABOUT = """Take over another program's memory.
 
 \b
 Example:
@@ -107,7 +107,7 @@ It takes --data, --config, --json and --debug, as every command does.
 
 @click.group(name="import", help=_ABOUT, short_help="Take over another program's memory.")
 def import_from() -> None:
-    """Take over what another program has gathered."""
+    """Take over another program's memory."""
 
 
 @click.command(short_help="A Graphiti database on Neo4j.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgray import triples
 from kgray.ingest.aside import aside
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts
+from kgray.intake import triples
 from kgray.ports import Extracted, ExtractionRequest
 from kgray.prompting.replies import speaker_first
 from kgray.records import Episode, Extraction

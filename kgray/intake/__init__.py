@@ -1,15 +1,16 @@
-"""Input files to drafts: one row at a time, never a whole file in memory, never an exception for a row.
+"""Input files to drafts: one row at a time, never a whole file in memory, no exception for a bad row.
 
-files     which format, from where (a path, standard input spooled to a file)
+files     which format a file is in, and its rows as drafts; standard input spooled to a file
 formats   JSON Lines, a JSON array, CSV, Parquet -> rows with their line numbers
 texts     a .txt or .md file -> ordered pieces at paragraph borders
-rows      a row -> Draft, or the field and the reason why not
+drafts    a row -> Draft, or the field that is wrong and the reason
+triples   a list of triples -> canonical JSON, and that -> Extraction
 """
 
 from __future__ import annotations
 
+from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.intake.files import EXTENSIONS, Position, Submitted, read_file, spooled
-from kgray.intake.rows import FIELDS, Defaults, Refusal, draft_from
 
 __all__ = [
     "EXTENSIONS",

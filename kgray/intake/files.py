@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kgray.errors import InputError
-from kgray.intake.formats import Row, csv_rows, json_array, json_lines, parquet_rows
-from kgray.intake.rows import Defaults, Refusal, draft_from
+from kgray.intake.drafts import Defaults, Refusal, draft_from
+from kgray.intake.formats import NumberedRow, csv_rows, json_array, json_lines, parquet_rows
 from kgray.intake.texts import Piece, pieces
 from kgray.records import MAX_CLIENT_ID, Draft
 
@@ -38,7 +38,10 @@ _SNIFFED = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """A draft and where it stood. whole: the file is one source, so what it lacks may be retracted."""
+    """A draft and its place in the input.
+
+    whole   the file is one source: with --replace, its episodes that are no longer in the file are retracted
+    """
 
     draft: Draft
     file: str
@@ -47,14 +50,14 @@ class Submitted:
 
 
 class Position:
-    """How far a reading has come in its file, as a share of its bytes or rows: to be shown, no more."""
+    """How much of a file was read, as a share of its bytes or rows; for progress bars."""
 
     def __init__(self) -> None:
-        """Stand before the first row."""
+        """Start at 0."""
         self.share: Share = lambda: 0.0
 
     def follow(self, file: BinaryIO) -> None:
-        """Tell the share of an open file that was read."""
+        """Measure the share by the position in an open file."""
         size = max(1, os.fstat(file.fileno()).st_size)
         self.share = lambda: 1.0 if file.closed else min(1.0, file.tell() / size)
 
@@ -70,8 +73,8 @@ def read_file(
     """Yield each row of a file, taken or refused, in order; never raises for what the file contains.
 
     name      what refusals and text sources call the file; its path unless said
-    skip      the first so many are not yielded, and not read closely: an earlier reading had them
-    position  told how far the reading is
+    skip      how many rows to leave out at the start: an earlier reading yielded them
+    position  is told how much was read
     """
     shown = name or str(path)
     position = position or Position()
@@ -91,7 +94,7 @@ def read_file(
 
 @contextmanager
 def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Path]:
-    """Copy standard input (or a stream) to a temporary file, gone at the end, and hand its path."""
+    """Copy standard input (or a stream) to a temporary file and yield its path; the file is deleted after."""
     if stream is None:
         if sys.stdin is None:
             raise InputError("- is standard input, and that is closed")
@@ -106,7 +109,7 @@ def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Pat
 
 
 def _format(path: Path) -> Format:
-    """Return the format that the extension tells, else the first byte that is not blank."""
+    """Return the format by the extension, else by the first byte that is not blank."""
     if known := _EXTENSIONS.get(path.suffix.lower()):
         return known
     with path.open("rb") as file:
@@ -120,14 +123,14 @@ def _format(path: Path) -> Format:
     return "lines"
 
 
-def _rows(file: BinaryIO, form: Format, skip: int) -> Iterator[Row]:
+def _rows(file: BinaryIO, form: Format, skip: int) -> Iterator[NumberedRow]:
     if form == "lines":
         return json_lines(file, skip=skip)
     rows = json_array(file) if form == "array" else csv_rows(file, "," if form == "csv" else "\t")
     return islice(rows, skip, None)
 
 
-def _drafts(rows: Iterator[Row], defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
+def _drafts(rows: Iterator[NumberedRow], defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
     for line, row in rows:
         try:
             if isinstance(row, InputError):
@@ -165,7 +168,7 @@ def _text(
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:
-        if number >= skip:  # else it was yielded before, as the row after the last piece
+        if number >= skip:  # else an earlier reading yielded it, after the last piece
             yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
         return
     if not number and not skip:

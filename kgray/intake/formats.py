@@ -1,7 +1,7 @@
 """Rows with their line numbers, out of JSON Lines, a JSON array, CSV and Parquet; streaming.
 
-A reader yields (line, row) or (line, InputError) and never raises for what a file contains. What is
-held at once is one row, or one batch of BATCH rows of Parquet.
+A reader yields (line, row) or (line, InputError) and never raises for what a file contains. It holds
+one row at a time, or one batch of BATCH rows of Parquet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from kgray.errors import InputError
-from kgray.intake.rows import LENIENT, STRICT, parse_json
+from kgray.intake.drafts import LENIENT, STRICT, parse_json
 
 MAX_LINE = 16 << 20  # bytes of one row: an episode is a page, not a library
 BATCH = 256  # rows of Parquet at a time
@@ -23,7 +23,7 @@ _BLOCK = 1 << 16
 _BLANKS = " \t\r\n"
 _BOM = codecs.BOM_UTF8
 
-Row = tuple[int | None, object]  # (line, row or InputError)
+NumberedRow = tuple[int | None, object]  # (line, row or InputError)
 
 
 def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
@@ -55,8 +55,8 @@ def _decoded(line: bytes) -> str:
 # ------------------------------------------------------------------------------------- JSON
 
 
-def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Row]:
-    """Yield one row a line that is not blank, but for the first `skip` of them."""
+def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[NumberedRow]:
+    """Yield one row for each line that is not blank, after the first `skip` of them."""
     for number, line in lines(file, first):
         if skip and (line is None or line.strip()):
             skip -= 1
@@ -70,7 +70,7 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Row
 
 
 class _Text:
-    """A window on a file's text that can grow: what was read and not yet taken, and its line number."""
+    """The part of a file's text that was read and not yet taken, with its line number; it can grow."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -114,7 +114,7 @@ class _Text:
         self.take(self._at + 1)
 
     def value(self) -> object:
-        """Take one JSON value and return it, or the InputError that it deserves.
+        """Take one JSON value and return it, or an InputError that says what is wrong with it.
 
         Raises InputError where its end cannot be found: the rest of the file is then unreadable.
         """
@@ -142,14 +142,14 @@ class _Text:
         except InputError as error:
             return error
 
-    def rest(self) -> Iterator[Row]:
+    def rest(self) -> Iterator[NumberedRow]:
         """Yield what follows as JSON Lines."""
         held = self._text[self._at :].encode()
         yield from json_lines(_Joined(held, self._file), self.line)  # type: ignore[arg-type]
 
 
 class _Joined:
-    """Bytes that were read already, then the rest of a file; as much of a file as `lines` needs."""
+    """Bytes that were read already, then the rest of a file; has the one method that `lines` needs."""
 
     def __init__(self, held: bytes, file: BinaryIO) -> None:
         self._held, self._file = held, file
@@ -164,7 +164,7 @@ class _Joined:
         return line + self._file.readline(limit - len(line))
 
 
-def json_array(file: BinaryIO) -> Iterator[Row]:
+def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
     """Yield the items of a JSON array, each with the line where it starts.
 
     What cannot be read ends the file with one refusal, for no border is left to go on from; lines
@@ -184,7 +184,7 @@ def json_array(file: BinaryIO) -> Iterator[Row]:
         yield text.line, error
 
 
-def _items(text: _Text) -> Iterator[Row]:
+def _items(text: _Text) -> Iterator[NumberedRow]:
     while True:
         text.skip_blanks()
         line = text.line
@@ -201,7 +201,7 @@ def _items(text: _Text) -> Iterator[Row]:
 # -------------------------------------------------------------------------------------- CSV
 
 
-def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
+def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[NumberedRow]:
     """Yield one row a record under the header's names; an empty cell is an absent field."""
     header: list[str] | None = None
     for start, cells in _records(file, delimiter):
@@ -267,14 +267,14 @@ def _record(header: list[str], cells: list[str]) -> object:
 # ---------------------------------------------------------------------------------- Parquet
 
 
-class Reading(Protocol):
-    """Who wants to know how far a reading is."""
+class ShowsShare(Protocol):
+    """What shows how much of a file was read."""
 
     share: Callable[[], float]
 
 
-def parquet_rows(path: Path, *, skip: int = 0, reading: Reading | None = None) -> Iterator[Row]:
-    """Yield the rows of a Parquet file by number, but for the first `skip`; a null, or NaN, is no field.
+def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None) -> Iterator[NumberedRow]:
+    """Yield the rows of a Parquet file after the first `skip`, by number; null and NaN are absent fields.
 
     A row group that is skipped as a whole is not read at all.
     """
@@ -294,7 +294,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: Reading | None = None) -
                     if number > skip:
                         yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if skip and number < skip:  # it stood among what was skipped, as the last of them
+        if skip and number < skip:  # an earlier reading told of this fault as its last row
             return
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kgray.graph import Entity, Fact, Hit
-from kgray.intake.rows import Refusal
+from kgray.intake.drafts import Refusal
 from kgray.times import show
 
 

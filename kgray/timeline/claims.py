@@ -41,7 +41,7 @@ class Span:
     start    None = always
     end      None = still; equal to `start` where it is kept as history only (R12)
     ended    what ended it: the statement's own `ended`, the supporter whose stated end stands, the
-             rival's evidence that cut it, or what knew better; None while it is open
+             rival's evidence that cut it, or the claim that overruled it; None while it is open
     support  in order of `said`, the opener included
     """
 

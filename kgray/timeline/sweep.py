@@ -1,16 +1,16 @@
-"""`timeline`, and the same function kept while claims arrive."""
+"""`timeline`, and `Sweep`: the same function, kept up to date while claims arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
 from kgray.timeline.claims import Claim, Rivals, Span
-from kgray.timeline.lane import Lane
-from kgray.timeline.row import Row
-from kgray.timeline.story import Clique, Story, Told
+from kgray.timeline.component import Component
+from kgray.timeline.plain import PlainSlot
+from kgray.timeline.state import OwnClaim, SlotState, StatementState
 from kgray.times import Instant
 
-Change = tuple[tuple[Span, ...], tuple[Span, ...]]  # the spans before, the spans after
+SpanChange = tuple[tuple[Span, ...], tuple[Span, ...]]  # the spans before, the spans after
 
 
 def timeline(
@@ -28,22 +28,23 @@ def timeline(
 
 
 class Sweep:
-    """`timeline`, kept: claims arrive in any order, in any batches, and give the same spans.
+    """`timeline`, kept up to date: claims in any order and in any batches give the same spans.
 
-    `rivals` is asked about a statement when its first claim arrives; where it changes for a
-    statement that is held already (a ruling, a merge, a verdict on two old statements), and where
-    evidence is taken away, make a new sweep of the statements concerned. Cost of `add`: the
-    instants swept again, which are those from the earliest instant that the claims touch, among
-    statements connected by rivalry; the length of what lies before does not count.
+    `rivals` is asked about a statement when its first claim arrives. Where rivalry changes for a statement
+    that is held already (a ruling, a merge, a verdict on two old statements), or evidence is taken away,
+    make a new sweep of the statements concerned.
+
+    Statements connected by rivalry form a component. `add` sweeps only the touched components, from the
+    earliest instant that the claims touch; what lies before that instant costs nothing.
     """
 
     def __init__(self, rivals: Rivals) -> None:
         self._rivals = rivals
-        self._stories: dict[str, Story] = {}
-        self._cliques: dict[Hashable, Clique] = {}
-        self._lanes: dict[Story, Lane | Row] = {}
-        self._homes: dict[Clique, Lane | Row] = {}
-        self._touched: set[Story] = set()
+        self._statements: dict[str, StatementState] = {}
+        self._slots: dict[Hashable, SlotState] = {}
+        self._component_of: dict[StatementState, Component | PlainSlot] = {}
+        self._component_of_slot: dict[SlotState, Component | PlainSlot] = {}
+        self._touched: set[StatementState] = set()
         self._size = 0
 
     def __len__(self) -> int:
@@ -52,99 +53,99 @@ class Sweep:
 
     def spans(self, statement: str) -> tuple[Span, ...]:
         """Return the statement's spans in order of start; () for one that is not held."""
-        story = self._stories.get(statement)
-        return () if story is None else story.view()
+        state = self._statements.get(statement)
+        return () if state is None else state.view()
 
-    def add(self, claims: Sequence[Claim]) -> dict[str, Change]:
+    def add(self, claims: Sequence[Claim]) -> dict[str, SpanChange]:
         """Take claims in and return, by statement, the spans before and after where they differ."""
-        told = [(claim, self._story(claim.statement)) for claim in claims]
-        new, gone = _sift(told)
-        work: dict[Lane | Row, tuple[list[Told], list[Told]]] = {}
+        own = [(claim, self._statement(claim.statement)) for claim in claims]
+        new, gone = _sift(own)
+        work: dict[Component | PlainSlot, tuple[list[OwnClaim], list[OwnClaim]]] = {}
         for side, part in enumerate((new, gone)):
-            for claim, story in part:
-                work.setdefault(self._lanes[story], ([], []))[side].append((claim, story))
-        for lane, (arriving, leaving) in work.items():
-            if isinstance(lane, Lane):
-                lane.change(arriving, leaving)
-            elif leaving or not lane.take(arriving):
-                self._widen(lane)
+            for claim, state in part:
+                work.setdefault(self._component_of[state], ([], []))[side].append((claim, state))
+        for component, (arriving, leaving) in work.items():
+            if isinstance(component, Component):
+                component.change(arriving, leaving)
+            elif leaving or not component.take(arriving):
+                self._apply_all_rules(component)
         self._size += len(claims)
         return self._changes()
 
-    def _changes(self) -> dict[str, Change]:
-        changes: dict[str, Change] = {}
-        for story in sorted(self._touched, key=lambda story: story.statement):
-            before, same = story.shown, story.low
-            after = story.view()
+    def _changes(self) -> dict[str, SpanChange]:
+        changes: dict[str, SpanChange] = {}
+        for state in sorted(self._touched, key=lambda state: state.statement):
+            before, same = state.shown, state.low
+            after = state.view()
             if before[same:] != after[same:]:
-                changes[story.statement] = (before, after)
+                changes[state.statement] = (before, after)
         self._touched.clear()
         return changes
 
-    def _story(self, statement: str) -> Story:
-        """Return the statement's story; a new one is tied to its rivals and joins their lane."""
-        story = self._stories.get(statement)
-        if story is not None:
-            return story
-        story = self._stories[statement] = Story(statement)
+    def _statement(self, statement: str) -> StatementState:
+        """Return the statement's state; a new one is linked to its rivals and joins their component."""
+        state = self._statements.get(statement)
+        if state is not None:
+            return state
+        state = self._statements[statement] = StatementState(statement)
         for key in dict.fromkeys(self._rivals.cliques(statement)):
-            story.cliques.append(self._cliques.setdefault(key, Clique(key)))
+            state.slots.append(self._slots.setdefault(key, SlotState(key)))
         for name in sorted(set(self._rivals.pairs(statement))):
-            partner = self._stories.get(name)
-            if partner is not None and partner is not story:
-                story.partners.append(partner)
-                partner.partners.append(story)
-        self._settle(story)
-        return story
+            partner = self._statements.get(name)
+            if partner is not None and partner is not state:
+                state.partners.append(partner)
+                partner.partners.append(state)
+        self._settle(state)
+        return state
 
-    def _settle(self, story: Story) -> None:
-        """Put a new story where its rivals are; lanes that it connects become one."""
-        met = [self._homes[clique] for clique in story.cliques if clique in self._homes]
-        met += [self._lanes[partner] for partner in story.partners]
-        lanes = sorted(dict.fromkeys(met), key=len)
-        if len(story.cliques) > 1 or story.partners:
-            joined = [self._widen(lane) if isinstance(lane, Row) else lane for lane in lanes]
-            lane: Lane | Row = self._join(joined) if joined else Lane(self._touched)
+    def _settle(self, state: StatementState) -> None:
+        """Put a new statement into the component of its rivals; components that it connects become one."""
+        met = [self._component_of_slot[slot] for slot in state.slots if slot in self._component_of_slot]
+        met += [self._component_of[partner] for partner in state.partners]
+        components = sorted(dict.fromkeys(met), key=len)
+        if len(state.slots) > 1 or state.partners:
+            full = [self._apply_all_rules(c) if isinstance(c, PlainSlot) else c for c in components]
+            component: Component | PlainSlot = self._merge(full) if full else Component(self._touched)
         else:
-            lane = lanes[0] if lanes else Row(self._touched)
-        self._house([story], lane)
+            component = components[0] if components else PlainSlot(self._touched)
+        self._assign([state], component)
 
-    def _house(self, stories: Sequence[Story], lane: Lane | Row) -> None:
-        lane.stories += stories
-        for story in stories:
-            self._lanes[story] = lane
-            self._homes.update(dict.fromkeys(story.cliques, lane))
+    def _assign(self, statements: Sequence[StatementState], component: Component | PlainSlot) -> None:
+        component.statements += statements
+        for state in statements:
+            self._component_of[state] = component
+            self._component_of_slot.update(dict.fromkeys(state.slots, component))
 
-    def _widen(self, row: Row) -> Lane:
-        """Put a lane, with all the rules, in the place of a row."""
-        lane = Lane(self._touched)
-        self._house(row.stories, lane)
-        lane.change(row.dissolve())
-        return lane
+    def _apply_all_rules(self, plain: PlainSlot) -> Component:
+        """Replace a plain slot, whose short way no longer holds, by a component with all the rules."""
+        component = Component(self._touched)
+        self._assign(plain.statements, component)
+        component.change(plain.dissolve())
+        return component
 
-    def _join(self, lanes: Sequence[Lane]) -> Lane:
-        """Make one lane of several: the last one, which is the longest, takes in the others."""
-        *others, lane = lanes
+    def _merge(self, components: Sequence[Component]) -> Component:
+        """Return the last component, the longest, with the claims of the others taken in."""
+        *others, component = components
         for other in others:
             claims = other.dissolve()
-            self._house(other.stories, lane)
-            lane.change(claims)
-        return lane
+            self._assign(other.statements, component)
+            component.change(claims)
+        return component
 
 
-def _sift(told: Sequence[Told]) -> tuple[list[Told], list[Told]]:
-    """Apply denials (R6): return the claims that count from now on, and those that no longer do."""
+def _sift(own: Sequence[OwnClaim]) -> tuple[list[OwnClaim], list[OwnClaim]]:
+    """Apply denials (R6): return the claims that count from now on, and those that no longer count."""
     denied = {}
-    for claim, story in told:
-        if claim.kind == "denied" and (story.denied is None or story.denied < claim.said):
-            story.denied = denied[story] = claim.said
+    for claim, state in own:
+        if claim.kind == "denied" and (state.denied is None or state.denied < claim.said):
+            state.denied = denied[state] = claim.said
     gone = []
-    for story, moment in denied.items():
-        gone += [(claim, story) for claim in story.claims if claim.said < moment]
-        story.claims = [claim for claim in story.claims if claim.said > moment]
+    for state, moment in denied.items():
+        gone += [(claim, state) for claim in state.claims if claim.said < moment]
+        state.claims = [claim for claim in state.claims if claim.said > moment]
     new = []
-    for claim, story in told:
-        if claim.kind != "denied" and (story.denied is None or claim.said > story.denied):
-            story.claims.append(claim)
-            new.append((claim, story))
+    for claim, state in own:
+        if claim.kind != "denied" and (state.denied is None or claim.said > state.denied):
+            state.claims.append(claim)
+            new.append((claim, state))
     return new, gone

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kgray import times, triples
+from kgray import times
 from kgray.errors import InputError
+from kgray.intake import triples
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
 from kgray.stores.neo4j.graphiti import GraphitiDatabase, TheirEpisode, TheirFact, TheirHead
 from kgray.times import Instant

@@ -19,6 +19,7 @@ from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.state import GroupState
+from kgray.intake.triples import normalise
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
     Acceptance,
@@ -35,7 +36,6 @@ from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
-from kgray.triples import normalise
 from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]

@@ -13,7 +13,7 @@ from kgray.bench.world import Plan, World
 from kgray.bench.world.files import input_row, write
 from kgray.bench.world.telling import end_of, start_of
 from kgray.errors import InputError
-from kgray.intake.rows import draft_from
+from kgray.intake.drafts import draft_from
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode
 

@@ -1,6 +1,6 @@
-"""The state of the sweep: what is known of one statement and of one slot just now.
+"""The state of a sweep: of one statement, and of one slot, at the instant that the sweep has reached.
 
-All of it is changed through the lane's log only, so that a late claim can take the sweep back.
+A component changes it through its log only, so that a late claim can undo what came after it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 ALWAYS: Instant = -(1 << 62)  # the unknown start: an instant before everything
 STILL: Instant = 1 << 62  # no stated end, where ends are compared
 
-Front = tuple[Claim, ...]  # said ascending, ends descending: none says less, earlier, than another
-Leader = tuple[Instant, "Story"]  # an instant and the statement it is the best of
-Told = tuple[Claim, "Story"]  # a claim and the statement it is about
+# Said ascending, ends descending: no claim was both said earlier and ends earlier than another.
+Front = tuple[Claim, ...]
+Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
+OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
 
 
 def said(claim: Claim) -> Said:
@@ -28,12 +29,12 @@ def said(claim: Claim) -> Said:
 
 
 def until(claim: Claim) -> Instant:
-    """Return its stated end, STILL for none."""
+    """Return a claim's stated end, STILL for none."""
     return STILL if claim.end is None else claim.end
 
 
 def extended(front: Front, claim: Claim) -> Front:
-    """Return the front with `claim`, without those it outdoes: said earlier and ending no later."""
+    """Return the front with `claim` added, without those that were said earlier and end no later."""
     place = bisect_left(front, claim.said, key=said)
     if place < len(front) and until(front[place]) >= until(claim):
         return front
@@ -43,10 +44,10 @@ def extended(front: Front, claim: Claim) -> Front:
     return (*front[:keep], claim, *front[place:])
 
 
-class Draft:
+class SpanDraft:
     """A span while the sweep can still change it; only a statement's last one changes."""
 
-    __slots__ = ("cut", "end", "ended", "opened", "point", "spoken", "start", "stated", "support")
+    __slots__ = ("cut", "end", "ended", "endless", "opened", "point", "start", "stated", "support")
 
     def __init__(self, opened: Claim, point: Point, start: Instant) -> None:
         self.opened = opened
@@ -57,103 +58,103 @@ class Draft:
         self.cut = False  # a rival ended it (R11)
         self.support = [opened]  # by said, each once
         self.stated: Claim | None = None  # of the supporters with a stated end the one said last
-        self.spoken: Claim | None = None  # of the `holds` without one, the same
+        self.endless: Claim | None = None  # of the `holds` without one, the same
 
     def deadline(self) -> Instant:
         """Return the stated end that stands, STILL for none (R9)."""
         if self.stated is None or self.stated.end is None:
             return STILL
-        lifts = self.spoken is not None and self.spoken.said > self.stated.said
+        lifts = self.endless is not None and self.endless.said > self.stated.said
         # Said compares t_ref first: if the last one without an end does not lift it, none does.
-        if lifts and self.spoken is not None and self.spoken.said[0] > self.stated.end:
+        if lifts and self.endless is not None and self.endless.said[0] > self.stated.end:
             return STILL
         return self.stated.end
 
 
-class Story:
+class StatementState:
     """One statement: its rivals, and its spans as far as the sweep has come."""
 
     __slots__ = (
+        "bounded",
+        "claiming",
         "claims",
-        "cliques",
         "denied",
         "ended",
         "first",
         "last_end",
-        "live",
         "low",
         "open",
         "partners",
-        "plans",
         "shown",
+        "slots",
         "spans",
         "statement",
-        "voice",
+        "unbounded",
     )
 
     def __init__(self, statement: str) -> None:
         self.statement = statement
-        self.cliques: list[Clique] = []
-        self.partners: list[Story] = []
+        self.slots: list[SlotState] = []
+        self.partners: list[StatementState] = []
         self.claims: list[Claim] = []  # those in force: not set aside by a denial
         self.denied: Said | None = None  # the last denial; what was said before it does not count
 
-        self.spans: list[Draft] = []  # in order of start
+        self.spans: list[SpanDraft] = []  # in order of start
         self.open = False  # whether the last span is
-        self.first: Draft | None = None  # its first ended span of positive length
+        self.first: SpanDraft | None = None  # its first ended span of positive length
         self.last_end = ALWAYS  # the latest end of those
-        self.live: Front = ()  # what claims the present instant (R10)
-        self.plans: Front = ()  # `holds` with a stated end that started before it (R8)
-        self.voice: Claim | None = None  # the last said of those without one (R8)
+        self.claiming: Front = ()  # its `holds` that claim the present instant (R10)
+        self.bounded: Front = ()  # `holds` with a stated end that started before it (R8)
+        self.unbounded: Claim | None = None  # the last said of those without one (R8)
         self.ended: Claim | None = None  # the last said `ended` at or before it (R10)
 
         self.shown: tuple[Span, ...] = ()  # the spans as last handed out
-        self.low = 0  # how many of those are certainly the same still
+        self.low = 0  # how many of those are certainly unchanged
 
     def view(self) -> tuple[Span, ...]:
-        """Return the spans; costs what changed since the last call."""
+        """Return the spans in order of start; only what changed since the last call is made anew."""
         if self.low < len(self.shown) or self.low < len(self.spans):
             fresh = tuple(self._span(draft) for draft in self.spans[self.low :])
             self.shown = (*self.shown[: self.low], *fresh)
             self.low = len(self.shown)
         return self.shown
 
-    def _span(self, draft: Draft) -> Span:
+    def _span(self, draft: SpanDraft) -> Span:
         start = None if draft.start == ALWAYS else draft.start
         support = tuple(draft.support)
         return Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
 
-    def open_rivals(self) -> Iterator[Story]:
-        """Yield the rivals whose last span is open; closing one while iterating is safe."""
-        for clique in self.cliques:
-            if clique.open is not None and clique.open is not self:
-                yield clique.open
+    def open_rivals(self) -> Iterator[StatementState]:
+        """Yield the rivals whose last span is open; a caller may close one between two."""
+        for slot in self.slots:
+            if slot.open is not None and slot.open is not self:
+                yield slot.open
         for partner in self.partners:
             if partner.open:
                 yield partner
 
     def overruled_by(self, moment: Said) -> Claim | None:
-        """Return what knows better now than a point said at `moment`, the one said last (R10)."""
+        """Return the claim said last that knows better than a point said at `moment` (R10)."""
         best = self.ended
-        for clique in self.cliques:
-            other = clique.loudest(self)
+        for slot in self.slots:
+            other = slot.latest_of_others(self)
             if other is not None and (best is None or other.said > best.said):
                 best = other
         for partner in self.partners:
-            if partner.live and (best is None or partner.live[-1].said > best.said):
-                best = partner.live[-1]
+            if partner.claiming and (best is None or partner.claiming[-1].said > best.said):
+                best = partner.claiming[-1]
         return best if best is not None and best.said > moment else None
 
     def outlives(self, end: Claim, instant: Instant) -> bool:
         """Whether something said later than this `ended` speaks for the time after it (R8)."""
-        if self.voice is not None and self.voice.said > end.said and self.voice.said[0] > instant:
+        if self.unbounded is not None and self.unbounded.said > end.said and self.unbounded.said[0] > instant:
             return True
-        place = bisect_left(self.plans, end.said, key=said)
-        return place < len(self.plans) and until(self.plans[place]) > instant
+        place = bisect_left(self.bounded, end.said, key=said)
+        return place < len(self.bounded) and until(self.bounded[place]) > instant
 
     def first_rival(self, instant: Instant) -> tuple[Instant, Claim] | None:
         """Return start and opener of the first span of positive length of a rival (R8)."""
-        found = [leader for clique in self.cliques for leader in clique.firsts if leader[1] is not self]
+        found = [leader for slot in self.slots for leader in slot.firsts if leader[1] is not self]
         found += [(p.first.start, p) for p in self.partners if p.first is not None]
         drafts = [rival.first for _, rival in found if rival.first is not None]
         drafts += [r.spans[-1] for r in self.open_rivals() if r.spans[-1].start < instant]
@@ -164,30 +165,30 @@ class Story:
 
     def last_rival_end(self) -> Instant:
         """Return the latest end of an ended rival span of positive length, ALWAYS for none."""
-        ends = [end for clique in self.cliques for end, rival in clique.ends if rival is not self]
+        ends = [end for slot in self.slots for end, rival in slot.ends if rival is not self]
         ends += [partner.last_end for partner in self.partners]
         return max(ends, default=ALWAYS)
 
 
-class Clique:
+class SlotState:
     """One slot of a single-valued relation: its statements are mutual rivals."""
 
-    __slots__ = ("ends", "firsts", "key", "open", "voices")
+    __slots__ = ("ends", "firsts", "key", "latest", "open")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
-        self.open: Story | None = None
-        # (said, statement, its story): the last of the claims in force of each statement, sorted.
-        self.voices: list[tuple[Said, str, Story]] = []
+        self.open: StatementState | None = None
+        # (said, statement, its state): the last of the claims in force of each statement, sorted.
+        self.latest: list[tuple[Said, str, StatementState]] = []
         # Two statements each, so that one is left when a statement asks about its rivals.
         self.firsts: tuple[Leader, ...] = ()  # with the earliest first spans
         self.ends: tuple[Leader, ...] = ()  # with the latest ends
 
-    def loudest(self, story: Story) -> Claim | None:
+    def latest_of_others(self, state: StatementState) -> Claim | None:
         """Return the claim in force that was said last, of all statements but this one."""
-        for _, _, rival in reversed(self.voices[-2:]):
-            if rival is not story:
-                return rival.live[-1]
+        for _, _, rival in reversed(self.latest[-2:]):
+            if rival is not state:
+                return rival.claiming[-1]
         return None
 
 

@@ -1,8 +1,8 @@
-"""Triples as input: `[{"source", "relation", "target", ...}]` to canonical JSON, and that to an Extraction.
+"""A list of triples `[{"source", "relation", "target", ...}]` to canonical JSON, and that to an Extraction.
 
-No model reads a triple: what the list says is what is recorded. The canonical form is the text of a
-`triples` episode, so its content hash does not depend on spelling (key order, spaces, epoch seconds
-or ISO 8601, "works at" or WORKS_AT).
+No model reads triples (cli.md, Input). The canonical JSON is the text of a `triples` episode, so the
+content hash (R19) does not depend on spelling: key order, spaces, epoch seconds or ISO 8601, "works at" or
+WORKS_AT.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def normalise(items: object, reference_time: Instant | None = None) -> str:
 def to_extraction(text: str, reference_time: Instant) -> Extraction:
     """Return what a canonical list of triples says: names in order of first appearance, one fact an item.
 
-    An item that says nothing (its end is not after the start that the reference time gives it) is
-    left out with a line in `dropped`.
+    An item whose end is not after its start, the reference time, is left out with a line in `dropped`.
     """
     ordinals: dict[str, int] = {}
     facts: list[ExtractedFact] = []

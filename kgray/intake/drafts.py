@@ -1,4 +1,4 @@
-"""One row of input to one Draft: the table of fields that people write against."""
+"""One row of input to one Draft: the fields of cli.md, Input."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from kgray import times, triples
+from kgray import times
 from kgray.errors import InputError
+from kgray.intake import triples
 from kgray.records import EPISODE_KINDS, GROUP_NAME, MAX_CLIENT_ID, Draft, EpisodeKind, canonical, clean_text
 from kgray.times import Instant
 
 MAX_DEPTH = 64  # of nested JSON: deeper than any record, and no recursion of ours comes near its limit
 MAX_DIGITS = 400  # of an integer: beyond the range of a double there is no such quantity
 MAX_SOURCE = 256
-# The names of a field, the first one present wins; the other is then metadata like any key.
+# The names of each field: the first that is present wins, and the other is then metadata like any key.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "content"),
     "at": ("at", "timestamp"),
@@ -50,7 +51,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a row gets that does not say it; None = nothing."""
+    """The values of fields that a row leaves out; None = none."""
 
     group: str | None = None
     source: str | None = None
