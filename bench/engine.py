@@ -24,7 +24,7 @@ from bench.reading import digest, ledger
 from kgray import times
 from kgray.errors import KgrayError
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import OnStep, Parts, Pipeline, Totals
+from kgray.ingest.parts import OnStep, Parts, Totals
 from kgray.memory import Memory
 from kgray.memory.queueing import ignore, joined
 from kgray.ontology import shipped
@@ -177,7 +177,7 @@ def accept(store: Store, drafts: Sequence[Draft], *, mixed: bool = False) -> Non
 
 @contextmanager
 def plain_parts(
-    extractor: Extractor, judge: Judge, embedder: Embedder, folder: Path, pipeline: Pipeline
+    extractor: Extractor, judge: Judge, embedder: Embedder, folder: Path, pipeline: PipelineSettings
 ) -> Iterator[Parts]:
     """Yield the engine's parts around these models, on a new embedded store."""
     store = open_sqlite(folder, embedder=embedder.identity, dimensions=embedder.dimensions)

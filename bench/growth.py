@@ -25,8 +25,8 @@ from kgray.ingest.state import GroupState
 from kgray.ingest.values import Change, Read
 from kgray.ontology import shipped
 from kgray.ports import Commit, ExtractionRequest, Matrix, Store, Vector, Write
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
-from kgray.replies import parse_extraction
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

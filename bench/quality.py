@@ -20,8 +20,8 @@ from bench.timed import ModelClock, TimedModels
 from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 from kgray.backends.hashing import HashingEmbedder
-from kgray.ingest.parts import Pipeline
 from kgray.ports import Extractor, Judge, Store
+from kgray.settings import PipelineSettings
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def run(
     clock = ModelClock()
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
         timed = TimedModels(asked.extractor, asked.judge, HashingEmbedder(), clock)
-        shape = Pipeline(**pipeline)  # type: ignore[arg-type]
+        shape = PipelineSettings(**pipeline)  # type: ignore[arg-type]
         with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
             accept(parts.store, [episode.draft for episode in oracle.world])
             wall = time.perf_counter()

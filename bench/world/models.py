@@ -10,8 +10,8 @@ from bench.world.latency import tokens
 from bench.world.oracle import Oracle
 from kgray.backends.question_key import questions_key
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
-from kgray.replies import parse_answer, parse_extraction
 
 
 class WorldModel:

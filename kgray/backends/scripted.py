@@ -22,8 +22,8 @@ from typing import Any, Never
 from kgray.backends.question_key import questions_key
 from kgray.errors import ContentError, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
-from kgray.replies import parse_answer, parse_extraction
 
 # The file's content is no part of it, so that a longer script may be used with the same data folder. What was
 # journaled before stays as it was, as with any model (R21).

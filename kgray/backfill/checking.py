@@ -13,11 +13,11 @@ from typing import Any
 from kgray.backfill.reports import SHOWN
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted
-from kgray.planning import Plan
 from kgray.ports import Store, conflict
+from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
-Estimate = Callable[[Iterable[Draft]], Plan]
+Estimate = Callable[[Iterable[Draft]], WorkEstimate]
 _BATCH = 500
 
 
@@ -29,7 +29,7 @@ class Checked:
     duplicate: int = 0
     refused: int = 0
     refusals: list[Refusal] = field(default_factory=list)  # the first SHOWN
-    plan: Plan | None = None
+    plan: WorkEstimate | None = None
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal."""

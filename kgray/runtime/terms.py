@@ -94,8 +94,8 @@ def terms_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> Term
             values[key] = str(value.expanduser().resolve()) if isinstance(value, Path) else value
     return Terms(
         values=values,
-        relations={name: dict(table) for name, table in settings.relations.items()},
-        entities={name: dict(table) for name, table in settings.entities.items()},
+        relations={name: dict(table) for name, table in settings.ontology.relations.items()},
+        entities={name: dict(table) for name, table in settings.ontology.entities.items()},
         secrets=tuple(secrets),
         data=str(data.expanduser().resolve()),
         profile=dict(profile),

@@ -27,8 +27,8 @@ from kgray.ingest.resolve import sentence_of
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting import Prompts
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode
-from kgray.replies import parse_extraction
 
 WORLD = World(seed=3, episodes=60)
 EPISODES = list(WORLD)

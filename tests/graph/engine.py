@@ -18,7 +18,7 @@ from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Pipeline, Totals
+from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
 from kgray.ontology import Ontology, shipped
@@ -33,8 +33,9 @@ from kgray.ports import (
     QuestionRequest,
     Store,
 )
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
-from kgray.replies import parse_extraction
+from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
 from tests.graph.stores import Stores
 
@@ -112,7 +113,7 @@ class Engine:
             judge=judge or RulesJudge(),
             embedder=SMALL,
             ontology=ontology or shipped(),
-            pipeline=Pipeline(judging=judging),
+            pipeline=PipelineSettings(judging=judging),
             patience_s=0,
         )
         self.loop = Loop(self.parts)

@@ -6,8 +6,8 @@ import pytest
 
 from kgray.backends.rules.judge import RulesJudge
 from kgray.ports import Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer
 from kgray.records import Episode
-from kgray.replies import parse_answer
 
 EPISODE = Episode(
     group="g", sequence=1, id="e", source="s", kind="text", text="", reference_time=0, content_sha256=""

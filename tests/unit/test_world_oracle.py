@@ -14,7 +14,7 @@ from bench.world.latency import Streams
 from kgray.derivation.entities import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.replies import parse_answer, parse_extraction
+from kgray.prompting.replies import parse_answer, parse_extraction
 
 WORLD = World(seed=3, episodes=300)
 EPISODES = list(WORLD)

@@ -15,8 +15,8 @@ from bench.world.telling import end_of, start_of
 from kgray import times
 from kgray.errors import InputError
 from kgray.intake.drafts import draft_from
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode
-from kgray.replies import parse_extraction
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)

@@ -1,19 +1,32 @@
-"""What models reply: schemas, and the parsers that turn a reply into records (R18, R24).
+"""Replies of models to records (R18, R24).
 
 Every extractor's reply goes through here, whatever wrote it. A reply of the wrong shape is an
-InvalidAnswer; inside a reply of the right shape each item stands alone: one that fails is dropped
-with a line that says why, and the others are kept. An empty list is a result.
+InvalidAnswer; inside a reply of the right shape each item is checked by itself: one that fails is
+dropped with a line that says why, and the others are kept. An empty list is a result.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 from kgray import times
 from kgray.errors import InvalidAnswer
+from kgray.ontology import Cardinality
 from kgray.ports import Answer, Question
 from kgray.records import (
     Episode,
@@ -32,69 +45,12 @@ MAX_NAME = 256  # characters; longer ones are sentences that a model took for na
 
 _Date = tuple[Instant | None, Precision | None]
 
-_ENDPOINT = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
-_DATE = {"type": ["string", "null"], "description": "ISO 8601 at its own precision"}
-EXTRACTION_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["entities", "facts"],
-    "properties": {
-        "entities": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {"name": {"type": "string"}, "type": {"type": "string"}},
-            },
-        },
-        "facts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["source", "relation"],
-                "properties": {
-                    "source": _ENDPOINT,
-                    "target": _ENDPOINT,
-                    "relation": {"type": "string"},
-                    "fact": {"type": "string"},
-                    "kind": {"enum": ["holds", "ended", "denied"]},
-                    "valid_at": _DATE,
-                    "invalid_at": _DATE,
-                    "value": {"type": ["string", "number", "boolean", "object"]},
-                },
-            },
-        },
-    },
-}
-
-_INDEX_OR_NONE = {"type": ["integer", "null"], "minimum": 0}
-_DUPLICATE = {"type": "object", "required": ["duplicate_of"], "properties": {"duplicate_of": _INDEX_OR_NONE}}
-_PAIR_ASPECTS = ("same_as", "inverse_of", "excludes")
-_CARDINALITIES = ("single", "single_object", "many", "depends")
-ANSWER_SCHEMAS: dict[str, dict[str, Any]] = {
-    "entity": _DUPLICATE,
-    "variant": _DUPLICATE,
-    "relation": {
-        "type": "object",
-        "properties": {aspect: {"type": "boolean"} for aspect in _PAIR_ASPECTS},
-    },
-    "cardinality": {
-        "type": "object",
-        "required": ["cardinality"],
-        "properties": {"cardinality": {"enum": list(_CARDINALITIES)}},
-    },
-    "verdict": {
-        "type": "object",
-        "required": ["contradicts"],
-        "properties": {"contradicts": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
-    },
-}
-
 
 # --------------------------------------------------------------------------------- extraction
 
 
 def parse_extraction(reply: object, episode: Episode) -> Extraction:
-    """Return what a reply of EXTRACTION_SCHEMA says about `episode`; the speaker first.
+    """Return what a reply says about `episode`; the speaker first.
 
     source, target  an index into the reply's entities, or a name; a name that was not listed
                     becomes an entity (R18). Beside a target no value, and the other way round.
@@ -160,7 +116,7 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
     return replace(extraction, entities=(first, *entities), facts=facts)
 
 
-@dataclass(slots=True)
+@plain_dataclass(slots=True)
 class _Cast:
     """The entities of one reply, as they are found."""
 
@@ -343,58 +299,77 @@ def _span(name: str, text: str) -> tuple[int, int] | None:
 # ------------------------------------------------------------------------------------ answers
 
 
+def _index(index: int, info: ValidationInfo) -> int:
+    count = int(info.context or 0)
+    if not 0 <= index < count:
+        raise PydanticCustomError("index", f"{index} is no index of {count} candidates")
+    return index
+
+
+_Index = Annotated[StrictInt, AfterValidator(_index)]
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateReply:
+    """Which candidate is the same, if one is."""
+
+    duplicate_of: _Index | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelationReply:
+    """What a relation's name is to another name: one thing at most."""
+
+    same_as: StrictBool | None = None
+    inverse_of: StrictBool | None = None
+    excludes: StrictBool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CardinalityReply:
+    """How many objects a relation takes at one moment."""
+
+    cardinality: Cardinality
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReply:
+    """Which candidates cannot hold together with the statement."""
+
+    contradicts: list[_Index]
+
+
+_REPLIES: Mapping[str, TypeAdapter[Any]] = {
+    "entity": TypeAdapter(DuplicateReply),
+    "variant": TypeAdapter(DuplicateReply),
+    "relation": TypeAdapter(RelationReply),
+    "cardinality": TypeAdapter(CardinalityReply),
+    "verdict": TypeAdapter(VerdictReply),
+}
+
+
 def parse_answer(question: Question, reply: object) -> Answer:
     """Return the answer in the one form that ports.Question names; other keys are left out.
 
     Raises InvalidAnswer where the reply does not answer the question.
     """
-    if not isinstance(reply, dict):
-        raise _invalid(question, f"is {_type_name(reply)}, not an object", reply)
-    return _PARSERS[question.kind](question, reply)
-
-
-def _duplicate(question: Question, reply: dict[str, Any]) -> Answer:
-    if "duplicate_of" not in reply:
-        raise _invalid(question, "has no 'duplicate_of'", reply)
-    index = reply["duplicate_of"]
-    if index is not None and not _is_index(index, question.candidates):
-        raise _invalid(question, f"points at {index!r} of {len(question.candidates)} candidates", reply)
-    return {"duplicate_of": index}
-
-
-def _pair(question: Question, reply: dict[str, Any]) -> Answer:
-    said = [aspect for aspect in _PAIR_ASPECTS if reply.get(aspect) not in (None, False)]
-    if len(said) > 1 or any(reply[aspect] is not True for aspect in said):
-        raise _invalid(question, f"must say true to one of {', '.join(_PAIR_ASPECTS)} at most", reply)
+    try:
+        found = _REPLIES[question.kind].validate_python(reply, context=len(question.candidates))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the reply"
+        raise _invalid(question, f"is wrong: {where}: {first['msg']}", reply) from None
+    match found:
+        case DuplicateReply():
+            return {"duplicate_of": found.duplicate_of}
+        case CardinalityReply():
+            return {"cardinality": found.cardinality}
+        case VerdictReply():
+            return {"contradicts": sorted(set(found.contradicts))}
+    said = [aspect for aspect, value in asdict(found).items() if value]
+    if len(said) > 1:
+        raise _invalid(question, f"says true to {' and '.join(said)}, where one can be", reply)
     return dict.fromkeys(said, True)
-
-
-def _cardinality(question: Question, reply: dict[str, Any]) -> Answer:
-    said = reply.get("cardinality")
-    if not isinstance(said, str) or said not in _CARDINALITIES:
-        raise _invalid(question, f"has no 'cardinality' among {', '.join(_CARDINALITIES)}", reply)
-    return {"cardinality": said}
-
-
-def _contradicts(question: Question, reply: dict[str, Any]) -> Answer:
-    said = reply.get("contradicts")
-    if not isinstance(said, list) or not all(_is_index(index, question.candidates) for index in said):
-        fault = f"has no 'contradicts' list of indexes below {len(question.candidates)}"
-        raise _invalid(question, fault, reply)
-    return {"contradicts": sorted(set(said))}
-
-
-_PARSERS: dict[str, Callable[[Question, dict[str, Any]], Answer]] = {
-    "entity": _duplicate,
-    "variant": _duplicate,
-    "relation": _pair,
-    "cardinality": _cardinality,
-    "verdict": _contradicts,
-}
-
-
-def _is_index(index: object, candidates: Sequence[str]) -> bool:
-    return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(candidates)
 
 
 def _invalid(question: Question, fault: str, reply: object) -> InvalidAnswer:

@@ -1,4 +1,4 @@
-"""Prompts: the files of `prompts/`, loaded, given the settings' words, filled with data, and hashed.
+"""Prompts: the files of `prompts/`, extended by the settings, filled with data, and hashed.
 
 A prompt is two texts. The head is the same for every episode of a run: a server's prefix cache serves
 it. The data follows as tagged sections, one JSON document each; no text can close its section:
@@ -7,7 +7,7 @@ it. The data follows as tagged sections, one JSON document each; no text can clo
     {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Mia","text":"I work at Nordwind"}
     </EPISODE>
 
-What stands in a prompt is fixed when it is made (R21): answers point at items by small ids.
+A prompt holds only text that is fixed when it is made (R21). Answers refer to items by small ids.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ TASKS = (
     "relate",
 )
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
-CHARACTERS_A_TOKEN = 4  # the rule of thumb of every estimate here
+CHARACTERS_A_TOKEN = 4  # a rule of thumb, used for every estimate
 _NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})
 _NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
 _BREAK = "---"
-# What could end a line, a section or a chat turn ("<|im_end|>"), and what UTF-8 cannot carry.
+# Characters that could end a line, a section or a chat turn ("<|im_end|>"), and halves of surrogate pairs.
 _UNSAFE = re.compile("[<\u0085\u2028\u2029\ud800-\udfff]")
 _SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The fixed head of one task, and the hash that is stored with what it extracted."""
+    """The head of one task, and its hash, which is stored with each extraction."""
 
     task: str
     head: str
@@ -64,10 +64,10 @@ class Prompt:
 
 
 class Prompts:
-    """The prompts of one run: the files, then what the settings add, the same for every episode."""
+    """The prompts of one run, by task: the file's text, then what the settings add."""
 
     def __init__(self, ontology: Ontology | None = None, instructions: str = "") -> None:
-        """Offer the ontology's names and the user's own instructions to the extraction tasks."""
+        """Add the ontology's names and the user's instructions to the heads of the extraction tasks."""
         types = _types_block(ontology)
         relations = _relations_block(ontology)
         own = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
@@ -103,7 +103,7 @@ def load(task: str) -> str:
 
 def folder() -> Path:
     """Return where the prompts lie: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent.parent
     inside = here / "prompts"
     return inside if inside.is_dir() else here.parent / "prompts"
 
@@ -112,7 +112,7 @@ def folder() -> Path:
 
 
 def section(tag: str, data: object) -> str:
-    """Return one tagged section: its JSON stands on one line, and holds no `<`."""
+    """Return one tagged section: JSON on one line, in which no `<` occurs."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return f"<{tag}>\n{_UNSAFE.sub(_escaped, text)}\n</{tag}>\n"
 
@@ -122,17 +122,17 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def sections(text: str) -> dict[str, Any]:
-    """Return tag -> data of a filled prompt's data; the inverse of joining sections. Raises ValueError."""
+    """Return tag -> data of the sections of a text, as `section` makes them. Raises ValueError."""
     text = text.removesuffix(REPAIR_LINE)
     found: dict[str, Any] = {}
     at = 0
     for match in _SECTION.finditer(text):
         if match.start() != at or match[1] in found:
-            raise ValueError("what stands between the sections, or twice, is no section")
+            raise ValueError("a section occurs twice, or there is text between two sections")
         found[match[1]] = json.loads(match[2])
         at = match.end()
     if text[at:].strip():
-        raise ValueError("what follows the last section is no section")
+        raise ValueError("there is text behind the last section")
     return found
 
 
@@ -140,7 +140,7 @@ def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEnti
     """Return the data of combined and extract_entities; with `entities` of reflect and extract_facts."""
     parts = []
     if request.previous:
-        parts.append(section("PREVIOUS", [_said(episode) for episode in request.previous]))
+        parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
     parts.append(section("EPISODE", _episode(request.episode)))
     if entities is not None:
         parts.append(section("ENTITIES", [_entity(place, one) for place, one in enumerate(entities)]))
@@ -153,13 +153,13 @@ def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
-    """Return the data of the judging tasks; the questions' ids are their places, a candidate's its index."""
+    """Return the data of the judging tasks; an id is a place in the list of questions or of candidates."""
     asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
     return asked if episode is None else section("EPISODE", _episode(episode)) + asked
 
 
 def repair_data(error: str, reply: str) -> str:
-    """Return what stands after the data of a prompt that is sent again: what was wrong with which reply."""
+    """Return what a repair adds to a prompt's data: the reply, and what was wrong with it."""
     return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE
 
 
@@ -169,16 +169,16 @@ def tokens(text: str) -> int:
 
 
 def _episode(episode: Episode) -> dict[str, Any]:
-    return {"kind": episode.kind, **_said(episode)}
+    return {"kind": episode.kind, **_shown_episode(episode)}
 
 
-def _said(episode: Episode) -> dict[str, Any]:
+def _shown_episode(episode: Episode) -> dict[str, Any]:
     speaker = {"speaker": episode.speaker} if episode.speaker else {}
     return {"time": shown_time(episode.reference_time), **speaker, "text": episode.text}
 
 
 def shown_time(instant: Instant) -> str:
-    """Return an instant as a prompt shows it: without a fraction that is zero."""
+    """Return an instant as a prompt shows it: without a fraction of a second that is zero."""
     return str(times.show(instant)).replace(".000000Z", "Z")
 
 
@@ -187,7 +187,7 @@ def _entity(place: int, entity: ExtractedEntity) -> dict[str, Any]:
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
-    """Return a question as its prompt shows it; an empty text where no card was given."""
+    """Return a question as its prompt shows it; a card that was not given is an empty text."""
     shown: dict[str, Any] = {"id": place, "kind": question.kind}
     cards = question.cards
     match question.kind:
@@ -213,7 +213,7 @@ def _question(place: int, question: Question) -> dict[str, Any]:
 
 
 def _types_block(ontology: Ontology | None) -> str:
-    """Return the lines that offer the declared entity types; none are shipped."""
+    """Return the lines that name the declared entity types; "" where none is declared."""
     declared = list(ontology.entities.values()) if ontology else []
     return "\n".join(["Use these types where they fit:", *map(_type_line, declared)]) if declared else ""
 
@@ -225,9 +225,9 @@ def _type_line(kind: EntityType) -> str:
 
 
 def _relations_block(ontology: Ontology | None) -> str:
-    """Return the relations to prefer: names alone for those shipped, a line each for the settings' own.
+    """Return the relations to prefer: the shipped ones by name, those of the settings with a line each.
 
-    A name that is another one's, turned or not, is left out: one name for one meaning.
+    A relation that is the same as another one or its inverse is left out: one name for one meaning.
     """
     if ontology is None:
         return ""

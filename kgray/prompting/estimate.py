@@ -1,9 +1,9 @@
-"""What ingesting texts will cost a language model: from the texts and the rendered prompts, nothing is sent.
+"""What a language model would have to do for some texts; nothing is sent.
 
-Prompt tokens are counted on the very prompts that would be sent, at 4 characters a token. Replies and
-questions are not known before they are made: their figures are the constants below, measured on simulated
-worlds of 500 and 1,000 episodes of 175 characters, one fact in 105. Other texts may hold several times as
-many facts. Measured there, an episode:
+The prompts are rendered as they would be sent, and counted at 4 characters a token. Replies and questions
+are not known beforehand: the constants below stand for them, measured on simulated worlds of 500 and 1,000
+episodes of 175 characters, with one fact in 105 characters. Other texts may hold several times as many
+facts. Measured there, for an episode:
 
     extraction  resolution  judging    calls         completion tokens
     combined    batched     relation   1.07 to 1.10  118
@@ -21,17 +21,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kgray.ports import ExtractionRequest, Question
-from kgray.prompting import Prompts, dating_data, extraction_data, questions_data, tokens
+from kgray.prompting.prompts import Prompts, dating_data, extraction_data, questions_data, tokens
 from kgray.records import Draft, Episode, ExtractedEntity
+from kgray.settings import PipelineSettings
 
-# An extraction tells a text again as entities and facts with their keys: about 100 characters of text
-# (26 tokens) hold one fact and name two entities; as JSON without spaces they take so many tokens.
+# About 100 characters of text (26 tokens) hold one fact and name two entities. These are the tokens that
+# facts, dates and entities take in a reply, as JSON without spaces.
 FACT_TEXT_TOKENS, FACT_ENTITIES = 26, 2.0
 FACT_TOKENS, DATE_TOKENS, ENTITY_TOKENS = 35, 9, 11
-DATED_TOKENS = 12  # of a fact whose dates are asked for apart: its id is named once more
+DATED_TOKENS = 12  # of a fact whose dates are asked for in a call of their own
 REPLY_TOKENS, ANSWER_TOKENS = 4, 12  # around a list, and of one answer
-# Question calls an episode, by (resolution, judging) and task: names that letters alone cannot settle, and
-# with judging = "statement" each new statement that has others to be compared with.
+# Calls with questions an episode, by (resolution, judging) and task: about names that are alike, and with
+# judging = "statement" about each new statement that has others to be compared with.
 QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("batched", "relation"): {"batched": 0.1},
     ("batched", "statement"): {"batched": 0.73},
@@ -43,19 +44,8 @@ _STATEMENT = Question(kind="verdict", item="x" * 40, candidates=("y" * 40,) * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """The settings under [pipeline] that decide how many calls carry an episode."""
-
-    extraction: str = "combined"
-    resolution: str = "batched"
-    judging: str = "relation"
-    reflect_rounds: int = 0
-    previous_episodes: int = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The estimate. fixed_tokens: the prompt tokens that episodes share, which a prefix cache serves."""
+class WorkEstimate:
+    """Calls and tokens. fixed_tokens: those of the prompts' heads, which a server's prefix cache serves."""
 
     episodes: int = 0
     triples: int = 0  # of the episodes: never sent to a model for extraction
@@ -65,14 +55,14 @@ class Plan:
     completion_tokens: int = 0
 
     def seconds(self, *, tokens_per_second: float, first_token_s: float, streams: int) -> float:
-        """Return how long a server takes that writes so fast on each of so many streams, all kept full."""
+        """Return how long a server takes whose streams are all kept full, each writing at this rate."""
         if not self.calls:
             return 0.0
         alone = self.calls * first_token_s + self.completion_tokens / tokens_per_second
         return max(alone / min(streams, self.calls), alone / self.calls)
 
     def cost(self, *, input_price: float, output_price: float) -> float:
-        """Return the cost at prices a million tokens."""
+        """Return the cost; prices are for a million tokens."""
         return (self.prompt_tokens * input_price + self.completion_tokens * output_price) / 1e6
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,8 +71,8 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Sum:
-    """Tokens and calls so far; questions come as fractions of a call."""
+class _Running:
+    """Calls and tokens so far; a question may count as a fraction of a call."""
 
     calls: float = 0
     prompt: float = 0
@@ -97,22 +87,22 @@ class _Sum:
         self.completion += times * reply
 
 
-def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
-    """Return what a language model would have to do for these drafts, all taken as new."""
+def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
+    """Return what a language model would have to do for these drafts, if none had been ingested before."""
     previous: dict[tuple[str, str], deque[Episode]] = {}
-    total, episodes, triples = _Sum(), 0, 0
+    total, episodes, triples = _Running(), 0, 0
     for draft in drafts:
         episodes += 1
         if draft.kind == "triples":
             triples += 1
             continue
         episode = _episode(draft, episodes)
-        before = previous.setdefault((draft.group, draft.source), deque(maxlen=shape.previous_episodes))
+        before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         request = ExtractionRequest(episode=episode, previous=tuple(before))
-        _extraction(total, prompts, shape, request)
-        _questions(total, prompts, shape, episode)
+        _extraction(total, prompts, pipeline, request)
+        _questions(total, prompts, pipeline, episode)
         before.append(episode)
-    return Plan(
+    return WorkEstimate(
         episodes=episodes,
         triples=triples,
         calls=round(total.calls),
@@ -122,11 +112,13 @@ def plan(drafts: Iterable[Draft], prompts: Prompts, shape: Shape) -> Plan:
     )
 
 
-def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: ExtractionRequest) -> None:
+def _extraction(
+    total: _Running, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
+) -> None:
     facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
     entities = facts * FACT_ENTITIES
     data = extraction_data(request)
-    if shape.extraction == "combined":
+    if pipeline.extraction == "combined":
         written = facts * (FACT_TOKENS + DATE_TOKENS) + entities * ENTITY_TOKENS
         total.add(prompts["combined"].head, data, 2 * REPLY_TOKENS + written)
         return
@@ -140,14 +132,14 @@ def _extraction(total: _Sum, prompts: Prompts, shape: Shape, request: Extraction
         "kind": "holds",
     }
     total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + entities * ENTITY_TOKENS)
-    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=shape.reflect_rounds)
+    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=pipeline.reflect_rounds)
     total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)
     dated = dating_data(request.episode, [row] * round(facts))
     total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
 
 
-def _questions(total: _Sum, prompts: Prompts, shape: Shape, episode: Episode) -> None:
-    for task, calls in QUESTION_CALLS[shape.resolution, shape.judging].items():
+def _questions(total: _Running, prompts: Prompts, pipeline: PipelineSettings, episode: Episode) -> None:
+    for task, calls in QUESTION_CALLS[pipeline.resolution, pipeline.judging].items():
         apart = task == "contradiction"  # the one that is not shown the episode
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
         total.add(prompts[task].head, data, REPLY_TOKENS + ANSWER_TOKENS, times=calls)
