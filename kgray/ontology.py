@@ -1,6 +1,7 @@
 """Relations: what each means, how many objects it takes, what it is to others (R17).
 
-The shipped ontology is data, `ontology.toml` beside this file; settings add to it and override it.
+The shipped ontology is data, `ontology.toml` beside this file; settings add to it and override it. Each
+table is checked against the dataclass of its kind.
 """
 
 from __future__ import annotations
@@ -8,79 +9,109 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields
+from dataclasses import dataclass as plain_dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, StrictBool, StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.records import MAX_RELATION, clean_relation
+from kgray.settings.checks import CLOSED, fault, one_line, unknown
 
 Cardinality = Literal["single", "single_object", "many", "depends"]
 ObjectKind = Literal["entity", "value"]
 
-_LABEL = re.compile(r"(?:[A-Z][A-Za-z0-9]*)?")
+_LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
-SLOTS = frozenset(
-    {
-        "name",
-        "thing",
-        "person",
-        "someone",
-        "org",
-        "employer",
-        "place",
-        "group",
-        "language",
-        "belonging",
-        "problem",
-        "role",
-        "status",
-        "price",
-    }
-)
+_SLOTS = (
+    "belonging employer group language name org person place price problem role someone status thing"
+).split()
 _PHRASE = re.compile(r"(?:[a-z][a-z'|-]* )+\{([a-z]+)\}")
+_ENDS = frozenset({"subject_type", "object_type"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _relation_name(name: str) -> str:
+    try:
+        clean = clean_relation(name)
+    except ValueError:
+        clean = ""
+    if not clean or clean != name:
+        raise fault(
+            f"a relation name is needed: capitals, digits and _, at most {MAX_RELATION} characters, such as "
+            "WORKS_AT."
+        )
+    return name
+
+
+def _label(text: str) -> str:
+    if text and not _LABEL.fullmatch(text):
+        raise fault("a label such as Person is needed: one word in CamelCase.")
+    return text
+
+
+def _phrase(phrase: str) -> str:
+    match = _PHRASE.fullmatch(phrase)
+    if not match or match[1] not in _SLOTS:
+        raise fault(
+            "a phrase is needed: a verb in its base form, words, and a slot, such as 'work at {name}'; the "
+            f"slots are {', '.join(_SLOTS)}."
+        )
+    return phrase
+
+
+def _single_spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+_Name = Annotated[str, AfterValidator(_relation_name)]
+_Label = Annotated[str, AfterValidator(_label)]
+_Word = Annotated[str, StringConstraints(min_length=1)]
+_Phrases = tuple[Annotated[str, AfterValidator(_phrase)], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RelationType:
     """One declared relation; None and () = not declared.
 
     phrases, starts, ends, nouns and fields are what the rules extractor reads: see ontology.toml.
     """
 
-    name: str  # UPPER_SNAKE, <= 64 characters
+    name: _Name  # UPPER_SNAKE, <= 64 characters
     description: str = ""
     cardinality: Cardinality | None = None
     object: ObjectKind | None = None
-    symmetric: bool = False
-    excludes: tuple[str, ...] = ()
-    same_as: str | None = None
-    inverse_of: str | None = None
-    subject_type: str = ""  # CamelCase label; "" = any
-    object_type: str = ""
-    phrases: tuple[str, ...] = ()
-    starts: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    nouns: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
+    symmetric: StrictBool = False
+    excludes: tuple[_Name, ...] = ()
+    same_as: _Name | None = None
+    inverse_of: _Name | None = None
+    subject_type: _Label = ""  # CamelCase label; "" = any
+    object_type: _Label = ""
+    phrases: _Phrases = ()
+    starts: _Phrases = ()
+    ends: _Phrases = ()
+    nouns: tuple[_Word, ...] = ()
+    fields: tuple[_Word, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EntityType:
     """One declared type of entity. Once any is declared, others count as unknown (ingest/shape.py).
 
     attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
     """
 
-    name: str  # a CamelCase label
-    description: str = ""
-    attributes: tuple[str, ...] = ()
+    name: Annotated[str, StringConstraints(min_length=1), AfterValidator(_label)]
+    description: Annotated[str, AfterValidator(_single_spaced)] = ""
+    attributes: tuple[_Word, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class Ontology:
     """The declared relations and entity types by name, in order of declaration.
 
@@ -114,9 +145,15 @@ class Ontology:
         """
         relations, types = dict(self.relations), dict(self.entities)
         for name, table in overrides.items():
-            relations[name] = _read(name, table, relations.get(name))
+            known = relations.get(name)
+            relations[name] = _read(RelationType, "relations", name, table, asdict(known) if known else {})
+            if relations[name].same_as and relations[name].inverse_of:
+                raise SettingsError(
+                    f"ontology.relations.{name} cannot be both same_as and inverse_of another relation: "
+                    "keep one."
+                )
         for name, table in (entities or {}).items():
-            types[name] = _read_entity(name, table)
+            types[name] = _read(EntityType, "entities", name, table, {})
         _check_cycles(relations)
         if types:
             ends = {end for kind in self for end in (kind.subject_type, kind.object_type) if end}
@@ -145,108 +182,26 @@ def shipped() -> Ontology:
     return Ontology(Ontology().extended(tomllib.loads(text)["relations"]).relations)
 
 
-# ------------------------------------------------------------------------- reading one table
-
-_KEYS = tuple(spec.name for spec in fields(RelationType) if spec.name != "name")
-_TEXTS = ("description", "subject_type", "object_type")
-_ENDS = frozenset(_TEXTS[1:])
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "cardinality": get_args(Cardinality),
-    "object": get_args(ObjectKind),
-}
-_NAMES = ("same_as", "inverse_of")
-_LISTS = ("excludes", "phrases", "starts", "ends", "nouns", "fields")
+_T = TypeVar("_T", RelationType, EntityType)
 
 
-def _read(name: str, table: object, known: RelationType | None) -> RelationType:
-    """Return the relation that a table describes, over what was declared before."""
-    where = f"ontology.relations.{name}"
-    _check_name(name, where)
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"{where} = {table!r} is not a table: write [{where}] and its keys below it.")
-    for key in table:
-        if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.0)
-            raise SettingsError(f"{where}.{key} is not a key. The nearest one is {near[0]!r}.")
-    changes = {key: _value(f"{where}.{key}", key, value) for key, value in table.items()}
-    relation = replace(known or RelationType(name=name), **changes)
-    if relation.same_as and relation.inverse_of:
-        raise SettingsError(f"{where} cannot be both same_as and inverse_of another relation: keep one.")
-    return relation
-
-
-def _read_entity(name: str, table: object) -> EntityType:
-    """Return the entity type that a table describes."""
-    where = f"ontology.entities.{name}"
-    if not name or not _LABEL.fullmatch(name):
-        raise SettingsError(f"{where}: {name!r} is not a label such as Person: one word in CamelCase.")
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"{where} = {table!r} is not a table: write [{where}] and its keys below it.")
-    keys = ("description", "attributes")
-    for key in table:
-        if key not in keys:
-            near = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.0)
-            raise SettingsError(f"{where}.{key} is not a key. The nearest one is {near[0]!r}.")
-    description = table.get("description", "")
-    if not isinstance(description, str):
-        raise SettingsError(f"{where}.description = {description!r} is not a text: put it in quotes.")
-    attributes = _strings(f"{where}.attributes", "attributes", table.get("attributes", []))
-    return EntityType(name=name, description=" ".join(description.split()), attributes=attributes)
-
-
-def _value(where: str, key: str, value: object) -> Any:  # noqa: ANN401 - one type a key
-    """Return a checked value in the form of its field."""
-    if key in _CHOICES:
-        if value not in _CHOICES[key]:
-            options = ", ".join(repr(option) for option in _CHOICES[key])
-            raise SettingsError(f"{where} = {value!r} is not one of {options}.")
-        return value
-    if key == "symmetric":
-        if not isinstance(value, bool):
-            raise SettingsError(f"{where} = {value!r} is not true or false.")
-        return value
-    if key in _LISTS:
-        return _strings(where, key, value)
-    if not isinstance(value, str):
-        raise SettingsError(f"{where} = {value!r} is not a text: put it in quotes.")
-    if key in _NAMES:
-        _check_name(value, where)
-    elif key in _TEXTS[1:] and not _LABEL.fullmatch(value):
-        raise SettingsError(f"{where} = {value!r} is not a label such as Person.")
-    return value
-
-
-def _strings(where: str, key: str, value: object) -> tuple[str, ...]:
-    """Return a list of texts as a tuple, each checked."""
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
-        raise SettingsError(f"{where} = {value!r} is not a list of texts.")
-    for item in value:
-        if key == "excludes":
-            _check_name(item, where)
-        elif key in {"phrases", "starts", "ends"}:
-            _check_phrase(where, item)
-    return tuple(value)
-
-
-def _check_phrase(where: str, phrase: str) -> None:
-    match = _PHRASE.fullmatch(phrase)
-    if not match or match[1] not in SLOTS:
-        raise SettingsError(
-            f"{where}: {phrase!r} is not a phrase: write a verb in its base form, words, and a slot, "
-            f"such as 'work at {{name}}'; the slots are {', '.join(sorted(SLOTS))}."
-        )
-
-
-def _check_name(name: object, where: str) -> None:
+def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str, Any]) -> _T:
+    """Return what [ontology.KIND.NAME] describes, over what was declared before."""
+    where = f"ontology.{kind}.{name}"
+    keys = [(spec.name,) for spec in fields(cls) if spec.name != "name"]
+    if isinstance(table, Mapping):
+        if "name" in table:
+            near = [f"{where}.{key}" for (key,) in keys]
+            raise SettingsError(unknown(f"{where}.name", "the settings", near, "a key"))
+        table = {**known, **table, "name": name}
     try:
-        clean = clean_relation(name) if isinstance(name, str) else None
-    except ValueError:
-        clean = None
-    if clean is None or clean != name:
-        raise SettingsError(
-            f"{where}: {name!r} is not a relation name: use capitals, digits and _, "
-            f"at most {MAX_RELATION} characters, such as WORKS_AT."
-        )
+        return TypeAdapter(cls).validate_python(table)
+    except ValidationError as error:
+
+        def spelled(place: Sequence[str]) -> str:
+            return ".".join((where, *(step for step in place if step != "name")))
+
+        raise SettingsError(one_line(error, "the settings", keys, spelled=spelled, what="a key")) from None
 
 
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:

@@ -1,11 +1,11 @@
 """Embeddings without a model: words and their character n-grams, hashed to directions.
 
-Each feature has a direction of +1 and -1 read off shake_128; a text is the weighted sum of its
-features' directions, scaled to unit length. Sums are integers and the scaling is one division in
-float64, so equal texts give equal bytes on every machine. The vectors are dense: their sign bits
-mean something (SimHash), which a sparse feature hash would not give.
+The hash (shake_128) of a feature gives its direction: +1 or -1 in each dimension. A text is the weighted sum
+of its features' directions, scaled to unit length. The sums are integers, and the scaling is one division in
+float64, so equal texts give equal bytes on every machine. Vectors are dense, so that their sign bits can be
+compared (SimHash).
 
-It sees spelling, not meaning: "bought" and "purchased" are strangers. Demo quality, said so.
+It compares spelling, not meaning: "bought" and "purchased" have little in common. It is for demonstrations.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from numpy.typing import NDArray
 
 from kgray.ports import Matrix, Vector
 
-# Only so much of a text counts, so that a text of a megabyte costs what 32 kB do: 3,000 words are
-# beyond what one vector can tell apart anyway.
+# The rest of a longer text is not read: one vector cannot tell more than these 3,000 words apart.
 MAX_CHARACTERS = 32_768
 MAX_WORD = 64  # a longer run of letters is read as several words
 CACHE_BYTES = 16 * 2**20  # 8,000 words of 1024 dimensions: a chat's vocabulary
 
 STOP_WEIGHT, WORD_WEIGHT, NGRAM_WEIGHT = 1, 8, 2
 NGRAM_SIZES = (3, 4, 5)
-# How much a word counts that stands so often, times 4: about 4 + 2 log2(n), as integers.
+# The weight of a word that occurs n times, about 4 + 2 log2(n), as integers.
 COUNTS = np.array([0, 4, 6, 7, 8, 9, 9, 10, 10, 10, 11], dtype=np.int32)
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"  # written without spaces: read by pairs
@@ -45,8 +44,8 @@ _SUFFIXES = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e",
 _MIN_STEM = 3
 _BLOCK = 256  # words summed at a time: bounds the memory of a long text
 
-Row = NDArray[np.int16]  # (d,), one word's features summed
-Sums = NDArray[np.int32]  # (d,)
+_WordSum = NDArray[np.int16]  # (d,): the weighted directions of one word's features, summed
+_TextSum = NDArray[np.int32]  # (d,): those of a text's words
 
 
 class HashingEmbedder:
@@ -61,8 +60,8 @@ class HashingEmbedder:
             raise ValueError(f"{dimensions} dimensions are too few for a hashing embedder: at least 8")
         self.dimensions = dimensions
         self.identity = f"hashing-1/{dimensions}"
-        self._rows: OrderedDict[str, Row] = OrderedDict()  # word -> row, least recently used first
-        self._room = max(1, CACHE_BYTES // (2 * dimensions))
+        self._cache: OrderedDict[str, _WordSum] = OrderedDict()  # by word, least recently used first
+        self._cache_size = max(1, CACHE_BYTES // (2 * dimensions))
         self._wordless = _unit(self._directions([""], (1,)).astype(np.int32))
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -78,24 +77,23 @@ class HashingEmbedder:
         distinct = list(counts)
         for at in range(0, len(distinct), _BLOCK):
             block = distinct[at : at + _BLOCK]
-            rows = np.stack([self._row(word) for word in block])
+            rows = np.stack([self._word_sum(word) for word in block])
             often = COUNTS[np.minimum([counts[word] for word in block], len(COUNTS) - 1)]
             # einsum over integers: exact, and without a product matrix in memory.
             sums += np.einsum("i,ij->j", often, rows, dtype=np.int32)
         return _unit(sums) if sums.any() else self._wordless
 
-    def _row(self, word: str) -> Row:
-        row = self._rows.get(word)
-        if row is not None:
-            self._rows.move_to_end(word)
-            return row
-        names, weights = features(word)
-        row = self._rows[word] = self._directions(names, weights)
-        if len(self._rows) > self._room:
-            self._rows.popitem(last=False)
-        return row
+    def _word_sum(self, word: str) -> _WordSum:
+        known = self._cache.get(word)
+        if known is not None:
+            self._cache.move_to_end(word)
+            return known
+        known = self._cache[word] = self._directions(*features(word))
+        if len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
+        return known
 
-    def _directions(self, names: Sequence[str], weights: Sequence[int]) -> Row:
+    def _directions(self, names: Sequence[str], weights: Sequence[int]) -> _WordSum:
         """Return the weighted sum of the features' directions, (d,)."""
         width = -(-self.dimensions // 8)
         encoded = (name.encode("utf-8", "surrogatepass") for name in names)
@@ -103,18 +101,18 @@ class HashingEmbedder:
         bits = np.unpackbits(np.frombuffer(digests, dtype=np.uint8).reshape(len(names), width), axis=1)
         weighed = np.array(weights, dtype=np.int16)
         ones = np.einsum("i,ij->j", weighed, bits[:, : self.dimensions], dtype=np.int16)
-        row: Row = 2 * ones - weighed.sum(dtype=np.int16)  # a set bit is +1, another -1
-        return row
+        total: _WordSum = 2 * ones - weighed.sum(dtype=np.int16)  # a set bit is +1, any other -1
+        return total
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of a text as they are compared: compatibility forms and case folded."""
+    """Yield the words of a text in the form in which they are compared: NFKC, case folded."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).casefold())
     return (match.group() for match in _WORD.finditer(folded[:MAX_CHARACTERS]))
 
 
 def features(word: str) -> tuple[list[str], list[int]]:
-    """Return the features of one word and their weights: its stem, and n-grams with its borders."""
+    """Return the features of one word and their weights: its stem, and n-grams that show its borders."""
     if word in _STOP_WORDS:
         return [f"w:{word}"], [STOP_WEIGHT]
     if _IS_CJK.match(word):
@@ -135,8 +133,8 @@ def _stem(word: str) -> str:
     return word
 
 
-def _unit(sums: Sums) -> Vector:
-    """Return the sums at unit length: exact up to one square root and one division, the same everywhere."""
+def _unit(sums: _TextSum) -> Vector:
+    """Return the sums at unit length; only one square root and one division are rounded."""
     length = np.sqrt(np.float64(np.dot(sums.astype(np.int64), sums.astype(np.int64))))
     unit: Vector = (sums.astype(np.float64) / length).astype(np.float32)
     return unit

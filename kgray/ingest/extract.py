@@ -9,8 +9,8 @@ from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import Parts
 from kgray.intake import triples
 from kgray.ports import Extracted, ExtractionRequest
+from kgray.prompting.replies import speaker_first
 from kgray.records import Episode, Extraction
-from kgray.replies import speaker_first
 
 
 async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:

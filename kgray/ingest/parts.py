@@ -9,6 +9,7 @@ from kgray.ingest.values import Rules
 from kgray.ontology import Ontology
 from kgray.ports import Embedder, Extractor, Judge, Store, Writer
 from kgray.records import Episode
+from kgray.settings import PipelineSettings
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, committed | failed | done | refused
@@ -19,17 +20,6 @@ STAGES = ("extract", "judge", "embed", "decide", "write")
 
 def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
     """Take no notice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """The settings under [pipeline] (cli.md)."""
-
-    extraction: str = "combined"
-    resolution: str = "batched"
-    judging: str = "relation"
-    reflect_rounds: int = 0
-    previous_episodes: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +38,7 @@ class Parts:
     judge: Judge
     embedder: Embedder
     ontology: Ontology
-    pipeline: Pipeline = Pipeline()
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     state_bytes: int = 1 << 30
     patience_s: float = 600.0
     window: int = 128

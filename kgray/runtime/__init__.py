@@ -11,6 +11,5 @@ head        a Ray that stays up, for a data folder; session: this process in a R
 deploy      find, start, compare, stop the actors of a store
 ingest      a command's run through them; jobs: a backfill as a submitted job
 lifecycle   what `kgray up`, `down` and `status` do
-simulated   a cluster of several nodes on one machine
 metrics     what Ray exports; logs: JSON lines with one trace id an episode
 """

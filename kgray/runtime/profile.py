@@ -2,63 +2,68 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import StrictBool, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.settings import Settings
+from kgray.settings.checks import CLOSED, Text, one_line, read_toml, within
 
 DEFAULT = "laptop"
-_MAX_BYTES = 1 << 20
+_MOST = 100_000
+_Whole = Annotated[int, within(1, _MOST)]
+_Share = Annotated[float, within(0.0, _MOST)]
+_Seconds = Annotated[float, within(0.001, _MOST)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RayProfile:
     """A Ray that kgray starts by itself; of no meaning where one is joined by its address."""
 
-    cpus: int = 4  # logical: what actors ask for adds up to less; may be more than the machine has
-    object_store_mb: int = 128
-    dashboard: bool = True  # of a Ray that stays up: what submits jobs needs it
+    cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
+    object_store_mb: _Whole = 128
+    dashboard: StrictBool = True  # of a Ray that stays up: what submits jobs needs it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
     """Who owns the groups. shards: each has a sequencer and a writer; the embedded store has one."""
 
-    shards: int = 1
+    shards: _Whole = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class WorkersProfile:
-    """Worker actors of one kind; 0 workers = in the sequencer's own process."""
+    """Worker actors of one kind; 0 workers that embed = in the sequencer's own process."""
 
-    workers: int = 1
-    cpus: float = 0.5  # of each
-    concurrency: int = 64  # chunks that one takes at a time
+    workers: Annotated[int, within(0, _MOST)] = 1
+    cpus: _Share = 0.5  # of each
+    concurrency: _Whole = 64  # chunks that one takes at a time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class LimitsProfile:
     """Deadlines and restarts, in seconds."""
 
-    health_every_s: float = 5.0  # how often a worker with work in hand is asked whether it lives
-    health_deadline_s: float = 60.0  # no answer for so long: it is started anew, its work goes to another
-    write_deadline_s: float = 120.0  # the same for a writer's batch
-    start_deadline_s: float = 120.0  # for all actors to answer
-    pending_writes: int = 16  # calls that may stand before the writer; a run has one on its way
-    grace_s: float = 5.0  # a run that is asked to stop commits what it has in flight for so long
-    linger_ms: float = 2.0  # how long a chunk waits for more of its kind
+    health_every_s: _Seconds = 5.0  # how often a worker with work in hand is asked whether it lives
+    health_deadline_s: _Seconds = 60.0  # no answer for so long: it is started anew, its work goes to another
+    write_deadline_s: _Seconds = 120.0  # the same for a writer's batch
+    start_deadline_s: _Seconds = 120.0  # for all actors to answer
+    pending_writes: _Whole = 16  # calls that may stand before the writer; a run has one on its way
+    grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long
+    linger_ms: _Share = 2.0  # how long a chunk waits for more of its kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class Profile:
     """The whole profile."""
 
-    name: str = DEFAULT
+    name: Text = DEFAULT
     ray: RayProfile = field(default_factory=RayProfile)
     sequencer: SequencerProfile = field(default_factory=SequencerProfile)
     extraction: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=2))
@@ -68,17 +73,6 @@ class Profile:
     def values(self) -> dict[str, Any]:
         """Return plain values, as `profile_of` takes them."""
         return asdict(self)
-
-
-_SECTIONS: Mapping[str, type[Any]] = {
-    "ray": RayProfile,
-    "sequencer": SequencerProfile,
-    "extraction": WorkersProfile,
-    "embedding": WorkersProfile,
-    "limits": LimitsProfile,
-}
-_ZERO = {"embedding.workers", "extraction.cpus", "embedding.cpus", "limits.grace_s", "limits.linger_ms"}
-_MOST = 100_000
 
 
 def chosen(settings: Settings) -> Profile:
@@ -99,15 +93,7 @@ def fitting(profile: Profile, backend: str) -> Profile:
 def load(path: Path | None = None) -> Profile:
     """Read a profile; None: the laptop's, which is shipped. Raises SettingsError that names key and file."""
     path = path or shipped()
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES)
-        values = tomllib.loads(raw.decode("utf-8-sig"))
-    except OSError as error:
-        raise SettingsError(f"cluster profile {path} cannot be read: {error.strerror or error}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"cluster profile {path} is not valid TOML: {error}.") from None
-    return profile_of({"name": path.stem, **values}, str(path))
+    return profile_of({"name": path.stem, **read_toml(path, f"cluster profile {path}")}, str(path))
 
 
 def shipped() -> Path:
@@ -118,44 +104,16 @@ def shipped() -> Path:
 
 
 def profile_of(values: Mapping[str, Any], source: str) -> Profile:
-    """Return the profile that plain values describe; source: named in errors."""
-    sections: dict[str, Any] = {}
-    for name, value in values.items():
-        if name == "name":
-            if not isinstance(value, str) or not value:
-                raise SettingsError(f"name in {source}: a text in quotes is needed.")
-            sections[name] = value
-        elif name not in _SECTIONS:
-            raise SettingsError(_unknown(name, ["name", *_SECTIONS], source))
-        elif not isinstance(value, Mapping):
-            raise SettingsError(f"{name} in {source} is not a table: write [{name}] and its keys below it.")
-        else:
-            sections[name] = _section(name, value, source)
-    return Profile(**sections)
-
-
-def _section(name: str, table: Mapping[str, Any], source: str) -> Any:  # noqa: ANN401 - one of the classes above
-    cls = _SECTIONS[name]
-    known = {f.name: f.type for f in fields(cls)}
-    for key in table:
-        if key not in known:
-            raise SettingsError(_unknown(f"{name}.{key}", [f"{name}.{k}" for k in known], source))
-    return cls(**{key: _checked(f"{name}.{key}", known[key], value, source) for key, value in table.items()})
-
-
-def _checked(key: str, kind: object, value: object, source: str) -> object:
-    if kind == "bool":
-        if not isinstance(value, bool):
-            raise SettingsError(f"{key} = {value!r} in {source}: use true or false.")
-        return value
-    kinds = int if kind == "int" else int | float
-    least = 0 if key in _ZERO else 1 if kind == "int" else 0.001
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= _MOST:
-        whole = "whole number" if kind == "int" else "number"
-        raise SettingsError(f"{key} = {value!r} in {source}: a {whole} from {least} to {_MOST} is needed.")
-    return value if kind == "int" else float(value)
-
-
-def _unknown(typed: str, known: list[str], source: str) -> str:
-    near = difflib.get_close_matches(typed, known, n=1, cutoff=0.0)
-    return f"{typed} in {source} is not a key of a cluster profile. The nearest one is {near[0]}."
+    """Return the profile that plain values describe; source: named in errors. Raises SettingsError."""
+    try:
+        found = TypeAdapter(Profile).validate_python(values)
+    except ValidationError as error:
+        tables = Profile().values()
+        known: list[tuple[str, ...]] = [(name,) for name in tables]
+        known += [(name, key) for name, table in tables.items() if isinstance(table, dict) for key in table]
+        raise SettingsError(one_line(error, source, known, what="a key of a cluster profile")) from None
+    if not found.extraction.workers:  # reading needs a worker; embedding may do without
+        raise SettingsError(
+            f"extraction.workers = 0 in {source}: a whole number from 1 to {_MOST} is needed."
+        )
+    return found

@@ -94,8 +94,8 @@ def spec_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> Deplo
             values[key] = str(value.expanduser().resolve()) if isinstance(value, Path) else value
     return DeploymentSpec(
         values=values,
-        relations={name: dict(table) for name, table in settings.relations.items()},
-        entities={name: dict(table) for name, table in settings.entities.items()},
+        relations={name: dict(table) for name, table in settings.ontology.relations.items()},
+        entities={name: dict(table) for name, table in settings.ontology.entities.items()},
         secrets=tuple(secrets),
         store=store_identity(settings, data),
         data=str(data.expanduser().resolve()),

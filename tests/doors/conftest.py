@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from tests.doors.shell import Shell
+from tests.doors.shell import Bench, Shell
 
 
 @pytest.fixture
@@ -19,3 +20,10 @@ def kgray(tmp_path, monkeypatch) -> Shell:
     )
     shell.script()
     return shell
+
+
+@pytest.fixture
+def bench(kgray) -> Bench:
+    """`python -m bench` in the same folder."""
+    checkout = Path(__file__).resolve().parents[2]
+    return Bench(kgray.folder, {**kgray.env, "PYTHONPATH": str(checkout)})

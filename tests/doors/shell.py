@@ -71,6 +71,29 @@ class Shell:
         self.write("script.jsonl", *rows)
 
 
+@dataclass
+class Bench(Shell):
+    """`python -m bench` in a folder, as a process of its own."""
+
+    def script_of(self, code: str) -> str:
+        """Run a script to its end, as a process of its own; return its output."""
+        environ = {**os.environ, **self.env}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code], env=environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
+        assert stdin is None, "no measurement reads it"
+        return self.process(*args)
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [sys.executable, "-P", "-m", "bench", *args]
+        environ = {**os.environ, **self.env}
+        return subprocess.Popen(command, cwd=self.folder, env=environ, **(pipes | options))
+
+
 def triple(source: str, relation: str, target: Any, **more: Any) -> dict[str, Any]:
     return {"source": source, "relation": relation, "target": target, **more}
 

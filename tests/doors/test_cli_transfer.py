@@ -78,7 +78,7 @@ def test_the_variables_of_a_store_speak_of_the_source_alone(full):
     answer = full("copy", "--group", "team", "--to-config", "neo.toml")
 
     assert answer.code == 2
-    assert "store.uri is not an address" in answer.err
+    assert "store.uri = *** in neo.toml: an address such as bolt:" in answer.err
     assert "hush" not in answer.err
 
 

@@ -148,12 +148,15 @@ def test_a_signal_ends_a_run_that_waits_for_its_model(kgray, serve):
     [
         ({"KGRAY_MODEL_BASE_URL": ""}, "needs model.base_url (KGRAY_MODEL_BASE_URL)"),
         ({"KGRAY_MODEL_NAME": ""}, "needs model.name (KGRAY_MODEL_NAME)"),
-        ({"KGRAY_MODEL_BASE_URL": "localhost:8000"}, "model.base_url is not an address such as http://"),
+        ({"KGRAY_MODEL_BASE_URL": "localhost:8000"}, "in the environment: an address such as http://"),
         (
             {"KGRAY_MODEL_BASE_URL": f"http://me:{KEY}@host/v1"},
-            "no user or password: model.api_key is for that",
+            "KGRAY_MODEL_BASE_URL = *** in the environment: an address such as",
         ),
-        ({"KGRAY_MODEL_API_KEY": "schlüssel"}, "model.api_key holds no key"),
+        (
+            {"KGRAY_MODEL_API_KEY": "schlüssel"},
+            "KGRAY_MODEL_API_KEY = *** in the environment: one line of plain ASCII text",
+        ),
         (
             {"KGRAY_MODEL_API_KEY": "", "KGRAY_MODEL_API_KEY_FILE": "nowhere"},
             "model.api_key_file = 'nowhere' cannot be read",
@@ -294,6 +297,12 @@ def test_plan_refuses_what_add_would_refuse(kgray, serve, asked):
     assert planned.err == added.err
 
 
-def test_help_does_not_import_the_library_of_the_models():
-    code = "import sys, kgray.cli, kgray; assert 'openai' not in sys.modules and 'numpy' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_help_imports_no_heavy_library():
+    code = (
+        "import sys; from kgray.cli import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: print({'numpy', 'openai', 'pydantic'} & set(sys.modules), file=sys.stderr)"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert asked.stderr == "set()\n"

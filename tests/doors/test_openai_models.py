@@ -117,7 +117,7 @@ def serve(monkeypatch):
     """Start servers; pauses are short, because a test waits for each."""
     monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
     monkeypatch.setattr(clients, "LONGEST_DELAY_S", 0.1)
-    monkeypatch.setattr(structured, "_KNOWN", {})  # a port may be another server's by now
+    structured.DIALECTS.clear()  # a port may be another server's by now
     servers: list[ChatServer] = []
 
     def start(answer, probe=None) -> ChatServer:
@@ -581,7 +581,7 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
 def test_the_schemas_are_what_constrained_decoders_take():
     """All required, nothing extra, inline, no bounds but of lists; order as in the prompt."""
-    from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, answers_schema
+    from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
 
     def walk(schema):
         assert not {"$ref", "minLength", "maxLength", "pattern", "minimum", "maximum"} & set(schema)

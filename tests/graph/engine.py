@@ -13,11 +13,12 @@ from typing import Any
 
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.judging import RulesJudge, questions_key
+from kgray.backends.question_key import questions_key
+from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Pipeline, Totals
+from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
 from kgray.ontology import Ontology, shipped
@@ -32,8 +33,9 @@ from kgray.ports import (
     QuestionRequest,
     Store,
 )
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
-from kgray.replies import parse_extraction
+from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
 from tests.graph.stores import Stores
 
@@ -111,7 +113,7 @@ class Engine:
             judge=judge or RulesJudge(),
             embedder=SMALL,
             ontology=ontology or shipped(),
-            pipeline=Pipeline(judging=judging),
+            pipeline=PipelineSettings(judging=judging),
             patience_s=0,
         )
         self.loop = Loop(self.parts)

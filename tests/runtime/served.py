@@ -19,7 +19,8 @@ STREAMS = 4  # calls at the server at once: what a kill can catch on the way to 
 def start(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start the command, as a user's shell would."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("KGRAY_", "RAY_"))}
-    command = [sys.executable, "-m", "kgray", *words]
+    package = ["bench", *words[1:]] if words[0] == "bench" else ["kgray", *words]
+    command = [sys.executable, "-m", *package]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=clean | (env or {}))
 

@@ -1,4 +1,4 @@
-"""A backfill through Ray, under kills of everything: the short form of `kgray bench chaos`."""
+"""A backfill through Ray, under kills of everything: the short form of `python -m bench chaos`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from kgray.bench import chaos
-from kgray.bench.fire import Scene
-from kgray.bench.world import Plan
-from kgray.bench.world.latency import Latency
+from bench import chaos
+from bench.kills import KillSchedule
+from bench.world import WorldPlan
+from bench.world.latency import Latency
 
 EPISODES = 150
 KINDS = ("writer", "worker", "sequencer", "server", "driver")
@@ -23,8 +23,8 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
 
     kills = [(15 + 25 * place, kind) for place, kind in enumerate(KINDS)]
-    scene = Scene(
-        plan=Plan(seed=5, episodes=EPISODES, entities=60, groups=3),
+    schedule = KillSchedule(
+        plan=WorldPlan(seed=5, episodes=EPISODES, entities=60, groups=3),
         kills=kills,
         latency=Latency(streams=6, first_token_s=0.2, tokens_per_s=0.0),
         window=24,
@@ -37,7 +37,7 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
         ),
     )
 
-    outcome = chaos.run(scene)
+    outcome = chaos.run(schedule)
 
     assert outcome.faults == []
     assert [kill.kind for kill in outcome.log.kills] == list(KINDS)

@@ -14,20 +14,10 @@ from typing import Any
 
 import pytest
 
-from kgray import times
-from kgray.bench.people import tell
+from bench.world import WorldPlan
+from bench.world.files import write
 
 EPISODES = 500
-
-
-def lines(path: Path, count: int) -> Path:
-    """Write `count` generated episodes as JSON lines."""
-    with path.open("w") as out:
-        for told in tell("people", count, seed=7):
-            at = times.show(told.draft.reference_time)
-            row = {"id": told.draft.client_id, "text": told.draft.text, "at": at, "group": "people"}
-            out.write(json.dumps(row) + "\n")
-    return path
 
 
 def kgray(data: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -47,7 +37,7 @@ def answer(data: Path, *words: str) -> str:
 
 def status(data: Path) -> dict[str, Any]:
     """Return the ledger of the group."""
-    counts: dict[str, Any] = json.loads(answer(data, "status", "--json"))["groups"].get("people", {})
+    counts: dict[str, Any] = json.loads(answer(data, "status", "--json"))["groups"].get("world-0", {})
     return counts
 
 
@@ -71,17 +61,18 @@ def ingest_under_fire(file: Path, folder: Path, kills: int, expected: str, seed:
                 break
         answer(data, "add", str(file))
         assert status(data) == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
-        assert answer(data, "dump", "--group", "people", "--hash") == expected, f"data-{number}"
+        assert answer(data, "dump", "--group", "world-0", "--hash") == expected, f"data-{number}"
     checks = json.loads(answer(data, "doctor", "--json"))["checks"]
     assert [check for check in checks if not check["ok"]] == []
 
 
 def undisturbed(tmp_path: Path) -> tuple[Path, str]:
     """Return the input and the dump hash of a run that nothing disturbs."""
-    file = lines(tmp_path / "episodes.jsonl", EPISODES)
+    file = tmp_path / "episodes.jsonl"
+    write(WorldPlan(seed=7, episodes=EPISODES), file, None)
     data = tmp_path / "undisturbed"
     answer(data, "add", str(file))
-    return file, answer(data, "dump", "--group", "people", "--hash")
+    return file, answer(data, "dump", "--group", "world-0", "--hash")
 
 
 def test_twenty_kills_leave_the_graph_of_an_undisturbed_run(tmp_path: Path) -> None:

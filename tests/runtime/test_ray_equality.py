@@ -1,4 +1,4 @@
-"""One world through Ray in several ways gives the plain loop's graph: a tenth of `kgray bench equality`."""
+"""One world through Ray in several ways gives the plain loop's graph: a tenth of `bench equality`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kgray.bench import equality
-from kgray.bench.runs import Way
-from kgray.bench.world import Plan
+from bench import equality
+from bench.engine import Way
+from bench.world import WorldPlan
 from tests.ray_session import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -28,7 +28,7 @@ def test_every_way_gives_the_plain_loops_graph(tmp_path: Path) -> None:
     profile = tmp_path / "profile.toml"
     profile.write_text(SMALL.format(workers=1, embedders=0, shards=1))
 
-    found = equality.run(Plan(seed=3, episodes=200, entities=80, groups=2), ways=WAYS, profile=profile)
+    found = equality.run(WorldPlan(seed=3, episodes=200, entities=80, groups=2), ways=WAYS, profile=profile)
 
     assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
         (way.name, way.model, True) for way in WAYS

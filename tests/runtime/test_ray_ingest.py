@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.bench.people import tell
+from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -26,9 +26,9 @@ GROUPS = ("red", "green", "blue")
 
 
 def drafts(count: int) -> list[Draft]:
-    """Return generated episodes of three groups, mixed; every tenth is a triple, which no model reads."""
-    told = list(tell("red", count, seed=11))
-    return [replace(each.draft, group=GROUPS[number % 3]) for number, each in enumerate(told)]
+    """Return generated episodes of three groups, mixed: messages, texts and JSON, late ones and denials."""
+    world = enumerate(World(plan=WorldPlan(seed=11, episodes=count)))
+    return [replace(episode.draft, group=GROUPS[number % 3]) for number, episode in world]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.bench.people import tell
+from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -77,8 +77,8 @@ def on_empty(server: Any, driver: Any, folder: Path) -> dict[str, Any]:
 
 
 def drafts() -> list[Draft]:
-    told = tell("red", EACH * len(GROUPS), seed=11)
-    return [replace(each.draft, group=GROUPS[number % 3]) for number, each in enumerate(told)]
+    world = enumerate(World(plan=WorldPlan(seed=11, episodes=EACH * len(GROUPS))))
+    return [replace(episode.draft, group=GROUPS[number % 3]) for number, episode in world]
 
 
 async def plain(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kgray.backends.rules import RulesExtractor
+from kgray.backends.rules.extractor import RulesExtractor
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest
 from kgray.records import Episode, EpisodeKind, ExtractedFact, Extraction

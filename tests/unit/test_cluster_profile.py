@@ -40,7 +40,10 @@ def test_a_profile_says_only_what_differs(tmp_path):
             "[extraction]\nworkers = 0\n",
             "extraction.workers = 0 in room.toml: a whole number from 1 to 100000",
         ),
-        ("[extraction]\nworkers = true\n", "a whole number from 1"),
+        (
+            "[extraction]\nworkers = true\n",
+            "extraction.workers = True in room.toml: a whole number from 0 to 100000",
+        ),
         ("[ray]\ndashboard = 1\n", "ray.dashboard = 1 in room.toml: use true or false."),
         ("ray = 1\n", "ray in room.toml is not a table: write [ray] and its keys below it."),
         ("[ray\n", "cluster profile room.toml is not valid TOML"),

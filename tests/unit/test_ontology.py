@@ -66,23 +66,35 @@ def test_settings_add_a_relation_and_override_one_key():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        pytest.param({"OWNS": {"cardnality": "many"}}, "nearest one is 'cardinality'", id="a-misspelt-key"),
-        pytest.param({"OWNS": {"cardinality": "one"}}, "is not one of 'single'", id="a-wrong-cardinality"),
-        pytest.param({"OWNS": {"object": "thing"}}, "is not one of 'entity', 'value'", id="a-wrong-object"),
-        pytest.param({"OWNS": {"symmetric": "yes"}}, "is not true or false", id="a-wrong-boolean"),
-        pytest.param({"OWNS": {"excludes": "LIKES"}}, "is not a list of texts", id="a-text-for-a-list"),
-        pytest.param({"OWNS": {"excludes": ["likes"]}}, "not a relation name", id="a-wrong-name-in-a-list"),
+        pytest.param(
+            {"OWNS": {"cardnality": "many"}},
+            "nearest one is ontology.relations.OWNS.cardinality.",
+            id="a-misspelt-key",
+        ),
+        pytest.param(
+            {"OWNS": {"cardinality": "one"}},
+            'use one of "single", "single_object", "many", "depends".',
+            id="a-wrong-cardinality",
+        ),
+        pytest.param({"OWNS": {"object": "thing"}}, 'use one of "entity", "value".', id="a-wrong-object"),
+        pytest.param({"OWNS": {"symmetric": "yes"}}, "use true or false", id="a-wrong-boolean"),
+        pytest.param({"OWNS": {"excludes": "LIKES"}}, "a list of texts is needed", id="a-text-for-a-list"),
+        pytest.param(
+            {"OWNS": {"excludes": ["likes"]}}, "a relation name is needed", id="a-wrong-name-in-a-list"
+        ),
         pytest.param({"OWNS": {"excludes": ["OWNS"]}}, "names itself", id="it-excludes-itself"),
-        pytest.param({"OWNS": {"description": 3}}, "is not a text", id="a-number-for-a-text"),
-        pytest.param({"OWNS": {"subject_type": "a person"}}, "is not a label", id="a-wrong-label"),
-        pytest.param({"owns": {}}, "not a relation name", id="lower-case"),
-        pytest.param({"A" * 65: {}}, "not a relation name", id="too-long"),
+        pytest.param({"OWNS": {"description": 3}}, "a text in quotes is needed", id="a-number-for-a-text"),
+        pytest.param(
+            {"OWNS": {"subject_type": "a person"}}, "a label such as Person is needed", id="a-wrong-label"
+        ),
+        pytest.param({"owns": {}}, "a relation name is needed", id="lower-case"),
+        pytest.param({"A" * 65: {}}, "a relation name is needed", id="too-long"),
         pytest.param({"OWNS": 3}, "is not a table", id="no-table"),
         pytest.param({"OWNS": {"same_as": "OWNS"}}, "back to OWNS", id="the-same-as-itself"),
         pytest.param({"A": {"same_as": "B"}, "B": {"inverse_of": "A"}}, "lead from", id="a-circle"),
         pytest.param({"A": {"same_as": "OWNS", "inverse_of": "LIKES"}}, "keep one", id="both-ways"),
-        pytest.param({"A": {"phrases": ["feed"]}}, "is not a phrase", id="a-phrase-without-a-slot"),
-        pytest.param({"A": {"starts": ["feed {cat}"]}}, "is not a phrase", id="an-unknown-slot"),
+        pytest.param({"A": {"phrases": ["feed"]}}, "a phrase is needed", id="a-phrase-without-a-slot"),
+        pytest.param({"A": {"starts": ["feed {cat}"]}}, "a phrase is needed", id="an-unknown-slot"),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(overrides, message):
@@ -96,3 +108,8 @@ def test_an_allowed_pair_must_name_a_declared_type():
     """A mistyped type would drop facts in silence."""
     with pytest.raises(SettingsError, match=r"WORKS_AT\.subject_type = 'Persn' .* 'Person'"):
         shipped().extended({"WORKS_AT": {"subject_type": "Persn"}}, {"Person": {}, "Company": {}})
+
+
+def test_the_key_that_names_a_relation_cannot_be_set():
+    with pytest.raises(SettingsError, match=r"^ontology\.relations\.OWNS\.name in the settings is not a key"):
+        shipped().extended({"OWNS": {"name": "HAS"}})

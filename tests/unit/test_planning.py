@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from kgray.bench.model_server.tasks import wire_fact
-from kgray.bench.world import Oracle, Plan, World
+from bench.model_server.tasks import wire_fact
+from bench.world import Oracle, World, WorldPlan
 from kgray.ontology import shipped
-from kgray.planning import Shape, plan
 from kgray.prompting import Prompts, tokens
+from kgray.prompting.estimate import estimate_work
+from kgray.settings import PipelineSettings
 
 EPISODES = 200
 DATES = ("valid_at", "invalid_at")
@@ -23,7 +24,7 @@ def size(reply: object) -> int:
 @pytest.mark.parametrize("extraction", ["combined", "separate"])
 def test_replies_are_as_long_as_planned(extraction):
     """Within a tenth, on the texts that the constants were measured on; questions add little."""
-    oracle = Oracle(World(plan=Plan(episodes=EPISODES)))
+    oracle = Oracle(World(plan=WorldPlan(episodes=EPISODES)))
     written = 0
     for episode in oracle.world:
         reply = oracle.extraction(episode.draft.text)
@@ -35,8 +36,10 @@ def test_replies_are_as_long_as_planned(extraction):
         dates = [{"id": place, **{key: f[key] for key in DATES}} for place, f in enumerate(facts)]
         written += size({"entities": reply["entities"]}) + size({"facts": bare}) + size({"facts": dates})
 
-    found = plan(
-        [episode.draft for episode in oracle.world], Prompts(shipped()), Shape(extraction=extraction)
+    found = estimate_work(
+        [episode.draft for episode in oracle.world],
+        Prompts(shipped()),
+        PipelineSettings(extraction=extraction),
     )
 
     assert found.completion_tokens == pytest.approx(written, rel=0.1)
@@ -52,8 +55,10 @@ def test_replies_are_as_long_as_planned(extraction):
     ],
 )
 def test_questions_take_the_calls_that_were_measured(resolution, judging, calls):
-    drafts = [episode.draft for episode in World(plan=Plan(episodes=EPISODES))]
+    drafts = [episode.draft for episode in World(plan=WorldPlan(episodes=EPISODES))]
 
-    found = plan(drafts, Prompts(shipped()), Shape(resolution=resolution, judging=judging))
+    found = estimate_work(
+        drafts, Prompts(shipped()), PipelineSettings(resolution=resolution, judging=judging)
+    )
 
     assert found.calls == round(calls * EPISODES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray import times
-from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, answers_schema, plain_fact
+from kgray.backends.openai_api.client import Client, Endpoint
+from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.errors import SettingsError
 from kgray.ontology import Ontology, shipped
-from kgray.ports import ExtractionRequest, Question
+from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting import (
     TASKS,
     Prompts,
@@ -27,8 +29,9 @@ from kgray.prompting import (
     sections,
     tokens,
 )
+from kgray.prompting.replies import parse_answer, parse_extraction
+from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema, plain_fact
 from kgray.records import Episode, ExtractedEntity
-from kgray.replies import parse_answer, parse_extraction
 
 T0 = times.parse("2026-03-05T09:00:00Z")[0]
 PROMPTS = Prompts(shipped())
@@ -39,6 +42,15 @@ QUESTIONS = {
     "relation": Question(kind="relation", item="X", candidates=("Y",), cards=("a X b", "a Y b")),
     "cardinality": Question(kind="cardinality", item="X", cards=("a X b", "a X c")),
 }
+SCHEMAS = {
+    "combined": "93931952ac256ade",
+    "extract_entities": "09d82895ed3eaa86",
+    "reflect": "09d82895ed3eaa86",
+    "extract_facts": "c1202e883314372c",
+    "date_facts": "d3b4baebf17db0c8",
+}
+ANSWERS_TO_ALL_KINDS = "ad33a6ec571d7ebb"
+KEYS = {False: "fd4b8749c4945de7", True: "a1c2c7bb8136885f"}  # batched, per node
 ASKS = {
     "batched": list(QUESTIONS),
     "resolve_entity": ["entity"],
@@ -241,10 +253,10 @@ def test_the_settings_words_stand_in_the_head_and_change_its_hash():
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"ship": {}}, "'ship' is not a label such as Person"),
-        ({"Ship": {"atributes": []}}, "The nearest one is 'attributes'"),
-        ({"Ship": {"attributes": "tonnage"}}, "is not a list of texts"),
-        ({"Ship": {"description": 3}}, "is not a text"),
+        ({"ship": {}}, 'ontology.entities.ship = "ship" in the settings: a label such as Person is needed'),
+        ({"Ship": {"atributes": []}}, "The nearest one is ontology.entities.Ship.attributes."),
+        ({"Ship": {"attributes": "tonnage"}}, "a list of texts is needed"),
+        ({"Ship": {"description": 3}}, "a text in quotes is needed"),
     ],
 )
 def test_a_wrong_entity_type_is_an_error_that_names_the_key(tables, words):
@@ -255,3 +267,18 @@ def test_a_wrong_entity_type_is_an_error_that_names_the_key(tables, words):
 def test_the_folder_of_the_prompts_is_beside_the_package_in_a_checkout():
     assert os.fspath(folder()).endswith("prompts")
     assert (folder() / "combined.md").is_file()
+
+
+def test_the_bytes_of_requests_are_what_they_were():
+    """R21: journals and kept replies know a request by these bytes; with other bytes all is asked anew."""
+
+    def digest(value: object) -> str:
+        return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:16]
+
+    asked = QuestionRequest(episode=episode("I left Acme."), questions=tuple(QUESTIONS.values()))
+    client = Client(Endpoint(base_url="http://127.0.0.1:1/v1", name="m"))
+    keys = {apart: OpenAIJudge(client, PROMPTS, apart=apart).key(asked)[:16] for apart in (False, True)}
+
+    assert {task: digest(schema) for task, schema in EXTRACTION_TASKS.items()} == SCHEMAS
+    assert digest(answers_schema(QUESTIONS)) == ANSWERS_TO_ALL_KINDS
+    assert keys == KEYS

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kgray.errors import InvalidAnswer
 from kgray.ports import Question
+from kgray.prompting.replies import parse_answer, parse_extraction, speaker_first
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
-from kgray.replies import parse_answer, parse_extraction, speaker_first
 from kgray.times import parse
 
 SAID = parse("2026-03-10T12:00:00Z")[0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.backends.rules.structure import MAX_VALUE
+from kgray.backends.rules.json_records import MAX_VALUE
 from kgray.errors import InvalidAnswer
 from tests.unit.rules_reader import named, read
 

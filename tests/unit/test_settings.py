@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,11 @@ from kgray.settings import (
     config_file,
     data_folder,
     load,
+    require,
     require_built,
     unbuilt,
 )
+from kgray.settings.tree import RuntimeSettings
 
 
 def write(folder: Path, text: str) -> Path:
@@ -135,7 +140,7 @@ def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
         ),
         (
             "[ontology.relations]\nX = 1",
-            "ontology.relations.X in {f} is not a table: write [ontology.relations.X].",
+            "ontology.relations.X in {f} is not a table: write [ontology.relations.X] and its keys below it.",
         ),
     ],
 )
@@ -198,6 +203,94 @@ def test_no_secret_is_ever_shown(tmp_path):
     assert "model.api_key = ***" in str(caught.value)
 
 
+def test_settings_are_pickled_and_compared_and_a_secret_is_not_pickled(tmp_path):
+    """Workers get settings from other processes; a secret never travels with them."""
+    settings = load(None, environ={"KGRAY_MODEL_SCRIPT": "a.jsonl", "KGRAY_RUNTIME_WINDOW": "9"})
+    assert pickle.loads(pickle.dumps(settings)) == settings != Settings()  # noqa: S301 - our own bytes
+    assert replace(settings, runtime=replace(settings.runtime, window=128)).runtime == RuntimeSettings()
+    with pytest.raises(FrozenInstanceError):
+        settings.runtime.window = 3
+    secret = load(None, environ={"KGRAY_MODEL_API_KEY": "hunter2"})
+    with pytest.raises(TypeError, match="a secret is not pickled") as caught:
+        pickle.dumps(secret)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_wrong_value_in_the_file_is_said_though_a_variable_wins(tmp_path):
+    config = write(tmp_path, "[runtime]\nwindow = 0\n")
+    with pytest.raises(SettingsError, match=r"^runtime\.window = 0 in .*kgray\.toml: a whole number from 1"):
+        load(config, environ={"KGRAY_RUNTIME_WINDOW": "9"})
+
+
+def test_an_argument_that_is_none_takes_back_what_the_file_says(tmp_path):
+    config = write(tmp_path, '[model]\nbackend = "scripted"\nscript = "a.jsonl"\n')
+    assert load(config, environ={}, overrides={"model_backend": None, "model_script": None}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        (
+            {"KGRAY_MODEL_BASE_URL": "localhost:8000"},
+            (
+                'KGRAY_MODEL_BASE_URL = "localhost:8000" in the environment: an address such as '
+                "http://localhost:8000/v1 is needed (http, https; a host; no user or password: "
+                "the api_key is for that)."
+            ),
+        ),
+        (
+            {"KGRAY_STORE_URI": "bolt://me:hunter2@host"},
+            (
+                "KGRAY_STORE_URI = *** in the environment: an address such as bolt://localhost:7687 is "
+                "needed (neo4j, neo4j+s, neo4j+ssc, bolt, bolt+s, bolt+ssc; a host; no user or password: "
+                "store.user and store.password are for that)."
+            ),
+        ),
+        (
+            {"KGRAY_EMBEDDER_API_KEY": "two\nlines"},
+            "KGRAY_EMBEDDER_API_KEY = *** in the environment: one line of plain ASCII text is needed.",
+        ),
+    ],
+)
+def test_an_address_or_a_key_that_cannot_work_is_said_when_it_is_read(environ, line):
+    with pytest.raises(SettingsError) as caught:
+        load(None, environ=environ)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "section", "line"),
+    [
+        (
+            {"model_backend": "scripted"},
+            "model",
+            'model.backend = "scripted" needs model.script (KGRAY_MODEL_SCRIPT): the file of answers.',
+        ),
+        (
+            {"embedder_backend": "openai"},
+            "embedder",
+            (
+                'embedder.backend = "openai" needs embedder.dimensions (KGRAY_EMBEDDER_DIMENSIONS): how many '
+                "numbers the model gives a text."
+            ),
+        ),
+        (
+            {"store_backend": "neo4j"},
+            "store",
+            (
+                'store.backend = "neo4j" needs store.uri (KGRAY_STORE_URI): the server\'s address, such as '
+                "bolt://localhost:7687."
+            ),
+        ),
+    ],
+)
+def test_what_a_backend_needs_is_said_when_it_is_built(overrides, section, line):
+    settings = load(None, environ={}, overrides=overrides)
+    with pytest.raises(SettingsError) as caught:
+        require(settings, section)
+    assert str(caught.value) == line
+
+
 def test_relations_come_from_tables_and_variables(tmp_path):
     config = write(tmp_path, '[ontology.relations.OWNS]\ncardinality = "single"\nexcludes = ["LENDS"]\n')
     environ = {
@@ -205,7 +298,7 @@ def test_relations_come_from_tables_and_variables(tmp_path):
         "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_SYMMETRIC": "true",
         "KGRAY_ONTOLOGY_RELATIONS_SITS_NEXT_TO_EXCLUDES": "A, B",
     }
-    relations = load(config, environ=environ).relations
+    relations = load(config, environ=environ).ontology.relations
     assert {name: dict(table) for name, table in relations.items()} == {
         "OWNS": {"cardinality": "many", "excludes": ["LENDS"]},
         "SITS_NEXT_TO": {"symmetric": True, "excludes": ["A", "B"]},
@@ -262,11 +355,11 @@ def test_entity_types_are_read_like_relations(tmp_path):
 
     settings = load(config, environ={}, overrides={"ontology_entities": {"Port": {}}})
 
-    assert {name: dict(keys) for name, keys in settings.entities.items()} == {
+    assert {name: dict(keys) for name, keys in settings.ontology.entities.items()} == {
         "Ship": {"description": "a vessel"},
         "Port": {},
     }
-    assert list(settings.relations) == ["OWNS"]
+    assert list(settings.ontology.relations) == ["OWNS"]
 
 
 def test_entity_types_come_from_variables_too(tmp_path):
@@ -277,7 +370,7 @@ def test_entity_types_come_from_variables_too(tmp_path):
         "KGRAY_ONTOLOGY_ENTITIES_SeaPort_DESCRIPTION": "where ships lie",
     }
 
-    entities = load(config, environ=environ).entities
+    entities = load(config, environ=environ).ontology.entities
 
     assert {name: dict(keys) for name, keys in entities.items()} == {
         "Ship": {"description": "a vessel", "attributes": ["draught", "flag"]},

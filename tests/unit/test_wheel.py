@@ -1,4 +1,4 @@
-"""What is installed: the prompts come with the package, from a wheel as from a checkout."""
+"""What is installed: the package with its prompts, from a wheel as from a checkout; not the bench."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.mark.skipif(
     importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed: `make test`"
 )
-def test_a_wheel_holds_the_prompts_and_reads_them(tmp_path):
+def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for name in ("kgray", "prompts", "cluster"):
+    for name in ("kgray", "bench", "prompts", "cluster"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta as b; print(b.build_wheel('.'))"
 
@@ -39,8 +39,8 @@ def test_a_wheel_holds_the_prompts_and_reads_them(tmp_path):
         archive.extractall(tmp_path / "installed")
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
     assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
-    assert "kgray/cluster/laptop.toml" in names
-    assert not [name for name in names if name.startswith(("prompts/", "cluster/", "tests/"))]
+    assert {"kgray/cluster/laptop.toml", "kgray/backends/rules/words.toml"} <= names
+    assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
     ask = "import kgray.prompting as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
     found = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True

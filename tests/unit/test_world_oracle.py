@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from test_world_stream import as_episode
 
-from kgray.bench.world import Errors, Latency, Oracle, WildJudge, World, WorldJudge, WorldReader
-from kgray.bench.world.dice import Dice, chance
-from kgray.bench.world.latency import Streams
+from bench.world import Errors, Latency, Oracle, World, WorldModel
+from bench.world.dice import Dice, chance
+from bench.world.latency import Streams
 from kgray.derivation.entities import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.replies import parse_answer, parse_extraction
+from kgray.prompting.replies import parse_answer, parse_extraction
 
 WORLD = World(seed=3, episodes=300)
 EPISODES = list(WORLD)
@@ -114,8 +114,7 @@ def test_a_reader_that_errs_still_replies_what_can_be_read():
 
 async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
     told = EPISODES[5]
-    reader = WorldReader(WORLD, oracle=ORACLE)
-    judge = WorldJudge(WORLD, oracle=ORACLE)
+    model = WorldModel(ORACLE)
     episode = as_episode(told.draft)
     shown, _ = cards_of(5)[0]
     question = Question(kind="entity", item="x", candidates=("y",), cards=(shown, shown))
@@ -123,13 +122,13 @@ async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
         episode=episode, questions=(question, Question(kind="cardinality", item="COSTS"))
     )
 
-    found = await reader.extract(ExtractionRequest(episode=episode))
-    judged = await judge.judge(request)
+    found = await model.extract(ExtractionRequest(episode=episode))
+    judged = await model.judge(request)
 
     assert replace(found, model="", calls=0, prompt_tokens=0, completion_tokens=0) == parse_extraction(
         told.extraction_reply, episode
     )
-    assert (found.calls, judged.calls, found.model) == (1, 1, judge.identity)
+    assert (found.calls, judged.calls, found.model) == (1, 1, model.identity)
     assert judged.answers == ({"duplicate_of": 0}, {"cardinality": "single"})
 
 
@@ -142,7 +141,7 @@ async def test_a_wild_judge_says_what_fits_and_the_same_to_the_same_request():
         Question(kind="relation", item="A", candidates=("B",)),
         Question(kind="cardinality", item="A"),
     )
-    judge = WildJudge(1)
+    judge = WorldModel(ORACLE, wild=True)
     whole = QuestionRequest(episode=episode, questions=questions)
 
     first, again = await judge.judge(whole), await judge.judge(whole)

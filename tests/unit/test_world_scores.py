@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from bench import scoring
+from bench.reading import ShownGraph
+from bench.scoring import Matched, Scores
+from bench.world import ToldFact, TrueFact, Truth, WorldEpisode
+from bench.world.questions import WorldQuestion, true_answers
 from kgray import times
-from kgray.bench import scoring
-from kgray.bench.scoring import Matched, Scores
-from kgray.bench.world import Said, TrueFact, Truth, WorldEpisode
-from kgray.bench.world.questions import Asked, true_answers
-from kgray.derivation.view import View
 from kgray.graph import Fact
-from kgray.records import Draft, EpisodeHead, Evidence, GroupRecords, Mention, Value
+from kgray.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
 
@@ -57,24 +57,13 @@ class Known:
         return self.given
 
 
-@dataclass
-class Shown:
-    """The facts of a graph, given as they are."""
-
-    given: list[Fact] = field(default_factory=list)
-
-    def all_facts(self) -> list[Fact]:
-        return self.given
-
-
 SAME = Matched({"E1": "alice", "A": "acme", "B": "beta"}, {"alice": "E1", "acme": "A", "beta": "B"})
 
 
 def scored(shown: list[Fact], told: list[TrueFact]) -> Scores:
     scores = Scores()
-    graph: Any = Shown(shown)
     truth: Any = Known(told)
-    scoring.score_facts(graph, SAME, truth, scores)
+    scoring.score_facts(ShownGraph(facts=shown), SAME, truth, scores)
     return scores
 
 
@@ -122,9 +111,9 @@ def test_a_fact_about_a_stranger_is_no_hit():
 
 
 def test_an_answer_counts_as_a_whole():
-    asked = [Asked(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
+    asked = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70, 100)]
     facts = [true("acme", 0, 60), true("beta", 60)]
-    graph: Any = Shown([fact("A", 0), fact("B", 60)])
+    graph = ShownGraph(facts=[fact("A", 0), fact("B", 60)])
 
     right, given = true_answers(facts, asked), scoring.graph_answers(graph, SAME, asked)
 
@@ -143,10 +132,12 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
         ("Bob", "E3", "bob"),
         ("B.", "E3", "bob"),
     ]
-    view = View(_records(surfaces), lambda _: [])
+    mentions = [(f"e{n}", surface, entity) for n, (surface, entity, _) in enumerate(surfaces, start=1)]
+    names = {"E1": ["Alice", "A."], "E2": ["Ally"], "E3": ["Bob", "B."]}
     scores = Scores()
 
-    matched = scoring.match_entities(view, {n: f"e{n}" for n in range(1, 6)}, _told(surfaces), scores)
+    graph = ShownGraph(facts=[], mentions=mentions, names=names)
+    matched = scoring.match_entities(graph, _told(surfaces), scores)
 
     assert (scores.mentions, scores.mention_recall) == (5, 1)
     assert (scores.er_precision, scores.er_recall) == (1, 0.5)
@@ -157,46 +148,11 @@ def test_mentions_are_counted_in_pairs_and_by_mention():
         {"E1": "alice", "E2": "alice", "E3": "bob"},
         {"alice": "E1", "bob": "E3"},
     )
-    assert len(scores.faults) == 1
-
-
-def _records(surfaces: list[tuple[str, str, str]]) -> GroupRecords:
-    return GroupRecords(
-        group="g",
-        heads=[
-            EpisodeHead(sequence=n, id=f"i{n}", reference_time=n, recorded_at=n)
-            for n, _ in enumerate(surfaces, start=1)
-        ],
-        mentions=[
-            Mention(sequence=n, ordinal=0, surface=surface, entity=entity)
-            for n, (surface, entity, _) in enumerate(surfaces, start=1)
-        ],
-        evidence=[
-            Evidence(
-                sequence=n,
-                ordinal=0,
-                statement=f"s{n}",
-                variant=0,
-                kind="holds",
-                relation="COSTS",
-                text="x",
-                subject=0,
-                value=Value("number", str(n)),
-                valid_from=n,
-            )
-            for n, _ in enumerate(surfaces, start=1)
-        ],
-        recorded={n: n for n, _ in enumerate(surfaces, start=1)},
-        births={
-            **{entity: (n, 0) for n, (_, entity, _) in reversed(list(enumerate(surfaces, start=1)))},
-            **{f"s{n}": (n, 0) for n, _ in enumerate(surfaces, start=1)},
-        },
-        last_recorded=len(surfaces),
-    )
+    assert scores.faults == ["entity: 1 of alice in ['Ally'], beside ['Alice', 'A.']"]
 
 
 def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
-    readings: list[tuple[WorldEpisode, tuple[Said, ...]]] = []
+    readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
         draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
         readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))

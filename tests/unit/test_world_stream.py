@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from itertools import islice, pairwise
 
 import pytest
 
+from bench.world import World, WorldPlan
+from bench.world.files import input_row, write
+from bench.world.telling import end_of, start_of
 from kgray import times
-from kgray.bench.world import Plan, World
-from kgray.bench.world.files import input_row, write
-from kgray.bench.world.telling import end_of, start_of
 from kgray.errors import InputError
 from kgray.intake.drafts import draft_from
+from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode
-from kgray.replies import parse_extraction
 
 WORLD = World(seed=3, episodes=600)
 EPISODES = list(WORLD)
@@ -38,7 +39,7 @@ def as_episode(draft: Draft, sequence: int = 1) -> Episode:
 
 def test_a_group_that_runs_out_of_news_says_what_it_needs():
     with pytest.raises(InputError, match="a world of 3000 episodes needs more entities"):
-        list(World(plan=Plan(seed=1, episodes=3000, entities=20)))
+        list(World(plan=WorldPlan(seed=1, episodes=3000, entities=20)))
 
 
 def test_one_seed_gives_one_world_and_another_seed_another():
@@ -46,6 +47,24 @@ def test_one_seed_gives_one_world_and_another_seed_another():
 
     assert again == [(e.draft, e.said, e.mentions) for e in EPISODES]
     assert next(iter(World(seed=4, episodes=1))).draft != EPISODES[0].draft
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (WorldPlan(seed=1), "dc41172181b00af2fa0e51bdf6afcc8a6bdf8a9228b9b4d6651722fc11ec2e76"),
+        (
+            WorldPlan(seed=7, episodes=400, alias_rate=0.7, change_rate=0.6, homonyms=0.3),
+            "eddb495ee30d68a839752e9db4dc0c753d5ce8bd2823c6e73b0ef0d9d3ff2817",
+        ),
+    ],
+    ids=["seed 1", "seed 7, many changes and homonyms"],
+)
+def test_a_world_is_the_same_bytes_in_every_version_of_the_bench(tmp_path, plan, expected):
+    """Dump hashes of two versions can be compared only where both have ingested the same episodes."""
+    write(plan, tmp_path / "world.jsonl", None)
+
+    assert hashlib.sha256((tmp_path / "world.jsonl").read_bytes()).hexdigest() == expected
 
 
 def test_a_longer_world_begins_as_the_shorter_one():
@@ -145,7 +164,7 @@ def test_most_episodes_arrive_in_the_order_of_their_times_and_some_do_not():
 def test_a_world_of_files_is_the_world(tmp_path):
     out, truth = tmp_path / "world.jsonl", tmp_path / "truth.jsonl"
 
-    counts = write(Plan(seed=3, episodes=50), out, truth)
+    counts = write(WorldPlan(seed=3, episodes=50), out, truth)
 
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     gold = [json.loads(line) for line in truth.read_text(encoding="utf-8").splitlines()]
@@ -168,7 +187,7 @@ def test_a_world_of_files_is_the_world(tmp_path):
 )
 def test_a_plan_that_no_world_can_be_made_of_is_refused(wrong, reason):
     with pytest.raises(ValueError, match=reason):
-        Plan(**wrong)
+        WorldPlan(**wrong)
 
 
 def test_times_of_a_world_are_whole_seconds():

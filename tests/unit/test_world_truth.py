@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.world import ToldFact, Truth, World, WorldEpisode
+from bench.world.questions import rounds, slots_of, true_answers
 from kgray import times
-from kgray.bench.world import Said, Truth, World, WorldEpisode
-from kgray.bench.world.questions import rounds, slots_of, true_answers
 from kgray.records import Draft
 
 ZERO = times.parse("2026-01-01")[0]
@@ -18,8 +18,10 @@ def iso(number: int) -> str:
     return str(times.show(day(number)))[:10]
 
 
-def told(at: int, target: str, kind: str = "holds", **dates: str) -> tuple[WorldEpisode, tuple[Said, ...]]:
-    said = Said(
+def told(
+    at: int, target: str, kind: str = "holds", **dates: str
+) -> tuple[WorldEpisode, tuple[ToldFact, ...]]:
+    said = ToldFact(
         subject="alice",
         relation="WORKS_AT",
         text=f"at {target}",
@@ -39,7 +41,7 @@ def told(at: int, target: str, kind: str = "holds", **dates: str) -> tuple[World
     return WorldEpisode(draft=draft, said=(said,), mentions=()), (said,)
 
 
-def spans(*readings: tuple[WorldEpisode, tuple[Said, ...]], known_at: int | None = None) -> set[tuple]:
+def spans(*readings: tuple[WorldEpisode, tuple[ToldFact, ...]], known_at: int | None = None) -> set[tuple]:
     facts = Truth.of([], readings).facts(known_at)
     return {(f.key[2], _number(f.valid_at), _number(f.invalid_at)) for f in facts}
 
@@ -87,14 +89,6 @@ def test_what_was_known_earlier_is_asked_by_the_number_of_episodes():
     assert spans(*readings, known_at=2) == spans(*readings)
 
 
-def test_one_slot_is_what_all_slots_say_of_it():
-    truth = World(seed=2, episodes=150).truth()
-    for known_at in (None, 75):
-        every = truth.facts(known_at)
-        for slot in sorted({fact.key[:2] for fact in every})[::9]:
-            assert set(truth.slot(*slot, known_at)) == {fact for fact in every if fact.key[:2] == slot}
-
-
 def test_a_single_valued_slot_holds_one_object_at_a_time():
     world = World(seed=2, episodes=300)
     facts = [f for f in world.truth().facts() if f.key[1] == "WORKS_AT"]
@@ -110,7 +104,7 @@ def test_questions_are_answered_by_the_facts_that_hold_as_known_then():
     for questions in rounds(truth, 2, world.end()):
         facts = truth.facts(questions.known_at)
         for asked, answer in zip(questions.asked, true_answers(facts, questions.asked), strict=True):
-            held = {f.key[2] for f in truth.slot(*asked.slot, questions.known_at) if f.holds_at(asked.at)}
+            held = {f.key[2] for f in facts if f.key[:2] == asked.slot and f.holds_at(asked.at)}
             assert answer == held
 
 

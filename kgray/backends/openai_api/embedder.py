@@ -16,7 +16,7 @@ BATCH = 64  # texts a request: small servers take no more, and the limiter keeps
 
 
 class OpenAIEmbedder:
-    """Unit vectors of a stated width; equal texts are sent once a call."""
+    """Unit vectors of a given width; a text that occurs several times in a call is sent once."""
 
     def __init__(self, client: Client, *, dimensions: int) -> None:
         """`dimensions`: the width of the model's vectors, checked against each answer."""
@@ -40,7 +40,7 @@ class OpenAIEmbedder:
 
     async def _batch(self, texts: list[str]) -> Matrix:
         try:
-            # Servers refuse an empty text; a blank one has a vector, which is all the port asks.
+            # Servers refuse an empty text; a blank has a vector, which is all that the port asks for.
             body = await self._client.embeddings([text or " " for text in texts])
         except Rejected as rejection:
             raise Refused(f"the embedder's server refused a text ({rejection})") from None

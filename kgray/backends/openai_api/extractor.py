@@ -1,4 +1,4 @@
-"""Reads episodes with a language model: one call for all, or the paper's tasks, one call each."""
+"""Reads episodes with a language model: in one call, or in one call for each of the paper's tasks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgray.backends.openai_api.client import Client
-from kgray.backends.openai_api.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
-from kgray.backends.openai_api.structured import Asker, Spent
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
 from kgray.prompting import Prompts, dating_data, extraction_data
+from kgray.prompting.replies import parse_extraction
+from kgray.prompting.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
-from kgray.replies import parse_extraction
 
 _T = TypeVar("_T")
 # Tokens for a reply. Twice what the longest good replies took; a bound for one that repeats itself.
@@ -32,11 +32,11 @@ def identity_of(name: str, temperature: float) -> str:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """One episode on its way: what was used and spent."""
+class _EpisodeReading:
+    """The reading of one episode: which prompts were used, what was spent, what to note."""
 
     request: ExtractionRequest
-    spent: Spent = field(default_factory=Spent)
+    spent: TokensSpent = field(default_factory=TokensSpent)
     prompts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class OpenAIExtractor:
 
         Raises Refused, InvalidAnswer, Unavailable; SettingsError where no episode could be read.
         """
-        reading = _Reading(request)
+        reading = _EpisodeReading(request)
         found = await (self._separately(reading) if self._separate else self._combined(reading))
         return replace(
             found,
@@ -81,88 +81,79 @@ class OpenAIExtractor:
             completion_tokens=reading.spent.completion_tokens,
         )
 
-    async def _combined(self, reading: _Reading) -> Extraction:
-        def accept(reply: Mapping[str, Any], cut: bool) -> Extraction:
-            _note_cut(reading, "combined", cut)
+    async def _combined(self, reading: _EpisodeReading) -> Extraction:
+        def accept(reply: Mapping[str, Any]) -> Extraction:
             return _parsed(reading.episode, _listed(reply, "entities"), _listed(reply, "facts"))
 
         return await self._ask(reading, "combined", extraction_data(reading.request), accept)
 
-    async def _separately(self, reading: _Reading) -> Extraction:
+    async def _separately(self, reading: _EpisodeReading) -> Extraction:
         named = await self._entities(reading, "extract_entities", ())
         for _ in range(self._rounds):
             more = await self._entities(reading, "reflect", named)
             if len(more) == len(named):
                 break
             named = more
-        listed = [{"name": one.name, "type": one.type} for one in named]
-        facts = await self._facts(reading, named)
-        return _parsed(reading.episode, listed, facts)
+        return _parsed(reading.episode, _shown_entities(named), await self._facts(reading, named))
 
     async def _entities(
-        self, reading: _Reading, task: str, known: tuple[ExtractedEntity, ...]
+        self, reading: _EpisodeReading, task: str, known: tuple[ExtractedEntity, ...]
     ) -> tuple[ExtractedEntity, ...]:
         """Return the known entities and those that the reply adds, the speaker first."""
-        before = [{"name": one.name, "type": one.type} for one in known]
 
-        def accept(reply: Mapping[str, Any], cut: bool) -> tuple[ExtractedEntity, ...]:
-            _note_cut(reading, task, cut)
-            found = _parsed(reading.episode, [*before, *_listed(reply, "entities")], [])
-            reading.notes += found.dropped
-            return found.entities
+        def accept(reply: Mapping[str, Any]) -> Extraction:
+            return _parsed(reading.episode, [*_shown_entities(known), *_listed(reply, "entities")], [])
 
         data = extraction_data(reading.request, known if task == "reflect" else None)
-        return await self._ask(reading, task, data, accept)
+        found = await self._ask(reading, task, data, accept)
+        reading.notes += found.dropped
+        return found.entities
 
-    async def _facts(self, reading: _Reading, named: tuple[ExtractedEntity, ...]) -> list[object]:
+    async def _facts(self, reading: _EpisodeReading, named: tuple[ExtractedEntity, ...]) -> list[object]:
         """Return the facts as on the wire, dated; `_parsed` makes them plain, and may do so only once."""
         data = extraction_data(reading.request, named)
-
-        def accept(reply: Mapping[str, Any], cut: bool) -> list[object]:
-            _note_cut(reading, "extract_facts", cut)
-            return _listed(reply, "facts")
-
-        facts = await self._ask(reading, "extract_facts", data, accept)
-        shown = [(place, row) for place, fact in enumerate(facts) if (row := _shown(fact, named))]
-        if not shown:
+        facts = await self._ask(reading, "extract_facts", data, lambda reply: _listed(reply, "facts"))
+        rows = {place: row for place, fact in enumerate(facts) if (row := _shown(fact, named))}
+        if not rows:
             return facts
-        dates = await self._dates(reading, [{"id": place, **row} for place, row in shown])
+        dates = await self._dates(reading, [{"id": place, **row} for place, row in rows.items()])
         return [
             {**fact, **dates[place]} if isinstance(fact, dict) and place in dates else fact
             for place, fact in enumerate(facts)
         ]
 
-    async def _dates(self, reading: _Reading, rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    async def _dates(self, reading: _EpisodeReading, rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Return place -> {"valid_at", "invalid_at"} as on the wire."""
         places = {row["id"] for row in rows}
 
-        def accept(reply: Mapping[str, Any], cut: bool) -> dict[int, dict[str, Any]]:
-            _note_cut(reading, "date_facts", cut)
+        def accept(reply: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
             given: dict[int, dict[str, Any]] = {}
             for item in _listed(reply, "facts"):
                 if isinstance(item, dict) and type(item.get("id")) is int and item["id"] in places:
                     given[item["id"]] = {key: item.get(key) for key in ("valid_at", "invalid_at")}
             if missing := sorted(places - set(given)):
-                raise InvalidAnswer(f"facts without dates: {missing}", raw=str(reply)[:4000])
+                raise InvalidAnswer(f"facts without dates: {missing}", raw=str(reply)[:RAW_KEPT])
             return given
 
         return await self._ask(reading, "date_facts", dating_data(reading.episode, rows), accept)
 
     async def _ask(
-        self, reading: _Reading, task: str, data: str, accept: Callable[[Mapping[str, Any], bool], _T]
+        self, reading: _EpisodeReading, task: str, data: str, accept: Callable[[Mapping[str, Any]], _T]
     ) -> _T:
         prompt = self._prompts[task]
         reading.prompts.append(prompt.sha256)
-        return await self._asker.ask(
-            prompt,
-            data,
-            EXTRACTION_TASKS[task],
-            accept,
+        request = StructuredRequest(
+            prompt=prompt,
+            data=data,
+            schema=EXTRACTION_TASKS[task],
             room=ROOM[task],
-            spent=reading.spent,
-            asking=reading.episode,
+            episode=reading.episode,
             context=reading.request.previous,
         )
+        found, cut = await self._asker.ask(request, accept, reading.spent)
+        if cut:
+            reading.notes.append(f"{task}: the reply was cut; what was complete is kept")
+        return found
 
 
 def _parsed(episode: Episode, entities: Iterable[object], facts: Iterable[object]) -> Extraction:
@@ -173,13 +164,12 @@ def _parsed(episode: Episode, entities: Iterable[object], facts: Iterable[object
 def _listed(reply: Mapping[str, Any], key: str) -> list[object]:
     found = reply.get(key)
     if not isinstance(found, list):
-        raise InvalidAnswer(f"{key!r} of the reply is not a list", raw=str(reply)[:4000])
+        raise InvalidAnswer(f"{key!r} of the reply is not a list", raw=str(reply)[:RAW_KEPT])
     return found
 
 
-def _note_cut(reading: _Reading, task: str, cut: bool) -> None:
-    if cut:
-        reading.notes.append(f"{task}: the reply was cut; what was complete is kept")
+def _shown_entities(entities: Iterable[ExtractedEntity]) -> list[object]:
+    return [{"name": one.name, "type": one.type} for one in entities]
 
 
 def _shown(fact: object, named: tuple[ExtractedEntity, ...]) -> dict[str, Any] | None:

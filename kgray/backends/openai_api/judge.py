@@ -1,4 +1,4 @@
-"""Answers what deciding cannot know: an episode's questions in one call, or the paper's tasks apart."""
+"""Answers questions with a language model: an episode's in one call, or one call a task."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from kgray.backends.openai_api.client import Client
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.schemas import answers_schema
-from kgray.backends.openai_api.structured import Asker, Spent
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting import Prompt, Prompts, questions_data
+from kgray.prompting.replies import parse_answer
+from kgray.prompting.schemas import answers_schema
 from kgray.records import Episode, canonical, clean_text
-from kgray.replies import parse_answer
 
-# Which task answers a kind, and which task's questions share a call: names are judged beside each other.
+# The task that answers a kind. The questions of `relate` share a call: names are judged beside each other.
 _TASKS: Mapping[str, str] = {
     "entity": "resolve_entity",
     "variant": "resolve_facts",
@@ -26,12 +26,12 @@ _TASKS: Mapping[str, str] = {
     "cardinality": "relate",
 }
 _SEES_EPISODE = frozenset({"batched", "resolve_entity"})
-_ROOM = (256, 128)  # tokens for a reply: at least, and a question
+_ROOM = (256, 128)  # tokens for a reply, and for each question
 _REASON = 240  # characters of a reason that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _JudgeCall:
     """One call of a request."""
 
     prompt: Prompt
@@ -41,7 +41,7 @@ class _Part:
 
 
 class OpenAIJudge:
-    """Judges by a model behind HTTP; `apart`: one task a call, entities, wordings and verdicts one by one."""
+    """A judge behind HTTP. apart: a call for all relations, and one for each other question."""
 
     def __init__(
         self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
@@ -62,7 +62,7 @@ class OpenAIJudge:
 
         Raises Refused, InvalidAnswer, Unavailable; SettingsError where nothing could be asked.
         """
-        spent = Spent()
+        spent = TokensSpent()
         answers: dict[int, Answer] = {}
         for part in self._parts(request):
             answers |= await self._answers(request.episode, part, spent)
@@ -73,30 +73,31 @@ class OpenAIJudge:
             completion_tokens=spent.completion_tokens,
         )
 
-    async def _answers(self, asking: Episode, part: _Part, spent: Spent) -> dict[int, Answer]:
+    async def _answers(self, asking: Episode, part: _JudgeCall, spent: TokensSpent) -> dict[int, Answer]:
         """Return the answers by place in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
 
-        def accept(reply: Mapping[str, Any], _: bool) -> dict[int, Answer]:
+        def accept(reply: Mapping[str, Any]) -> dict[int, Answer]:
             faults = _take(reply, part.questions, said)
             if len(said) < len(part.questions):
-                raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:4000])
+                raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:RAW_KEPT])
             return {part.places[i]: answer for i, answer in said.items()}
 
-        schema = answers_schema(question.kind for question in part.questions)
-        room = _ROOM[0] + _ROOM[1] * len(part.questions)
-        return await self._asker.ask(
-            part.prompt,
-            part.data,
-            schema,
-            accept,
-            room=room,
-            spent=spent,
-            asking=asking,
-            kept=lambda: {"answers": [{"id": place, **answer} for place, answer in sorted(said.items())]},
+        request = StructuredRequest(
+            prompt=part.prompt,
+            data=part.data,
+            schema=answers_schema(question.kind for question in part.questions),
+            room=_ROOM[0] + _ROOM[1] * len(part.questions),
+            episode=asking,
         )
 
-    def _parts(self, request: QuestionRequest) -> Iterator[_Part]:
+        def kept() -> dict[str, Any]:
+            return {"answers": [{"id": place, **answer} for place, answer in sorted(said.items())]}
+
+        answers, _ = await self._asker.ask(request, accept, spent, kept=kept)
+        return answers
+
+    def _parts(self, request: QuestionRequest) -> Iterator[_JudgeCall]:
         """Yield the calls of a request, in a fixed order."""
         if not self._apart:
             yield self._part("batched", request, tuple(range(len(request.questions))))
@@ -108,10 +109,10 @@ class OpenAIJudge:
             if place not in related:
                 yield self._part(_TASKS[question.kind], request, (place,))
 
-    def _part(self, task: str, request: QuestionRequest, places: tuple[int, ...]) -> _Part:
+    def _part(self, task: str, request: QuestionRequest, places: tuple[int, ...]) -> _JudgeCall:
         questions = tuple(request.questions[place] for place in places)
         data = questions_data(request.episode if task in _SEES_EPISODE else None, questions)
-        return _Part(self._prompts[task], data, questions, places)
+        return _JudgeCall(self._prompts[task], data, questions, places)
 
 
 def _take(reply: Mapping[str, Any], questions: tuple[Question, ...], said: dict[int, Answer]) -> list[str]:

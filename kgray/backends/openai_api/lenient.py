@@ -6,13 +6,14 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Never
 
 _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its start was in the chat template
-_CLOSERS = {"{": "}", "[": "]"}
 _KEPT = "\t\n"
-_MOST_CANDIDATES = 16  # objects that are tried; a text of brackets must not cost quadratic time
+_MOST_CANDIDATES = 16  # objects that are tried: a text of brackets must not cost quadratic time
+_MOST_ENDS = 64  # brackets at which a cut text is tried to end
 
 
 def read_object(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
@@ -20,14 +21,9 @@ def read_object(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
 
     The last, because a model that drafts ends with its answer.
     """
-    first: dict[str, Any] | None = None
-    found: dict[str, Any] | None = None
-    for piece in _outermost(_bare(text)):
-        value = _loaded(piece)
-        if isinstance(value, dict):
-            first = value if first is None else first
-            found = value if all(key in value for key in wanted) else found
-    return found if found is not None else first
+    found = list(islice(_objects(_bare(text)), _MOST_CANDIDATES))
+    whole = [value for value in found if all(key in value for key in wanted)]
+    return whole[-1] if whole else found[0] if found else None
 
 
 def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
@@ -39,30 +35,29 @@ def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
     start = bare.find("{")
     if start < 0:
         return None
-    kept, stack, items = "", [], 0
-    for at, sign in _signs(bare, start):
-        if sign in _CLOSERS:
-            stack.append(_CLOSERS[sign])
-            continue
-        if not stack or sign != stack.pop():
-            break
-        # An item is an object of a list of the outermost object; what follows the last one is cut off.
-        items += stack == ["}", "]"]
-        if stack in (["}", "]"], ["}"]) and items:
-            kept = bare[start : at + 1] + "".join(reversed(stack))
-        if not stack:
-            break
-    value = _loaded(kept) if kept else None
-    if not isinstance(value, dict):
-        return None
-    return {key: [] for key in wanted} | value
+    ends = [match.end() for match in re.finditer(r"[]}]", bare)]
+    for end in ends[: -_MOST_ENDS - 1 : -1]:
+        for closing in ("]}", "}"):  # the end of an item, of a list
+            value = _parsed(bare[start:end] + closing)
+            if isinstance(value, dict) and any(value.values()):
+                return {key: [] for key in wanted} | value
+    return None
 
 
 def breaks_off(text: str) -> bool:
-    """Whether the first object never ends."""
+    """Whether the text ends inside its first object."""
     bare = _bare(text)
     start = bare.find("{")
-    return start >= 0 and _end_of(bare, start) is None
+    if start < 0:
+        return False
+    try:
+        _DECODER.raw_decode(bare, start)
+    except json.JSONDecodeError as error:
+        # At the end, in a text, or in a word such as `null`.
+        return "Unterminated" in error.msg or bool(re.fullmatch(r"[a-z]*\s*", bare[error.pos :]))
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def _bare(text: str) -> str:
@@ -70,45 +65,23 @@ def _bare(text: str) -> str:
     return _REASONED.sub("", _REASONING.sub("", text))
 
 
-def _outermost(text: str) -> Iterator[str]:
-    """Yield each balanced {...} that stands in no other."""
-    start, tried = text.find("{"), 0
-    while start >= 0 and tried < _MOST_CANDIDATES:
-        tried += 1
-        end = _end_of(text, start)
-        if end is None:
-            start = text.find("{", start + 1)
-        else:
-            yield text[start:end]
-            start = text.find("{", end)
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield each object that stands in no other."""
+    start = text.find("{")
+    for _ in range(_MOST_CANDIDATES):
+        if start < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, start)
+            yield _clean(value)
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find("{", end)
 
 
-def _end_of(text: str, start: int) -> int | None:
-    """Return where the object that starts here ends; None where it does not."""
-    stack: list[str] = []
-    for at, sign in _signs(text, start):
-        if sign in _CLOSERS:
-            stack.append(_CLOSERS[sign])
-        elif not stack or stack.pop() != sign:
-            return None
-        if not stack:
-            return at + 1
-    return None
-
-
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
-
-
-def _signs(text: str, start: int) -> Iterator[tuple[int, str]]:
-    """Yield the brackets that stand outside of strings, with their places."""
-    for match in _TOKEN.finditer(text, start):
-        if match[0][0] != '"':
-            yield match.start(), match[0]
-
-
-def _loaded(text: str) -> object:
+def _parsed(text: str) -> object:
     try:
-        return _clean(json.loads(text, strict=False, parse_constant=_no_number))
+        return _clean(_DECODER.decode(text))
     except (ValueError, RecursionError):
         return None
 
@@ -117,7 +90,10 @@ def _no_number(constant: str) -> Never:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _clean(value: object) -> object:
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number)
+
+
+def _clean(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return the value with texts that can be stored: no control characters, no half of a surrogate pair."""
     if isinstance(value, str):
         if value.isprintable():
@@ -126,5 +102,5 @@ def _clean(value: object) -> object:
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):
-        return {str(_clean(key)): _clean(item) for key, item in value.items()}
+        return {_clean(key): _clean(item) for key, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""How many requests stand at a server at once, and when the next may go."""
+"""How many requests are at a server at once, and when the next may go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[float]:
-        """Hold one place at the server; hands out the moment it was taken."""
+        """Hold one place at the server; yields the moment at which it was taken."""
         await self._acquire()
         try:
             while (left := self._resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
@@ -66,6 +66,7 @@ class Limiter:
             raise
 
     def _wake(self) -> None:
+        # Not a Condition: a waiter that is cancelled just as it is woken would keep the place for itself.
         while self._waiting and self.running < int(self.limit):
             turn = self._waiting.popleft()
             if not turn.done():

@@ -1,7 +1,4 @@
-"""The offline extractor: English texts by rules, JSON by its structure."""
+"""The offline models. `extractor` reads English by phrases and JSON by its structure; `judge` answers.
 
-from __future__ import annotations
-
-from kgray.backends.rules.extractor import RulesExtractor
-
-__all__ = ["RulesExtractor"]
+Nothing is imported here: a command that only asks needs the judge, and must not wait for the extractor.
+"""

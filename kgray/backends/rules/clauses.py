@@ -1,351 +1,379 @@
-"""A sentence to its clauses: each verb that the ontology knows, with its subject, objects and mood."""
+"""The matcher: a marked sentence to clauses of subject, verb, object and date.
+
+It reads a clause only if it can account for every word of it, from the subject to the next comma or "and".
+What it cannot read says nothing, so that no misunderstood word turns a sentence into its opposite.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from kgray.backends.rules import lexicon as lex
-from kgray.backends.rules import mood as moods
-from kgray.backends.rules import objects, subjects
-from kgray.backends.rules.names import Chunk
-from kgray.backends.rules.objects import Objects
-from kgray.backends.rules.phrases import Match, Pattern, skipped
-from kgray.backends.rules.scope import Ref, Scope
-from kgray.backends.rules.subjects import Subject
+from kgray.backends.rules import words
+from kgray.backends.rules.dates import DatePhrase
+from kgray.backends.rules.marking import FactEnd, MarkedSentence
+from kgray.backends.rules.objects import is_thing, read_object, read_objects, read_role
+from kgray.backends.rules.phrases import Phrase
+from kgray.backends.rules.tenses import Tense, read_tense
 from kgray.ontology import RelationType
+
+_MAX_SUBJECTS, _MAX_AUXILIARIES = 8, 4
+_JOINS = frozenset({"and", "but", ";"})
+_NEGATIONS = frozenset({"not", "n't", "never", "no", "longer"})
+_UNTRUE = frozenset({"untrue", "false", "incorrect"})
+
+
+class Subject(NamedTuple):
+    """Whom a clause is about; its words end before unit `end`.
+
+    text      what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
+    relation  of "my manager is", "the price of the desk is": the relation that the noun names
+    plural    a bare verb after it is a present tense
+    pronoun   "i" or "we", "" = neither
+    """
+
+    ends: tuple[FactEnd, ...]
+    end: int
+    text: str
+    relation: RelationType | None = None
+    plural: bool = False
+    pronoun: str = ""
+
+
+class Predicate(NamedTuple):
+    """Where a verb group stands: its first unit, its verb, and the unit after it and its negations."""
+
+    first: int
+    verb: int
+    after: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Clause:
-    """One verb with what belongs to it; tokens of the sentence.
+    """What one clause says, before it is known when it held.
 
-    start, stop   its words; dates there are its own
-    origin        what "from X to Y" left
+    end             the unit after the words that its text takes; after: the one after the whole clause
+    elided          its subject stands in the clause before. reversed: "Bob is my manager"
+    denied          "it is not true that ..."
+    origin          Acme of "moved from Acme to Beta". successor: Beta of "left Acme for Beta"
+    role, employer  beside WORKS_AT and HAS_ROLE: "works at Acme as a designer", "a designer at Acme"
     """
 
     subject: Subject
-    pattern: Pattern
-    objects: Objects
-    mood: moods.Mood
-    head: int
-    lemma: str
-    auxiliary: int
-    origin: Ref | None = None
-    start: int = 0
-    stop: int = 0
-    swapped: bool = False  # "Bob is Ada's manager": the subject is the fact's object
-    false: bool = False  # inside "it is not true that ..."
+    phrase: Phrase
+    tense: Tense
+    objects: tuple[FactEnd, ...]
+    place: Predicate
+    end: int
+    after: int = 0
+    dates: list[DatePhrase] = field(default_factory=list)
+    elided: bool = False
+    reversed: bool = False
+    denied: bool = False
+    origin: FactEnd | None = None
+    successor: FactEnd | None = None
+    role: FactEnd | None = None
+    employer: FactEnd | None = None
 
 
-def read(scope: Scope) -> list[Clause]:
-    """Return the clauses of a sentence that say something, in order."""
-    found: list[Clause] = []
-    last = _opening(scope)
-    heads = frozenset(_heads(scope))
-    unsure, false = _shadow(scope)
-    floor = 0
-    for head in sorted(heads):
-        if head < floor:
-            continue
-        auxiliary = subjects.auxiliaries(scope, head)
-        subject = subjects.find(scope, auxiliary, last)
-        if subject is None or (found and subject.said and subject.first < found[-1].objects.end):
-            continue
-        clause = _clause(scope, head, auxiliary, subject, heads)
-        last = subject._replace(noun=None) if subject.noun is None else last
-        if clause is None:
-            continue
-        floor = clause.objects.end
-        clause.false = false is not None and head > false
-        if (unsure is None or not unsure[0] <= head < unsure[1]) and not _doubted(scope, clause):
-            found.append(clause)
-    _bound(scope, found)
-    return found
+class ClauseReader:
+    """Reads the clauses of one sentence."""
 
+    def __init__(self, sentence: MarkedSentence) -> None:
+        self.sentence, self.table, self.low = sentence, sentence.table, sentence.low
 
-def _opening(scope: Scope) -> Subject | None:
-    """Return the subject with which the sentence opens, for verbs that the ontology does not know."""
-    if scope.low(0) == "i" and scope.speaker:
-        return Subject((Ref(scope.speaker, 0, 1, scope.typed(scope.speaker)),), 0, 1, plural=True)
-    chunk = scope.chunk_at[0]
-    return (
-        Subject((scope.ref(chunk),), 0, chunk.end)
-        if chunk and scope.low(chunk.end) not in {",", "'s"}
-        else None
-    )
-
-
-def _heads(scope: Scope) -> list[int]:
-    known = scope.book.heads
-    return [
-        index
-        for index, token in enumerate(scope.tokens)
-        if token.low in known
-        and not (scope.chunk_at[index] or scope.when_at[index] or scope.quoted[index])
-        and (token.low != "'s" or scope.low(index - 1) in {"he", "she", "it", "that"})
-    ]
-
-
-def _shadow(scope: Scope) -> tuple[tuple[int, int] | None, int | None]:
-    """Return the tokens under an "if" or "maybe", and where "it is not true that" begins."""
-    unsure: tuple[int, int] | None = None
-    false = None
-    for index, token in enumerate(scope.tokens):
-        if unsure is None and token.low in lex.HYPOTHETICAL and not scope.chunk_at[index]:
-            stop = next(
-                (i for i in range(index, len(scope.tokens)) if scope.low(i) in {";", "but"}),
-                len(scope.tokens),
-            )
-            unsure = (index, stop)
-        if token.low in {"wrong", "untrue", "incorrect", "false"} or (
-            token.low == "true" and _negated(scope, index)
-        ):
-            false = index if scope.low(index + 1) in {"that", ":", ",", "-", "—"} else false
-    return unsure, false
-
-
-def _negated(scope: Scope, index: int) -> bool:
-    return any(scope.low(i) in {"not", "n't"} for i in range(max(0, index - 3), index))
-
-
-def _doubted(scope: Scope, clause: Clause) -> bool:
-    """Whether the verb is weakened ("almost bought") or hangs on an open time ("when I move")."""
-    if any(scope.low(i) in lex.UNSURE for i in range(clause.auxiliary, clause.head)):
-        return True
-    before = scope.low(clause.subject.first - 1)
-    return before in lex.TEMPORAL_SUBORDINATORS and clause.mood.time in {"present", "progressive", "future"}
-
-
-# ---------------------------------------------------------------------------- one clause
-
-
-def _clause(
-    scope: Scope, head: int, auxiliary: int, subject: Subject, heads: frozenset[int]
-) -> Clause | None:
-    if scope.low(head) in lex.BE and (clause := _about_noun(scope, head, auxiliary, subject, heads)):
-        return clause
-    for match in scope.book.match(scope.tokens, head, scope.origin):
-        pattern = match.pattern
-        if not _suits(scope, subject, pattern.relation) or (
-            subject.noun and subject.noun is not pattern.relation
-        ):
-            continue
-        if pattern.relation.name == "HAS_STATUS" and subject.noun is None and not _stateful(subject):
-            continue
-        if match.lemma == "be" and pattern.slot == "org" and scope.low(match.end) == "the":
-            continue  # "is at the Hilton" is a visit
-        taken = objects.find(scope, match.end, pattern, heads, switch=_switch(scope, match))
-        if taken is None:
-            continue
-        clause = _complete(scope, subject, match, taken, head, auxiliary)
-        if clause is not None:
-            return clause
-    return _changed_noun(scope, head, auxiliary, subject)
-
-
-def _switch(scope: Scope, match: Match) -> bool:
-    """Whether somebody moved from what is no known place: from one employer to another."""
-    chunk = scope.chunk_at[match.origin[0]] if match.origin else None
-    return match.lemma == "move" and chunk is not None and scope.ref(chunk).type in {"", "Organization"}
-
-
-def _stateful(subject: Subject) -> bool:
-    """Whether a thing may have a status: not somebody, and not a bare pronoun's guess."""
-    return all(ref.type != "Person" for ref in subject.refs)
-
-
-def _complete(
-    scope: Scope, subject: Subject, match: Match, taken: Objects, head: int, auxiliary: int
-) -> Clause | None:
-    mood = _mood(scope, head, auxiliary, taken.end, match.lemma, match.pattern, plural=subject.plural)
-    if mood is None:
-        return None
-    pattern = match.pattern
-    if pattern.slot == "status" and mood.time == "past" and taken.refs[0].name in lex.STATUS_EVENTS:
-        pattern = pattern._replace(mode="start")
-    origin = None
-    left = match.origin[0] if match.origin else taken.end + 1 if scope.low(taken.end) == "from" else None
-    if left is not None and pattern.mode == "start" and (chunk := _at(scope, left)):
-        origin = scope.ref(chunk)
-    return Clause(
-        subject=subject,
-        pattern=pattern,
-        objects=taken,
-        mood=mood,
-        head=head,
-        lemma=match.lemma,
-        auxiliary=auxiliary,
-        origin=origin,
-    )
-
-
-def _at(scope: Scope, index: int) -> Chunk | None:
-    return scope.chunk_at[index] if index < len(scope.tokens) else None
-
-
-def _mood(
-    scope: Scope, head: int, auxiliary: int, end: int, lemma: str, pattern: Pattern, *, plural: bool
-) -> moods.Mood | None:
-    before = [scope.low(i) for i in range(auxiliary, head) if not scope.when_at[i]]
-    if pattern.relation.name == "SPEAKS":
-        before = [word for word in before if word != "can"]
-    forms = scope.book.heads[scope.low(head)].get(lemma, set())
-    time = moods.read(scope.low(head), lemma, forms, before, plural=plural, mode=pattern.mode)
-    if time is None:
-        return None
-    # "is not at Acme", "does not like tea any more": negations stand around the verb, not in the object.
-    around = before + [scope.low(i) for i in range(head + 1, min(head + 4, end)) if _negating(scope, i)]
-    around += (
-        [scope.low(i) for i in range(end, min(end + 6, len(scope.tokens)))]
-        if "n't" in around or "not" in around
-        else []
-    )
-    if lemma == "can":
-        around = []
-    return moods.Mood(time, moods.negation(around))
-
-
-def _negating(scope: Scope, index: int) -> bool:
-    return scope.low(index) in {"not", "n't", "never", "no", "longer", "more"} and not scope.chunk_at[index]
-
-
-def _suits(scope: Scope, subject: Subject, relation: RelationType) -> bool:
-    """Whether the subject may be what the relation speaks of."""
-    for ref in subject.refs:
-        written = (
-            ref.name[:1].isupper()
-            or ref.name == scope.speaker
-            or any(c.isupper() or c.isdigit() for c in ref.name)
-        )
-        if ref.name in lex.GROUP_HEADS:  # "our team", whose name nobody said
-            return False
-        if relation.subject_type == "Thing":
-            if ref.type == "Person" or ref.name == scope.speaker:
-                return False
-            continue
-        named = written or subject.noun or ref.name.rpartition(" ")[2] in lex.GROUP_HEADS
-        if not named or (relation.subject_type and ref.type not in {"", relation.subject_type}):
-            return False
-    return True
-
-
-# ------------------------------------------------------------------ nouns that are relations
-
-
-def _slot(relation: RelationType) -> str:
-    """Return the slot of a relation's first phrase: what its noun takes, too."""
-    phrases = relation.phrases + relation.starts
-    return phrases[0].rpartition("{")[2].rstrip("}") if phrases else "name"
-
-
-def _about_noun(
-    scope: Scope, head: int, auxiliary: int, subject: Subject, heads: frozenset[int]
-) -> Clause | None:
-    """Read "Ada's manager is Bob", "the price of the desk is $90", and "Bob is Ada's manager"."""
-    at = head + 1
-    while at < len(scope.tokens) and skipped(scope.tokens[at]) and not scope.chunk_at[at]:
-        at += 1
-    if subject.noun is not None:
-        taken = _noun_object(scope, at, subject.noun, heads)
-        return taken and _noun_clause(scope, head, auxiliary, subject, subject.noun, taken)
-    for end in range(at, min(at + 4, len(scope.tokens))):
-        relation = _noun_after(scope, end)
-        owned = subjects.owner(scope, end - 1) if relation and end > at else None
-        if relation and owned and owned[1] == at and relation.object != "value" and len(subject.refs) == 1:
-            ends = Objects((owned[0],), end + 1)
-            clause = _noun_clause(scope, head, auxiliary, subject, relation, ends)
+    def read(self) -> list[Clause]:
+        """Return the clauses that say something, in order; none of a question or a sentence that hedges."""
+        clauses: list[Clause] = []
+        subject: Subject | None = None
+        at, denial = self._opening()
+        while at < len(self.sentence.units) and self.sentence.states_something:
+            clause = self._clause(at, subject)
+            if denial:
+                # "It is not true that Bob works" denies it, and so does "That was wrong: Bob does not work".
+                fits = clause and clause.phrase.mode == "state" and clause.after == clause.end
+                plain = clause and clause.tense.polarity == ""
+                return (
+                    [replace(clause, denied=True)] if clause and fits and plain == (denial == "that") else []
+                )
             if clause:
-                clause.swapped = True
-            return clause
-    return None
+                clauses.append(clause)
+            elif subject and clauses and self._takes_back(at):
+                clauses.pop()
+            subject = clause.subject if clause else None
+            at = self._next_start(clause.after if clause else at + 1, after_clause=clause is not None)
+        return clauses
 
+    # ------------------------------------------------------------------- where a clause may begin
 
-def _noun_after(scope: Scope, at: int) -> RelationType | None:
-    if scope.chunk_at[at] or (at + 1 < len(scope.tokens) and subjects.is_noun(scope, at + 1)):
+    def _opening(self) -> tuple[int, str]:
+        """Return where the first clause begins; "that" or "wrong" after words that deny it, else ""."""
+        said = [self.low(i) for i in range(6)]
+        if said[0] in {"that", "this"} and "wrong" in said:
+            return said.index("wrong") + 2, "wrong"
+        untrue = _UNTRUE & set(said) or ("true" in said and {"not", "n't"} & set(said))
+        if said[0] == "it" and untrue and "that" in said:
+            return said.index("that") + 1, "that"
+        at = int(self.low(0) in {"-", "*", "•"})
+        while self.low(at) in words.OPENERS or (at and self.low(at) in {",", ":", "all", "everyone"}):
+            at += 1
+        if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
+            at += 3  # "At Acme, Bob reports to Carol"
+        return at, ""
+
+    def _next_start(self, at: int, *, after_clause: bool) -> int:
+        """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
+        if after_clause and self.low(at) not in _JOINS:
+            at += 1  # a comma, a bracket, a dash
+        else:
+            # "All but Bob left" is no "but" between clauses; one of those follows a comma.
+            while at < len(self.sentence.units) and not (
+                self.low(at) in _JOINS and (self.low(at) != "but" or after_clause or self.low(at - 1) == ",")
+            ):
+                at += 1
+        while self.low(at) in _JOINS or self.low(at) in {",", "then"}:
+            at += 1
+        return at
+
+    def _takes_back(self, at: int) -> bool:
+        """Whether what follows "I joined Acme and" may have ended that again."""
+        rest = [self.low(i) for i in range(at, len(self.sentence.units))]
+        ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in rest)
+        return not words.TAKEN_BACK.isdisjoint(rest) or any(ended)
+
+    # ------------------------------------------------------------------------------- one clause
+
+    def _clause(self, at: int, before: Subject | None) -> Clause | None:
+        """Return the clause that begins at a unit. before: the subject of an "and joined Beta"."""
+        dates: list[DatePhrase] = []
+        while (date := self.sentence.date(at)) or (dates and self.low(at) == ","):
+            dates += [date] if date else []
+            at += 1
+        for subject in self._subjects(at):
+            if found := self._predicate(subject, subject.end, dates):
+                return found
+        found = self._predicate(before, at, dates) if before and not dates else None
+        return replace(found, elided=True) if found else None
+
+    def _predicate(self, subject: Subject, first: int, dates: list[DatePhrase]) -> Clause | None:
+        for verb, group in self._verbs(first):
+            for lemma, forms in self.table.verbs[self.low(verb)].items():
+                after = verb + 1
+                while lemma == "be" and self.low(after) in _NEGATIONS:
+                    after += 1
+                auxiliaries = (*group, *(self.low(i) for i in range(verb + 1, after)))
+                for phrase in self._phrases(lemma, subject):
+                    if tense := read_tense(auxiliaries, forms, phrase.mode, plural=subject.plural):
+                        place = Predicate(first, verb, after)
+                        if clause := self._match(subject, phrase, tense, place, dates):
+                            return clause
         return None
-    return scope.book.nouns.get(scope.low(at))
 
+    def _verbs(self, at: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield where the verb may stand, and the auxiliaries before it."""
+        for index in range(at, at + _MAX_AUXILIARIES + 1):
+            if self.low(index) in self.table.verbs:
+                yield index, tuple(self.low(i) for i in range(at, index))
+            if self.low(index) not in words.AUXILIARIES:
+                return
 
-def _noun_object(scope: Scope, at: int, relation: RelationType, heads: frozenset[int]) -> Objects | None:
-    pattern = Pattern(relation, "state", _slot(relation), 0)
-    if relation.object == "value":
-        ref = objects.anything(scope, at, pattern) if at < len(scope.tokens) else None
-        return Objects((ref,), ref.end) if ref else None
-    if scope.low(at) in {"in", "at"}:
-        at += 1
-    return objects.find(scope, at, pattern, heads)
+    def _phrases(self, lemma: str, subject: Subject) -> Iterator[Phrase]:
+        """Yield the phrases of a verb that its subject fits."""
+        phrases = self.table.phrases.get(lemma, [])
+        if subject.relation:  # "the price of the desk": of that relation alone
+            yield from (phrase for phrase in phrases if phrase.relation is subject.relation)
+            if lemma == "be":
+                yield self.table.phrase_of_noun(subject.relation)
+            return
+        unsure = not subject.pronoun and not all(end.type or is_thing(end) for end in subject.ends)
+        for phrase in phrases:
+            if not all(_suits(end, phrase.relation) for end in subject.ends):
+                continue
+            if lemma == "be" and (subject.pronoun == "we" or (unsure and _is_ambiguous(phrase, phrases))):
+                continue  # "we are based in Berlin": the speaker, or a company?
+            yield phrase
+        if lemma == "be" and len(subject.ends) == 1:
+            yield from self.table.reversed_nouns
 
+    def _match(
+        self, subject: Subject, phrase: Phrase, tense: Tense, place: Predicate, dates: list[DatePhrase]
+    ) -> Clause | None:
+        """Return the clause if the phrase's words, its object and nothing else follow the verb."""
+        origin, at = None, place.after
+        for group in phrase.words:
+            if self.low(at) == "from" and "from" not in group:
+                found = read_object(self.sentence, at + 1, phrase)
+                if found is None:
+                    return None
+                origin, at = found
+            if self.low(at) not in group:
+                return None
+            at += 1
+        is_reversed = phrase.slot == "owner"
+        if is_reversed:
+            owner = self._owner_of(at, phrase.relation)
+            fits = phrase.relation.object_type in {"", subject.ends[0].type or phrase.relation.object_type}
+            found_owner: tuple[FactEnd, ...] = (owner[0],) if owner and fits else ()
+            objects = (found_owner, owner[1]) if owner and found_owner else None
+        else:
+            objects = read_objects(self.sentence, at, phrase)
+        if objects is None:
+            return None
+        clause = Clause(
+            subject=subject, phrase=phrase, tense=tense, objects=objects[0], place=place, end=objects[1],
+            dates=list(dates), reversed=is_reversed, origin=origin,
+        )  # fmt: skip
+        return clause if self._tail(clause, objects[1]) else None
 
-def _noun_clause(
-    scope: Scope, head: int, auxiliary: int, subject: Subject, relation: RelationType, taken: Objects
-) -> Clause | None:
-    pattern = Pattern(relation, "state", _slot(relation), 0)
-    mood = _mood(scope, head, auxiliary, taken.end, "be", pattern, plural=False)
-    if mood is None:
+    # ------------------------------------------------------------------------ after the object
+
+    def _tail(self, clause: Clause, at: int) -> bool:
+        """Read on from the objects to the clause's border; whether every word on the way is understood."""
+        while not self.sentence.is_border(at):
+            step = self._date(clause, at) or self._any_more(clause, at) or self._company(clause, at)
+            if not step and self._is_loose(clause):
+                loose = self.sentence.noun_phrases(at + 1) if self.low(at) in words.LOOSE_PREPOSITIONS else []
+                step = loose[0][1] if loose else 0  # "in Berlin", "for the roadmap"
+            if not step:
+                return False
+            at = step
+        clause.after = at
+        return True
+
+    @staticmethod
+    def _is_loose(clause: Clause) -> bool:
+        """Whether "in Berlin", "for the roadmap" beside it change nothing; they do beside "no longer"."""
+        holds = clause.tense.polarity == "" and clause.tense.time not in {"past", "former"}
+        return holds and clause.phrase.mode == "state" and clause.phrase.relation.object != "value"
+
+    def _date(self, clause: Clause, at: int) -> int:
+        date = self.sentence.date(at)
+        clause.dates += [date] if date else []
+        return at + 1 if date else 0
+
+    def _any_more(self, clause: Clause, at: int) -> int:
+        """Read "any more", which makes "no longer" of "not"."""
+        any_more = self.low(at) == "any" and self.low(at + 1) in {"more", "longer"}
+        if clause.tense.polarity != "not" or not (any_more or self.low(at) == "anymore"):
+            return 0
+        clause.tense = clause.tense._replace(polarity="no longer")
+        clause.end = at + 1 + any_more if at == clause.end else clause.end
+        return at + 1 + any_more
+
+    def _company(self, clause: Clause, at: int) -> int:
+        """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
+        name, low = clause.phrase.relation.name, self.low(at)
+        office = name == "HAS_ROLE" and clause.objects[0].name.lower().split()[-1] in words.OFFICES
+        found = None
+        if name == "WORKS_AT" and low == "as":
+            found = read_role(self.sentence, at + 1)
+            clause.role = found[0] if found else None
+        elif name == "HAS_ROLE" and (low in {"at", "for"} or (low == "of" and office)):
+            found = (
+                read_object(self.sentence, at + 1, self.table.employment) if self.table.employment else None
+            )
+            clause.employer = found[0] if found else None
+        elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
+            found = read_object(self.sentence, at + 1 + (low == "to"), clause.phrase)
+            clause.successor = found[0] if found else None
+        clause.end = found[1] if found else clause.end
+        return found[1] if found else 0
+
+    # ------------------------------------------------------------------------------ subjects
+
+    def _subjects(self, at: int) -> Iterator[Subject]:
+        """Yield whom the clause that begins at a unit may be about, the longest wording first."""
+        sentence, speaker, low = self.sentence, self.sentence.speaker, self.low(at)
+        if low in {"i", "we"} and speaker:
+            yield Subject((speaker,), at + 1, speaker.name, plural=True, pronoun=low)
+        owner, step = self._owner(at)
+        if owner and (noun := self._noun(step)):
+            mine = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
+            text = mine if low in {"my", "our"} else sentence.text_of(at, noun[1])
+            yield Subject((owner,), noun[1], text, relation=noun[0])
+        elif low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
+            for thing, end in sentence.noun_phrases(noun[1] + 1):
+                yield Subject((thing,), end, sentence.text_of(at, end), relation=noun[0])
+        if sentence.name(at):
+            yield self._names(at)
+        elif low in words.DETERMINERS and low not in {"a", "an"}:
+            for thing, end in sentence.noun_phrases(at):
+                if thing.name.lower() not in words.GROUPS and self.low(end - 1) not in self.table.nouns:
+                    own = f"{speaker.name}'s {thing.name}" if low in {"my", "our"} and speaker else ""
+                    yield Subject(
+                        (thing,), end, own or sentence.text_of(at, end), plural=thing.name.endswith("s")
+                    )
+
+    def _names(self, at: int) -> Subject:
+        """Return "Ada", "Ada and Bob", "Ada, Bob and I"."""
+        ends: list[FactEnd] = []
+        end = step = at
+        while len(ends) < _MAX_SUBJECTS:
+            name = self.sentence.name(step) or (
+                self.sentence.speaker if ends and self.low(step) == "i" else None
+            )
+            if name is None:
+                break
+            ends.append(name)
+            end = step + 1
+            step = end + (self.low(end) == ",")
+            step += self.low(step) in {"and", "&"}
+            if step == end:
+                break
+        names = [one.name for one in ends]
+        text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return Subject(tuple(ends), end, text, plural=len(ends) > 1)
+
+    def _owner(self, at: int) -> tuple[FactEnd | None, int]:
+        """Return whose thing "my", "Ada's", "the desk's" at a unit speak of, and the unit after them."""
+        if self.low(at) in {"my", "our"}:
+            return self.sentence.speaker, at + 1
+        name = self.sentence.name(at)
+        for owner, end in (
+            [(name, at + 1)] if name else self.sentence.noun_phrases(at) if self.low(at) == "the" else ()
+        ):
+            if self.low(end) == "'s":
+                return owner, end + 1
+        return None, at
+
+    def _owner_of(self, at: int, relation: RelationType) -> tuple[FactEnd, int] | None:
+        """Return whose "my manager", "Ada's manager", "the founder of Acme" is, and the unit after it."""
+        owner, step = self._owner(at)
+        if owner:
+            noun = self._noun(step)
+            return (owner, noun[1]) if noun and noun[0] is relation else None
+        noun = self._noun(at + 1) if self.low(at) == "the" else None
+        if noun is None or noun[0] is not relation or self.low(noun[1]) != "of":
+            return None
+        name = self.sentence.name(noun[1] + 1)
+        return (name, noun[1] + 2) if name else None
+
+    def _noun(self, at: int) -> tuple[RelationType, int] | None:
+        """Return the relation that the noun at a unit names, and the unit after the noun."""
+        at += self.low(at) in {"new", "current"}
+        for count in (2, 1):
+            noun = " ".join(self.low(i) for i in range(at, at + count))
+            if noun in self.table.nouns:
+                return self.table.nouns[noun], at + count
         return None
-    return Clause(
-        subject=subject, pattern=pattern, objects=taken, mood=mood, head=head, lemma="be", auxiliary=auxiliary
-    )
 
 
-def _changed_noun(scope: Scope, head: int, auxiliary: int, subject: Subject) -> Clause | None:
-    """Read "the status of the order changed to shipped"."""
-    if (
-        subject.noun is None
-        or subject.noun.object != "value"
-        or scope.low(head) not in {"changed", "became", "went", "switched", "moved"}
-    ):
-        return None
-    at = head + 1
-    if scope.low(at) == "from":
-        at = scope.origin(at)
-    at += scope.low(at) == "to"
-    ref = (
-        objects.anything(scope, at, Pattern(subject.noun, "start", _slot(subject.noun), 0))
-        if at < len(scope.tokens)
-        else None
-    )
-    if ref is None:
-        return None
-    return Clause(
-        subject=subject,
-        pattern=Pattern(subject.noun, "start", _slot(subject.noun), 0),
-        objects=Objects((ref,), ref.end),
-        mood=moods.Mood("past"),
-        head=head,
-        lemma="change",
-        auxiliary=auxiliary,
-    )
+def _suits(end: FactEnd, relation: RelationType) -> bool:
+    """Whether the relation may speak of a subject."""
+    if relation.subject_type == "Thing":
+        return end.type != "Person" and end.span is not None  # without a span: the speaker
+    if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is
+        return relation.subject_type == "" and end.name.lower().split()[-1] in words.GROUPS
+    return relation.subject_type in {"", end.type or relation.subject_type}
 
 
-# ----------------------------------------------------------------------------- clause borders
-
-
-def _bound(scope: Scope, clauses: list[Clause]) -> None:
-    """Give each clause its words: from the border before it to the border after it."""
-    border = 0
-    for index, clause in enumerate(clauses):
-        clause.start = border
-        limit = len(scope.tokens)
-        if index + 1 < len(clauses):
-            following = clauses[index + 1]
-            limit = following.subject.first if following.subject.said else following.auxiliary
-        clause.stop = border = _border(scope, clause.objects.end, max(limit, clause.objects.end))
-
-
-def _border(scope: Scope, at: int, limit: int) -> int:
-    """Return where the clause whose object ends at `at` ends itself."""
-    while at < limit:
-        low = scope.low(at)
-        dated = scope.when_at[at]
-        if not dated and (low in lex.CLAUSE_BREAKS or low in {"and", "but", ";", ":", "(", "—", "–", "-"}):
-            return at
-        if low == "," and not (at + 1 < limit and scope.when_at[at + 1]):
-            return at
-        at += 1
-    return limit
-
-
-def role_at(scope: Scope, at: int) -> Ref | None:
-    """Return the role at a token: "a designer" of "works at Acme as a designer"."""
-    return objects.role(scope, at) if at < len(scope.tokens) else None
+def _is_ambiguous(phrase: Phrase, phrases: list[Phrase]) -> bool:
+    """Whether it depends on the subject what the words after "be" mean: "is ready", "is based in"."""
+    same = {
+        other.relation.subject_type
+        for other in phrases
+        if (other.words, other.slot) == (phrase.words, phrase.slot)
+    }
+    short = not phrase.words or phrase.slot == "place"
+    return len(same) > 1 or (short and phrase.relation.subject_type == "Thing")

@@ -1,145 +1,145 @@
-"""The offline extractor: English by rules. Demo quality, honest and fast; a wrong guess is worse than none.
+"""The offline extractor: English sentences by the ontology's table of phrases, JSON by its structure.
 
-It reads who works, lives, likes, owns, costs ... by the phrases of the ontology, with their ends, denials and
-dates. It reads no irony, no long sentence's fine structure, no relation that the ontology has no phrase for.
+Of demo quality: a wrong reading is worse than none, so it overlooks whatever is not said plainly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
 from dataclasses import asdict
 from decimal import Decimal
 
-from kgray.backends.rules import lexicon as lex
-from kgray.backends.rules import names, structure
-from kgray.backends.rules.ledger import Ledger
-from kgray.backends.rules.phrases import PhraseBook
-from kgray.backends.rules.reading import Reader, mentions
-from kgray.backends.rules.scope import Ref, Scope, mark
+from kgray.backends.rules import words
+from kgray.backends.rules.builder import ExtractionBuilder
+from kgray.backends.rules.clauses import Clause, ClauseReader
+from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of
+from kgray.backends.rules.json_records import read_json
+from kgray.backends.rules.marking import FactEnd, MarkedSentence
+from kgray.backends.rules.names import KnownWords
+from kgray.backends.rules.phrases import PhraseTable
 from kgray.backends.rules.sentences import MAX_TEXT, sentences
+from kgray.backends.rules.wording import wording_of
 from kgray.errors import InvalidAnswer
-from kgray.ontology import Ontology
+from kgray.ontology import Ontology, RelationType
 from kgray.ports import ExtractionRequest
-from kgray.records import Episode, Extraction, canonical, clean_text
+from kgray.records import Episode, ExtractedFact, Extraction, canonical, clean_text
+from kgray.times import Instant
 
-_CONTEXT = 2  # previous episodes in which a pronoun's person is looked for
-_CONTEXT_TEXT = 2_000  # characters of each, from its end
+_VERSION = "rules-2"
+_TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
 
 
 class RulesExtractor:
     """Reads messages, texts and JSON without a model; the same request always gives the same answer."""
 
     def __init__(self, ontology: Ontology) -> None:
-        """Compile the ontology's phrases."""
         self._ontology = ontology
-        self._book = PhraseBook(ontology)
+        self._table = PhraseTable(ontology)
         digest = hashlib.sha256(canonical([asdict(relation) for relation in ontology]).encode())
-        self.identity = f"rules-1/{digest.hexdigest()[:12]}"
+        self.identity = f"{_VERSION}/{digest.hexdigest()[:12]}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return what the episode says. Raises InvalidAnswer for a `json` episode whose text is no JSON."""
-        episode = request.episode
-        ledger = Ledger()
+        episode, builder = request.episode, ExtractionBuilder()
         if episode.kind == "json":
-            try:
-                content = json.loads(episode.text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
-            except (ValueError, RecursionError) as error:
-                raise InvalidAnswer(
-                    f"the episode's text is not JSON: {error}", raw=episode.text[:2000]
-                ) from None
-            structure.read(content, ledger, self._ontology, episode.reference_time)
+            read_json(_parsed(episode.text), builder, self._ontology, episode.reference_time)
         else:
-            _Text(self._ontology, self._book, ledger, episode, request.previous).read()
-        return ledger.extraction(self.identity)
+            persons = [one.speaker for one in (episode, *request.previous) if one.speaker]
+            _TextReader(self._table, builder, episode, persons).read()
+            builder.drop_contradictions(self._ontology)
+        return builder.extraction(self.identity)
 
 
-class _Text:
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"the episode's text is not JSON: {error}", raw=text[:2000]) from None
+
+
+class _TextReader:
     """One message or text, sentence by sentence."""
 
     def __init__(
-        self,
-        ontology: Ontology,
-        book: PhraseBook,
-        ledger: Ledger,
-        episode: Episode,
-        previous: Sequence[Episode],
+        self, table: PhraseTable, builder: ExtractionBuilder, episode: Episode, persons: list[str]
     ) -> None:
-        self.book, self.ledger, self.episode, self.previous = book, ledger, episode, previous
-        self.reader = Reader(ontology, ledger, episode.reference_time)
-        self.speaker = clean_text(episode.speaker) if episode.speaker and episode.kind == "message" else None
-        self.known = names.Known()
-        self.seen: list[list[Ref]] = []  # the names of each sentence so far
-        self.scope: Scope | None = None
-        self._before: list[list[Ref]] | None = None
+        self.table, self.builder, self.text = table, builder, episode.text
+        self.reference: Instant = episode.reference_time
+        self.known = KnownWords()
+        for person in persons:
+            if person.lower() not in words.ROLE_SPEAKERS:
+                self.known.add_person(clean_text(person))
+        self.speaker: FactEnd | None = None
+        if episode.speaker and episode.kind == "message":
+            name = clean_text(episode.speaker)
+            self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
+            builder.entity(name, self.speaker.type)
+        self.is_transcript = _TRANSCRIPT.search(self.text[:MAX_TEXT]) is not None  # "I" is somebody else
 
     def read(self) -> None:
-        text = self.episode.text
-        for speaker in (self.speaker, *(one.speaker for one in self.previous)):
-            if speaker and speaker.lower() not in lex.ROLE_SPEAKERS:
-                self.known.add_person(clean_text(speaker))
-        if self.speaker:
-            self.ledger.entity(self.speaker, "" if self.speaker.lower() in lex.ROLE_SPEAKERS else "Person")
-        parts = list(sentences(text))
-        for sentence in parts:
-            self.known.learn(sentence)
-        for sentence in parts:
-            scope = Scope(text, sentence, self.book, self.speaker, self._type, self._antecedent)
-            mark(scope, self.known)
-            self.scope = scope
-            self.reader.sentence(scope)
-            found = list(mentions(scope))
-            self.ledger.mention(found)
-            self.seen.append(found)
-        if len(text) > MAX_TEXT:
-            self.ledger.dropped.append(f"the text after character {MAX_TEXT} was not read")
+        found = list(sentences(self.text))
+        self.known.lowers = {token.text for part in found for token in part.tokens if token.text.islower()}
+        speaker = None if self.is_transcript else self.speaker
+        for part in found:
+            sentence = MarkedSentence(self.text, part, self.known, self.table, speaker, self.builder.type_of)
+            clauses = ClauseReader(sentence).read()
+            share_dates(clauses)
+            for clause in clauses:
+                self._clause(sentence, clause)
+            self.builder.mention(sentence.names)
+        if len(self.text) > MAX_TEXT:
+            self.builder.dropped.append(f"the text after character {MAX_TEXT} was not read")
 
-    def _type(self, name: str) -> str:
-        """Return the type of a name as far as it is known by now."""
-        known = self.ledger.find(name)
-        return known.type if known else ""
+    def _clause(self, sentence: MarkedSentence, clause: Clause) -> None:
+        """Add the facts of one clause."""
+        relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
+        timing = timing_of(clause, self.reference, has_opposite=opposite is not None)
+        if timing is None:
+            return
+        if opposite and clause.tense.polarity == "not" and timing.kind == "holds":
+            relation = opposite
+        text = wording_of(sentence, clause)
+        for subject in clause.subject.ends:
+            # "No longer works at Acme as a designer" may work there as something else.
+            for item in clause.objects if timing.kind == "holds" or not clause.role else ():
+                ends = (item, subject) if clause.reversed else (subject, item)
+                self._fact(relation, *ends, text, timing)
+            for other in (clause.origin, clause.successor):
+                if other and (change := other_side(timing, relation)):
+                    self._fact(relation, subject, other, text, change)
+            for name, beside in (("HAS_ROLE", clause.role), ("WORKS_AT", clause.employer)):
+                declared = self.table.relations.get(name)
+                # Who was the CEO of Acme may work there still.
+                if beside and declared and (timing.kind == "holds" or name == "HAS_ROLE"):
+                    self._fact(declared, subject, beside, text, timing)
 
-    def _antecedent(self, kind: str, token: int) -> Ref | None:
-        """Return the one person or thing that a pronoun can mean; None where several or none can.
-
-        It is sought among the names before it in the sentence, then in each sentence before, then in the
-        previous episodes: the nearest place that has any decides.
-        """
-        assert self.scope is not None  # noqa: S101 - set before any sentence is read
-        here = [self.scope.ref(chunk) for chunk in self.scope.chunks if chunk.end <= token]
-        places = [here, *reversed(self.seen)]
-        for refs in places:
-            fitting = {ref.name: ref for ref in refs if self._can_be(ref, kind)}
-            if fitting:
-                return next(iter(fitting.values())) if len(fitting) == 1 else None
-        for refs in self._context():
-            fitting = {ref.name: ref for ref in refs if self._can_be(ref, kind)}
-            if fitting:
-                return next(iter(fitting.values()))._replace(span=None) if len(fitting) == 1 else None
-        return None
-
-    def _can_be(self, ref: Ref, kind: str) -> bool:
-        if ref.name == self.speaker:
-            return False
-        label = ref.type or self._type(ref.name)
-        if kind == "person":
-            return label == "Person"
-        return label in {"", "Product", "Organization"} and ref.name.lower() not in lex.FIRST_NAMES
-
-    def _context(self) -> list[list[Ref]]:
-        """Return the names of the previous episodes, the nearest first; read once, when first needed."""
-        if self._before is None:
-            self._before = []
-            for episode in reversed(self.previous[-_CONTEXT:]):
-                if episode.kind in {"message", "text"}:
-                    self._before.append(self._names(episode.text[-_CONTEXT_TEXT:]))
-        return self._before
-
-    def _names(self, text: str) -> list[Ref]:
-        found: list[Ref] = []
-        for sentence in sentences(text):
-            scope = Scope(text, sentence, self.book, None, self._type, self._antecedent)
-            mark(scope, self.known)
-            found += [ref._replace(span=None) for ref in mentions(scope)]
-        return found
+    def _fact(
+        self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
+    ) -> None:
+        """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
+        kind, start, end = timing
+        labels = [
+            label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
+        ]
+        moment = start if kind == "holds" else end
+        subject = self.builder.entity(source.name, source.type or labels[0], source.span)
+        entity = None
+        if target.value is None:
+            entity = self.builder.entity(target.name, target.type or labels[1], target.span)
+        self.builder.fact(
+            ExtractedFact(
+                source=subject,
+                relation=relation.name,
+                text=text,
+                kind=kind,
+                target=entity,
+                value=target.value,
+                valid_from=start[0] if start else None,
+                from_precision=start[1] if start else None,
+                valid_to=end[0] if end else None,
+                to_precision=end[1] if end else None,
+                inferred=moment is not None and moment[0] == self.reference,
+            )
+        )

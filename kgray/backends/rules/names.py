@@ -1,327 +1,185 @@
-"""Proper names in a sentence: capitalised sequences, product names with digits, quoted names, @handles."""
+"""Proper names in a sentence: runs of capitals, product names with digits, titles in quotation marks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from kgray.backends.rules import lexicon as lex
+from kgray.backends.rules import words
 from kgray.backends.rules.sentences import Sentence, Token
 
-MAX_NAME = 120  # characters; a longer sequence of capitals is a heading or noise
-_CONNECTORS = frozenset(
-    {
-        "of",
-        "the",
-        "&",
-        "van",
-        "de",
-        "der",
-        "den",
-        "von",
-        "la",
-        "le",
-        "du",
-        "del",
-        "della",
-        "di",
-        "da",
-        "bin",
-        "al",
-        "el",
-    }
-)
-_OPEN_TO_CLOSE = {'"': '"', "“": "”", "«": "»"}
+_MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
+_CONNECTORS = frozenset("of the & van de der den von la le du del della di da bin al el".split())
+_TITLE = re.compile(r"([\"“«])([A-Z][\w'’-]*(?: (?:[A-Z0-9][\w'’-]*|of|the|and|a|in|to|for)){0,5})[\"”»]")
+_LEGAL_FORMS = frozenset("inc incorporated corp corporation ltd limited llc llp plc gmbh".split())
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
 _NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
-_LOWER_ENDS = ("ing", "ed", "ly")
-_LEGAL_FORMS = frozenset("inc incorporated corp corporation ltd limited llc llp plc gmbh".split())
-# What is counted in Roman numbers: "World War I" is no speaker.
-_NUMBERED = frozenset(
-    """war part phase type chapter volume act section article level tier class stage book title division
-    appendix""".split()
-)
-_ENDS = frozenset('.,;:!?)"”»')
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A name at tokens [first, end); its characters are text[start:stop]."""
+class Name(NamedTuple):
+    """A name at text[start:stop]. outer: with its title and quotation marks. type: "" = not known."""
 
-    first: int
-    end: int
+    outer: tuple[int, int]
     start: int
     stop: int
-    surface: str
-    type: str = ""
+    text: str
+    type: str
 
 
 @dataclass(slots=True)
-class Known:
-    """What the text around a sentence tells about words."""
+class KnownWords:
+    """What the rest of the text tells about words, all lower case."""
 
-    capitals: set[str] = field(default_factory=set)  # lower case of words capitalised in mid-sentence
-    lowers: set[str] = field(default_factory=set)  # words that occur in lower case
-    persons: set[str] = field(default_factory=set)  # lower case: speakers, and each word of their names
-
-    def learn(self, sentence: Sentence) -> None:
-        """Note which words of a sentence are written in lower case, which in capitals though inside it."""
-        for index, token in enumerate(sentence.tokens):
-            if token.text.islower():
-                self.lowers.add(token.low)
-            elif index and token.text[0].isupper() and token.low not in lex.NOT_NAMES:
-                self.capitals.add(token.low)
+    persons: set[str] = field(default_factory=set)  # speakers, and each word of their names
+    lowers: set[str] = field(default_factory=set)  # written without a capital somewhere
 
     def add_person(self, name: str) -> None:
         """Note a person's full name and its words."""
-        words = name.lower().split()
-        self.persons.update(words)
-        self.persons.add(" ".join(words))
+        self.persons |= {name.lower(), *name.lower().split()}
 
 
-def find(
-    text: str, sentence: Sentence, known: Known, dated: Sequence[bool], verbish: Callable[[str], bool]
-) -> list[Chunk]:
-    """Return the names of a sentence, in order, never overlapping.
+def find_names(
+    text: str,
+    sentence: Sentence,
+    known: KnownWords,
+    taken: Sequence[tuple[int, int]],
+    verbs: Collection[str],
+) -> list[Name]:
+    """Return the names of a sentence in order. taken: spans of dates and amounts; verbs: their forms."""
+    names = []
+    blocked = list(taken)
+    for match in _TITLE.finditer(text, sentence.start, sentence.end):
+        names.append(Name(match.span(), *match.span(2), match[2], guess_type(match[2], known)))
+        blocked.append(match.span())
+    tokens = [token for token in sentence.tokens if not _within(token, blocked)]
+    scan = _Scan(text, tokens, known, verbs)
+    at = 0
+    while at < len(tokens):
+        end = scan.end_of_name(at)
+        if end > at:
+            first = at + scan.length_of_title(at)
+            start, stop = tokens[first].start, tokens[end - 1].end
+            label = "Person" if first > at else guess_type(text[start:stop], known)
+            if stop - start <= _MAX_NAME:
+                names.append(Name((tokens[at].start, stop), start, stop, text[start:stop], label))
+        at = max(end, at + 1)
+    return sorted(names)
 
-    dated     per token: part of a date or an amount, so of no name
-    verbish   whether a lower-case word may be a verb: what follows a name at the start of a sentence
-    """
-    return _Finder(text, sentence, known, dated, verbish).run()
+
+def _within(token: Token, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start <= token.start < end for start, end in spans)
 
 
-class _Finder:
-    """One pass over the tokens of one sentence."""
+class _Scan:
+    """The tokens of one sentence that no date, amount or quoted title covers."""
 
-    def __init__(
-        self,
-        text: str,
-        sentence: Sentence,
-        known: Known,
-        dated: Sequence[bool],
-        verbish: Callable[[str], bool],
-    ) -> None:
-        self.text, self.tokens, self.known = text, sentence.tokens, known
-        self.dated, self.verbish = dated, verbish
-        words = [token for token in self.tokens if token.text[0].isalpha()]
-        shouted = sum(token.text.isupper() and len(token.text) > 1 for token in words)
-        self.shouting = len(words) > 2 and shouted * 2 > len(words)  # "HP works" is no shout
-        self.chunks: list[Chunk] = []
+    def __init__(self, text: str, tokens: list[Token], known: KnownWords, verbs: Collection[str]) -> None:
+        self.text, self.tokens, self.known, self.verbs = text, tokens, known, verbs
+        letters = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
+        # Where most words are in capitals, a capital shows no name.
+        self.shouting = len(letters) > 2 and sum(map(str.isupper, letters)) * 2 > len(letters)
 
-    def run(self) -> list[Chunk]:
-        index = 0
-        while index < len(self.tokens):
-            index = self._step(index)
-        return self.chunks
+    def low(self, at: int) -> str:
+        return self.tokens[at].low if at < len(self.tokens) else ""
 
-    def _step(self, index: int) -> int:
-        """Take what stands at a token; return where to go on."""
-        token = self.tokens[index]
-        if self.dated[index]:
-            return index + 1
-        if token.text in _OPEN_TO_CLOSE and (end := self._quoted(index)):
-            return end
-        if token.text[0] == "@" and len(token.text) > 1 and "." not in token.text:
-            self._add(index, index + 1, token.start + 1, "Person")
-            return index + 1
-        if token.low in lex.TITLES and token.text[0].isupper():
-            return self._titled(index)
-        if not self._begins(index):
-            return index + 1
-        end = self._extent(index)
-        first = index
-        if self._initial(index) and not self._trusted(index, end):
-            if end - index == 1 or not self._begins(index + 1):
-                return index + 1
-            first = index + 1
-        self._add(first, end, self.tokens[first].start, "")
-        return end
+    def length_of_title(self, at: int) -> int:
+        """Return how many tokens "Dr." takes at a place."""
+        if self.low(at) not in words.TITLES or not self.tokens[at].text[0].isupper():
+            return 0
+        return 1 + (self.low(at + 1) == ".")
 
-    def _titled(self, index: int) -> int:
-        """Return past "Dr. Ada Lind", whose title is dropped."""
-        following = index + 1
-        if following < len(self.tokens) and self.tokens[following].text == ".":
-            following += 1
-        if following >= len(self.tokens) or not self._begins(following):
-            return index + 1
-        end = self._extent(following)
-        self._add(following, end, self.tokens[following].start, "Person")
-        return end
+    def end_of_name(self, at: int) -> int:
+        """Return where the name that begins at a token ends; `at` where none does."""
+        first = at + self.length_of_title(at)
+        if not self._begins(first):
+            return at
+        end = self._extent(first)
+        before = self.tokens[at - 1].text if at else ""
+        inside = at > 0 and (before[0].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"})
+        return end if inside or first > at or self._trusted(first, end) else at
 
-    def _quoted(self, index: int) -> int:
-        """Return past a quoted name of at most six words, all capitalised but connectors; else 0."""
-        close = _OPEN_TO_CLOSE[self.tokens[index].text]
-        for end in range(index + 1, min(index + 8, len(self.tokens))):
-            if self.tokens[end].text == close:
-                inside = self.tokens[index + 1 : end]
-                capital = all(t.text[0].isupper() or t.low in _CONNECTORS or t.text.isdigit() for t in inside)
-                if inside and capital and inside[0].text[0].isupper() and inside[0].low not in lex.NOT_NAMES:
-                    self._add(index + 1, end, inside[0].start, "")
-                    return end + 1
-                return 0
-        return 0
-
-    def _begins(self, index: int) -> bool:
+    def _begins(self, at: int) -> bool:
         """Whether a name may begin at a token."""
-        token = self.tokens[index]
-        text = token.text
-        if self.dated[index] or token.low in lex.NOT_NAMES or token.low in lex.ROLE_HEADS:
+        if at >= len(self.tokens):
             return False
-        if text.startswith("http") or "@" in text:
+        text, low = self.tokens[at].text, self.tokens[at].low
+        if low in words.NOT_NAMES or low in words.ROLE_HEADS or text.startswith("http") or "@" in text:
             return False
         if _MODEL.fullmatch(text):
             return True
-        if self.shouting and text.isupper():
-            return False
-        if text[0].isupper():
-            return len(text) > 1
-        return len(text) > 2 and text[0].islower() and text[1].isupper()  # iPhone, eBay
+        mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
+        shouted = self.shouting and text.isupper()
+        return mixed or (text[0].isupper() and len(text) > 1 and not shouted)
 
-    def _initial(self, index: int) -> bool:
-        """Whether a capital may be due to the place: the start, or after a colon, quote or bullet."""
-        if index == 0:
-            return True
-        before = self.tokens[index - 1].text
-        return not before[0].isalnum() and before not in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"}
-
-    def _extent(self, index: int) -> int:
+    def _extent(self, at: int) -> int:
         """Return the end of the name that begins at a token."""
-        end = index + 1
-        while end < len(self.tokens) and not self.dated[end]:
+        end = at + 1
+        while end < len(self.tokens):
             token = self.tokens[end]
-            if self._continues(index, end):
+            gap = self.text[self.tokens[end - 1].end : token.start]
+            if len(gap) > 1 or gap == "\n":  # a date, an amount or a line's end stands between
+                break
+            if self._continues(at, end):
                 end += 1
-            elif legal := self._legal_form(end):
-                return legal
-            elif token.low in _CONNECTORS and self._linkable(index, token) and (step := self._connected(end)):
+            elif token.low == "," and self.low(end + 1) in _LEGAL_FORMS:
+                stop = self.tokens[end + 1].end
+                dot = self.low(end + 2) == "." and self.tokens[end + 2].start == stop
+                return end + 2 + dot
+            elif step := self._connected(at, end):
                 end = step
             else:
                 break
-        if end < len(self.tokens) and any(c.isdigit() for c in self.tokens[end - 1].text):
-            end += self.tokens[end].low in lex.DOCUMENT_HEADS
         return end
 
-    def _continues(self, index: int, at: int) -> bool:
-        token = self.tokens[at]
-        if token.text == "I" and self._first_of_its_kind(at):
-            return True
-        if token.low in lex.NOT_NAMES or token.low in lex.ROLE_HEADS:
+    def _continues(self, at: int, end: int) -> bool:
+        token, following = self.tokens[end], self.low(end + 1)
+        if token.text[0].isupper():
+            return self._begins(end) and token.low not in words.AUXILIARIES
+        if not token.text[0].isdigit() or not token.text.replace(".", "").isalnum():
             return False
-        if token.text[0].isupper() and not (self.shouting and token.text.isupper()):
-            return token.low not in lex.AUXILIARIES
-        if token.text[0].isdigit():
-            counted = at + 1 < len(self.tokens) and self.tokens[at + 1].text[0].islower()
-            word = self.tokens[index].low not in lex.FIRST_NAMES
-            plain = (
-                counted
-                and self.tokens[at + 1].low.endswith("s")
-                and not self.verbish(self.tokens[at + 1].low)
-            )
-            return (
-                word
-                and (not plain or "." in token.text)
-                and "/" not in token.text
-                and ":" not in token.text
-                and token.text[-1] != "%"
-            )
-        return False
+        # "Ticket 42 is", but not "Bob 7 times".
+        counted = (
+            following.endswith("s") and following not in words.AUXILIARIES and following not in self.verbs
+        )
+        return self.low(at) not in words.FIRST_NAMES and not counted
 
-    def _first_of_its_kind(self, at: int) -> bool:
-        """Whether the "I" at a token is a number: after what is counted so, or where no verb can follow."""
-        ends = at + 1 >= len(self.tokens) or self.tokens[at + 1].text in _ENDS
-        return self.tokens[at - 1].low in _NUMBERED or ends
-
-    def _legal_form(self, at: int) -> int:
-        """Return past ", Inc." that goes on with a name; 0 where none stands there."""
-        if at + 1 >= len(self.tokens) or self.tokens[at].text != ",":
+    def _connected(self, at: int, end: int) -> int:
+        """Return past "of the Sea"; 0 where no capital follows, or where two names meet: "Bob & Carol"."""
+        person = self.low(at) in words.FIRST_NAMES or self.low(at) in self.known.persons
+        if self.low(end) not in _CONNECTORS or (person and self.low(end) in {"&", "of", "the"}):
             return 0
-        form = self.tokens[at + 1]
-        if form.low not in _LEGAL_FORMS or not form.text[0].isupper():
-            return 0
-        dot = at + 2 < len(self.tokens) and self.tokens[at + 2].text == "."
-        return at + 2 + (dot and self.tokens[at + 2].start == form.end)
+        step = end + 1 + (self.low(end + 1) in _CONNECTORS)
+        return step + 1 if self._begins(step) else 0
 
-    def _linkable(self, index: int, connector: Token) -> bool:
-        """Whether a connector may stand inside the name: "Bob & Carol" and "Bob of Acme" are two."""
-        person = self.tokens[index].low in lex.FIRST_NAMES or self.tokens[index].low in self.known.persons
-        return not (person and connector.low in {"&", "of", "the"})
-
-    def _connected(self, at: int) -> int:
-        """Return past "of the Sea"; 0 where no capital follows within two connectors."""
-        for end in (at + 1, at + 2):
-            if end >= len(self.tokens) or self.dated[end]:
-                return 0
-            if self.tokens[end].text[0].isupper() and self._begins(end):
-                return end + 1
-            if self.tokens[end].low not in _CONNECTORS:
-                return 0
-        return 0
-
-    def _trusted(self, index: int, end: int) -> bool:
+    def _trusted(self, at: int, end: int) -> bool:
         """Whether a capital at the start of a sentence is a name's."""
-        token = self.tokens[index]
-        low = token.low
-        if low in self.known.persons or low in lex.FIRST_NAMES:
+        low, text = self.tokens[at].low, self.tokens[at].text
+        if low in self.known.persons or low in words.FIRST_NAMES:
             return True
-        if low in lex.SENTENCE_STARTERS or low in lex.TITLES:
+        if low in words.NOT_NAMES_AT_THE_START or low.endswith(("ing", "ed", "ly")) or low in self.verbs:
             return False
-        if low in lex.PLACES or low in self.known.capitals or _MODEL.fullmatch(token.text):
+        if low in words.PLACES or end - at > 1 or any(map(str.isupper, text[1:])) or _MODEL.fullmatch(text):
             return True
-        if low in self.known.lowers:
-            return False
-        if any(c.isupper() for c in token.text[1:]) or token.text.endswith("."):
-            return True
-        if self.verbish(low) or low.endswith(_LOWER_ENDS):
-            return end - index > 1 and not low.endswith(_LOWER_ENDS) and not self.verbish(low)
-        if end - index > 1:
-            return True
-        return self._acts(end)
-
-    def _acts(self, at: int) -> bool:
-        """Whether what stands at a token shows that a subject stood before it."""
-        if at >= len(self.tokens):
-            return False
-        token = self.tokens[at]
-        if token.low in lex.AUXILIARIES or self.verbish(token.low) or token.low == "'s":
-            return True
-        following = self.tokens[at + 1] if at + 1 < len(self.tokens) else None
-        if token.low in {"and", "&", ","} and following:
-            return following.text[0].isupper() or token.low == ","
-        return token.low in lex.ADVERBS and following is not None and self._acts(at + 1)
-
-    def _add(self, first: int, end: int, start: int, label: str) -> None:
-        stop = self.tokens[end - 1].end
-        surface = self.text[start:stop]
-        if stop - start > MAX_NAME or not any(c.isalnum() for c in surface):
-            return
-        self.chunks.append(Chunk(first, end, start, stop, surface, label or guess_type(surface, self.known)))
+        following = self.low(end + 1) if self.low(end) in words.ADVERBS else self.low(end)
+        is_subject = following in words.AUXILIARIES or following in self.verbs
+        joined = self.low(end) in {"and", "&"} and self._begins(end + 1)
+        return low not in self.known.lowers and (is_subject or joined)
 
 
-def guess_type(surface: str, known: Known) -> str:
+def guess_type(name: str, known: KnownWords) -> str:
     """Return the type that a name shows by itself: Person, Place, Organization, Product; "" = not sure."""
-    words = surface.lower().split()
-    if not words:
-        return ""
-    if surface.lower() in known.persons:
+    low, parts = name.lower(), name.split()
+    first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
+    if low in known.persons:
         return "Person"
-    place = " ".join(words) in lex.PLACES
-    person = words[0] in lex.FIRST_NAMES or (len(words) > 1 and _initials(surface.split()))
-    if (words[-1].rstrip(".") in lex.ORG_WORDS and len(words) > 1) or words[:2] in (
-        ["university", "of"],
-        ["bank", "of"],
-    ):
+    if (len(parts) > 1 and last in words.ORGANISATIONS) or low.startswith(("university of ", "bank of ")):
         return "Organization"
-    if any(c.isdigit() for c in surface):
-        model = any(_MODEL.fullmatch(word) and not _NO_MODEL.fullmatch(word) for word in surface.split())
-        return "Product" if model else ""
-    if place:
+    if any(map(str.isdigit, name)):
+        return "Product" if any(_MODEL.fullmatch(p) and not _NO_MODEL.fullmatch(p) for p in parts) else ""
+    initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
+    person = first in words.FIRST_NAMES or initial
+    if low in words.PLACES:
         return "" if person else "Place"
-    if person and len(words) <= 4:  # a longer run of capitals is a title
-        return "Person"
-    return ""
-
-
-def _initials(words: Sequence[str]) -> bool:
-    """Whether a name is of the form "M. Webb"."""
-    return len(words[0]) == 2 and words[0][1] == "."  # a letter and a dot
+    return "Person" if person and len(parts) <= 4 else ""

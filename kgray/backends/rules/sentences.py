@@ -6,40 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Past this a text is not read on: a chat message is far below, and a file is split before it comes here.
-MAX_TEXT = 100_000
-# A longer stretch without an end is cut at a space: no clause is that long.
-MAX_SENTENCE = 1_000
+MAX_TEXT = 100_000  # characters; the rest of a longer text is not read
+MAX_SENTENCE = 1_000  # a longer stretch without an end is cut at a space
 
-_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t]*(?:[-*•#>]|\d+[.)]))")
-_ABBREVIATIONS = frozenset(
-    {
-        "mr",
-        "mrs",
-        "ms",
-        "dr",
-        "prof",
-        "inc",
-        "ltd",
-        "corp",
-        "co",
-        "st",
-        "vs",
-        "etc",
-        "e.g",
-        "i.e",
-        "no",
-        "jr",
-        "sr",
-        "dept",
-        "approx",
-    }
-)
+_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t]*(?:[-*•#]|\d+[.)]))")
+_ABBREVIATIONS = frozenset("mr mrs ms dr prof inc ltd corp co st vs etc e.g i.e no jr sr dept approx".split())
 _LAST_WORD = re.compile(r"([^\W\d_](?:[\w.]{0,12}[^\W_])?)$")
+_REPLY = re.compile(r"^[ \t]*>.*$", re.MULTILINE)  # a line of another message
 _TOKEN = re.compile(
     r"https?://[^\s]{1,2000}"
     r"|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}"
-    r"|@\w{1,64}"
     r"|(?:[A-Z]\.){1,4}(?=[\s,]|[A-Z])"
     r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w])|\d+(?:[.:/-]\d+)*(?:st|nd|rd|th|%)?(?![\w])"
     r"|[^\W_]+(?:[-'’&][^\W_]+)*"
@@ -59,22 +35,31 @@ class Token(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A stretch of the text; never empty."""
+    """A stretch of the text with at least one token.
+
+    question  it asks. quoted: it begins inside a quotation that an earlier sentence opened
+    """
 
     start: int
     end: int
     tokens: list[Token]
     question: bool
+    quoted: bool
 
 
 def sentences(text: str) -> Iterator[Sentence]:
-    """Yield the sentences of the first MAX_TEXT characters that have a token."""
-    for start, end in _stretches(text[:MAX_TEXT]):
-        tokens = list(tokenise(text, start, end))
+    """Yield the sentences of the first MAX_TEXT characters; lines quoted with ">" are left out."""
+    shown = _REPLY.sub(lambda line: " " * len(line[0]), text[:MAX_TEXT])
+    open_quotes = 0
+    for start, end in _stretches(shown):
+        words = shown[start:end]
+        if "\n\n" in words:
+            open_quotes = 0  # a quotation that was never closed ends with its paragraph
+        tokens = list(tokenise(shown, start, end))
         if tokens:
-            yield Sentence(
-                start, end, tokens, "?" in text[max(start, end - 4) : end] or tokens[-1].text == "？"
-            )
+            yield Sentence(start, end, tokens, "?" in words or "？" in words, open_quotes > 0)
+        open_quotes = (open_quotes + words.count('"')) % 2 if '"' in words else open_quotes
+        open_quotes = max(0, open_quotes + words.count("“") - words.count("”"))
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
@@ -91,8 +76,7 @@ def _abbreviated(text: str, dot: int) -> bool:
     word = _LAST_WORD.search(text, max(0, dot - 14), dot)
     if not word:
         return False
-    low = word[1].lower()
-    return low in _ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper() and word[1] != "I")
+    return word[1].lower() in _ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper() and word[1] != "I")
 
 
 def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -106,10 +90,9 @@ def _cut(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def tokenise(text: str, start: int, end: int) -> Iterator[Token]:
-    """Yield the tokens of text[start:end]; "don't" gives "do" and "n't", "I'm" "I" and "'m"."""
+    """Yield the tokens of text[start:end]; "don't" gives "do" and "n't", "cannot" gives "can" and "not"."""
     for match in _TOKEN.finditer(text, start, end):
-        word = match[0]
-        first, last = match.span()
+        word, (first, last) = match[0], match.span()
         low = word.lower().replace("’", "'")
         if "'" in low and (parts := _CONTRACTION.match(word)):
             border = first + parts.end(1)

@@ -134,7 +134,7 @@ def _vectors(name: str, pattern: str, owner: str, *, filters: bool) -> Rule:
 # Statements of the generated people, written 96 a transaction to 5.26, of a query's 20 nearest among 200
 # candidates: 16, 400: 0.971 of 100,000; 16, 800: 0.979; 32, 800: 0.990. Of 40,000: 32, 800: 0.995; 48, 800:
 # 0.992; 32, 1600: 1.000, for 40 % more time in the second half. 1,200 is between them, and gave 0.993
-# of 100,000 in `kgray bench store`; names and episodes were not measured apart.
+# of 100,000 in `python -m bench store`; names and episodes were not measured apart.
 _SOUGHT_M = 32
 _SOUGHT = {STATEMENT_VECTORS: 1_200, NAME_VECTORS: 800, EPISODE_VECTORS: 800}
 _GRAPHITI_WORDS = (

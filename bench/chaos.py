@@ -1,0 +1,203 @@
+"""`python -m bench chaos`: a backfill through Ray under random kills ends as the undisturbed one does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.empty_stores import empty_store
+from bench.engine import Way, carry_out, given_of, opened, settings_of
+from bench.kills import Kill, KilledBackfill, KillLog, KillSchedule
+from bench.model_server import record
+from bench.processes import ServerProcess, flags_of, require_psutil
+from bench.reading import digest, ledger, sequences
+from bench.world import Oracle, World
+from kgray.errors import InputError
+
+# Shares of the kills; at most a fifth meets driver or node.
+SHARES: Mapping[str, float] = {
+    "writer": 0.25,
+    "worker": 0.25,
+    "sequencer": 0.20,
+    "server": 0.12,
+    "driver": 0.12,
+    "node": 0.06,
+}
+EPISODES_A_KILL = 30
+_FIRST, _LAST = 0.03, 0.92  # of the episodes: between them the kills come
+
+
+@dataclass(slots=True)
+class ChaosOutcome:
+    """What came of it.
+
+    repeated, bound   requests that were answered twice, and how many may have been in flight at the kills
+    faults            what is wrong, one line each; none = the promises held
+    """
+
+    schedule: KillSchedule
+    log: KillLog = field(default_factory=KillLog)
+    digest: str = ""
+    expected: str = ""
+    ledger: dict[str, int] = field(default_factory=dict)
+    asked: int = 0
+    repeated: int = 0
+    bound: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        schedule, log = self.schedule, self.log
+        return {
+            "episodes": schedule.plan.episodes,
+            "groups": schedule.plan.groups,
+            "store": schedule.store,
+            "kinds": summary(log.kills),
+            "kills": [[k.kind, round(k.at_s, 2), k.committed, k.there_s, k.back_s] for k in log.kills],
+            "wall_s": round(log.wall_s, 1),
+            "hash": self.digest,
+            "expected": self.expected,
+            "ledger": self.ledger,
+            "asked": self.asked,
+            "repeated": self.repeated,
+            "repeated_bound": self.bound,
+            "epochs": {name: [seen[0], seen[-1]] for name, seen in log.epochs.items()},
+            "driver_exits": log.driver_exits,
+            "faults": self.faults,
+            "holds": self.holds,
+        }
+
+
+def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -> list[tuple[int, str]]:
+    """Return when each kill comes, in commits: at random places, in a random order; the outage half way."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule, no secret
+    order = list(kinds)
+    chance.shuffle(order)
+    points = sorted(chance.randint(int(_FIRST * episodes), int(_LAST * episodes)) for _ in order)
+    kills = [*zip(points, order, strict=True), *([(episodes // 2, "outage")] if outage else [])]
+    return sorted(kills, key=lambda kill: kill[0])
+
+
+def kinds_of(kills: int, *, store_kills: int = 0) -> list[str]:
+    """Return so many kinds, in their shares."""
+    found = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]
+    rest = [kind for kind in SHARES if kind not in ("driver", "node")]
+    found += [rest[number % len(rest)] for number in range(kills - len(found))]
+    return [*found, *["store"] * store_kills]
+
+
+def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None) -> ChaosOutcome:
+    """Carry out a schedule: the plain loop first, then the backfill under kills, then the verdict."""
+    require_psutil()
+    if schedule.plan.episodes < len(schedule.kills):
+        raise InputError(f"{len(schedule.kills)} kills need more than {schedule.plan.episodes} episodes")
+    if schedule.address is not None and any(kind == "node" for _, kind in schedule.kills):
+        raise InputError("a node can be killed only in a cluster that is started for it")
+    outcome = ChaosOutcome(schedule)
+    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:
+        folder = Path(name)
+        outcome.expected = _undisturbed(schedule, folder / "undisturbed")
+        progress(f"undisturbed: {outcome.expected[:12]}")
+        with empty_store(schedule.store, folder / "data") as place, ExitStack() as ends:
+            backfill = KilledBackfill(schedule, place, folder, ends, progress)
+            try:
+                backfill.run(outcome.log)
+            finally:
+                backfill.end()
+            outcome.faults += outcome.log.faults
+            if not outcome.faults:
+                _judge(backfill, outcome)
+    return outcome
+
+
+def _undisturbed(schedule: KillSchedule, folder: Path) -> str:
+    oracle, way = Oracle(World(plan=schedule.plan)), Way(runtime="plain")
+    with empty_store(schedule.store, folder) as place, ServerProcess(flags_of(oracle)) as server:
+        memory = opened(settings_of(given_of(way, place, server.base_url)), place.data)
+        try:
+            return carry_out(way, memory, [episode.draft for episode in oracle.world]).digest
+        finally:
+            memory.close()
+
+
+def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
+    """Hold the store, the epochs and the server's record against what was promised."""
+    faults, schedule, store = outcome.faults, outcome.schedule, backfill.reader.store
+    outcome.digest = asyncio.run(digest(backfill.reader))
+    if outcome.digest != outcome.expected:
+        faults.append(f"the graph is {outcome.digest[:12]}, undisturbed it is {outcome.expected[:12]}")
+    for group in store.groups():
+        found = sequences(store, group)
+        if found != sorted(set(found)):
+            faults.append(f"group {group}: an episode ended more than once")
+        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.verify(group))[:3]]
+    outcome.ledger = ledger(store)
+    if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": schedule.plan.episodes, "failed": 0}:
+        faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {schedule.plan.episodes} episodes")
+    for name, seen in outcome.log.epochs.items():
+        if seen != sorted(seen):
+            faults.append(f"the epoch of {name} went back: {seen}")
+    answers = Counter(row.request for row in record.read(backfill.asked) if row.task != "probe")
+    outcome.asked = answers.total()
+    outcome.repeated = outcome.asked - len(answers)
+    outcome.bound = sum(_in_flight(kill.kind, schedule) for kill in outcome.log.kills)
+    if outcome.repeated > outcome.bound:
+        faults.append(f"{outcome.repeated} requests were answered twice; {outcome.bound} were in flight")
+
+
+def _in_flight(kind: str, schedule: KillSchedule) -> int:
+    """Return how many requests a kill may have had answered for nothing.
+
+    A writer's and a driver's death lose none. The next episode of a group, when it waited for an answer
+    that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
+    """
+    next_episodes = schedule.plan.groups
+    if kind in ("sequencer", "store"):
+        return schedule.window + next_episodes
+    return next_episodes + (0 if kind in ("writer", "driver") else schedule.latency.streams)
+
+
+def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:
+    """Return kills and recovery by kind, in seconds; None = one never came back."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(kill.kind for kill in kills):
+        own = [kill.back_s for kill in kills if kill.kind == kind]
+        known = sorted(seconds for seconds in own if seconds is not None)
+        found[kind] = {
+            "kills": len(own),
+            "median_s": known[len(known) // 2] if known else None,
+            "longest_s": known[-1] if len(known) == len(own) else None,
+        }
+    return found
+
+
+def table(outcome: ChaosOutcome) -> str:
+    """Return the figures for people."""
+    log, plan = outcome.log, outcome.schedule.plan
+    lines = [f"{'killed':<10} {'kills':>5} {'median':>8} {'longest':>8}  until it was back and more was done"]
+    for kind, row in summary(log.kills).items():
+        shown = [
+            f"{row[key]:.1f} s" if row[key] is not None else "never" for key in ("median_s", "longest_s")
+        ]
+        lines.append(f"{kind:<10} {row['kills']:>5} {shown[0]:>8} {shown[1]:>8}")
+    epochs = ", ".join(f"{name} {seen[0]} to {seen[-1]}" for name, seen in log.epochs.items())
+    verdict = [f"FAULT: {fault}" for fault in outcome.faults]
+    lines += [
+        f"{plan.episodes} episodes in {log.wall_s:.0f} s; epochs: {epochs or 'not seen'}",
+        f"{outcome.asked} requests answered, {outcome.repeated} twice (at most {outcome.bound} in flight)",
+        *(verdict or ["the undisturbed graph; every episode ended once; nothing was lost"]),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,43 @@
+"""The commands of `python -m bench`.
+
+worlds      a world as files, and as a model server
+measures    how good, how fast, how it grows
+proofs      the promises, at length: equality, kills, memory
+options     what several of them take
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from bench.commands import measures, proofs, worlds
+from kgray.errors import KgrayError
+
+__all__ = ["bench"]
+
+
+class _Bench(click.Group):
+    """Ends the process with a command's exit code; a KgrayError is one line on standard error."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        """Run a command."""
+        try:
+            code = super().invoke(ctx)
+        except KgrayError as error:
+            if "--debug" in sys.argv:
+                raise
+            click.echo(f"bench: {error}", err=True)
+            code = error.exit_code
+        ctx.exit(code or 0)
+
+
+@click.group(cls=_Bench)
+def bench() -> None:
+    """Measure kgray on generated worlds whose truth is known."""
+
+
+for _command in (*worlds.COMMANDS, *measures.COMMANDS, *proofs.COMMANDS):
+    bench.add_command(_command)

@@ -1,0 +1,139 @@
+"""bench quality, bench ingest, bench store: how good, how fast, how it grows."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.commands.options import (
+    choice,
+    count,
+    error_options,
+    errors_of,
+    file,
+    latency_options,
+    listed,
+    numbers,
+    out_option,
+    plan_of,
+    progress,
+    seeds_option,
+    show,
+    world_options,
+)
+from kgray.cli.frame import Call, common
+
+if TYPE_CHECKING:
+    from bench.empty_stores import StoreKind
+
+
+@click.command(short_help="Ingest worlds and score the graphs.")
+@seeds_option
+@world_options
+@error_options
+@choice("--extraction", "combined", "separate")
+@choice("--resolution", "batched", "per_node")
+@choice("--judging", "relation", "statement")
+@click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
+@file("--out", "The figures and the first faults, as JSON.")
+@common
+def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
+    r"""Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
+
+    \b
+    Example:
+      python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
+    """
+    from bench import quality as measured
+
+    pipeline = {name: given.pop(name) for name in ("extraction", "resolution", "judging")}
+    errors = errors_of(given)
+    models = measured.over_http if http else measured.in_process
+    results = [
+        measured.run(plan_of(seed, given), pipeline, errors=errors, models=models, progress=progress)
+        for seed in seeds
+    ]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+@click.command(short_help="How full the runner keeps a model server.")
+@seeds_option
+@world_options
+@count("--window", 128, "Episodes in flight.")
+@latency_options(32, 0.15, 100.0)
+@choice("--runtime", "local", "ray")
+@count("--chunk", 8, "Of requests, on Ray.")
+@file("--profile", "The cluster profile of the actors.")
+@out_option
+@common
+def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
+    r"""Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
+
+    \b
+    Example:
+      python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
+      python -m bench ingest --runtime ray --streams 64 --window 256
+    """
+    from bench import ingest as measured
+    from bench.engine import Way, one_ray
+    from bench.world import Latency
+
+    latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
+    profile = given.pop("profile")
+    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk")})
+    with one_ray() if way.runtime == "ray" else nullcontext():
+        results = [
+            measured.run(plan_of(seed, given), way, latency=latency, profile=profile) for seed in seeds
+        ]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+@click.command(short_help="What a group costs as it grows.")
+@listed("--sizes", "1000,10000", "Numbers of facts.")
+@listed("--slots", "10,1000", "Values in one slot.")
+@listed(
+    "--store", "sqlite", "sqlite, neo4j, or both: on the server of the settings, else a new one.", "NAME,..."
+)
+@out_option
+@common
+def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> None:
+    r"""Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
+
+    \b
+    Example:
+      python -m bench store --sizes 1000,10000,100000 --slots 10,1000,10000
+      python -m bench store --sizes 1000,10000 --store sqlite,neo4j
+    """
+    from bench import store as measured
+
+    results = [
+        measured.run(
+            kind,
+            numbers("--sizes", sizes, apart=measured.LEAST_SIZE),
+            slots=numbers("--slots", slots, apart=51),  # 50 values are added to a slot to measure it
+            settings=call.settings(),
+            progress=progress,
+        )
+        for kind in _stores(store)
+    ]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+def _stores(given: str) -> list[StoreKind]:
+    """Return the stores of a list such as sqlite,neo4j."""
+    found: list[StoreKind] = []
+    for name in given.split(","):
+        if name not in ("sqlite", "neo4j"):
+            raise click.BadParameter(f"{name!r} is neither sqlite nor neo4j", param_hint="--store")
+        found.append(name)  # type: ignore[arg-type]
+    return found
+
+
+COMMANDS = (quality, ingest, store)

@@ -1,0 +1,135 @@
+"""bench equality, bench chaos, bench soak: the promises, at length. Exit code 1 where one does not hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.commands.options import (
+    count,
+    listed,
+    number,
+    numbers,
+    out_option,
+    plan_of,
+    progress,
+    seed_option,
+    show,
+    store_option,
+)
+from kgray.cli.frame import Call, common
+
+if TYPE_CHECKING:
+    from bench.empty_stores import StoreKind
+    from bench.world import WorldPlan
+
+_ENTITIES = 120
+_ENTITIES_A_GROUP = 20
+_EPISODES_AN_ENTITY = 10  # with many more a group runs out of what is new
+
+
+def _world(seed: int, episodes: int, groups: int) -> WorldPlan:
+    entities = max(_ENTITIES, _ENTITIES_A_GROUP * groups, episodes // _EPISODES_AN_ENTITY)
+    return plan_of(seed, {"episodes": episodes, "groups": groups, "entities": entities})
+
+
+@click.command(short_help="One world, many ways to ingest it, one graph.")
+@seed_option
+@count("--episodes", 2000)
+@listed("--groups", "1,40", "Worlds of so many groups.")
+@store_option
+@out_option
+@common
+def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind, out: Path | None) -> int:
+    r"""Ingest worlds by the plain loop, the local runner and Ray, and compare the graphs byte for byte.
+
+    Windows of 1, 8 and 64, chunks of 1 and 16, answers in random order, a model that is right about
+    nothing, one with 10 % errors, live and backfilled episodes mixed.
+
+    \b
+    Example:
+      python -m bench equality --episodes 200 --groups 1
+    """
+    from bench import equality as measured
+
+    results = [
+        measured.run(_world(seed, episodes, count), store=store, progress=progress)
+        for count in numbers("--groups", groups, apart=1)
+    ]
+    document = {"results": [result.as_dict() for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+    return 0 if all(result.holds for result in results) else 1
+
+
+@click.command(short_help="A backfill through Ray under random kills.")
+@seed_option
+@count("--kills", 100)
+@count("--episodes", None, "Default: 30 a kill.")
+@count("--groups", 4)
+@count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", least=0)
+@number("--outage-s", 60.0, "Of the model.")
+@number("--minutes", 30.0, "Limit.", least=0.1)
+@count("--nodes", 2, "Worker nodes.")
+@store_option
+@out_option
+@common
+def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **rest: Any) -> int:  # noqa: ANN401
+    r"""Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
+
+    Killed at random: writer, workers, sequencer, model server, the driver, whole nodes; for Neo4j the
+    server too. The graph must be the undisturbed one, every episode must end once, no epoch may go back,
+    and nothing may be asked twice but what was in flight.
+
+    \b
+    Example:
+      python -m bench chaos --kills 10 --outage-s 0
+    """
+    from bench import chaos as measured
+    from bench.kills import KillSchedule
+    from kgray.errors import InputError
+
+    if rest["store_kills"] and store != "neo4j":
+        raise InputError("--store-kills is for --store neo4j: the embedded store has no server")
+    of_store = 20 if rest["store_kills"] is None else rest["store_kills"]
+    of_store = of_store if store == "neo4j" else 0
+    episodes = rest["episodes"] or measured.EPISODES_A_KILL * (kills + of_store)
+    kinds = measured.kinds_of(kills, store_kills=of_store)
+    schedule = KillSchedule(
+        plan=_world(seed, episodes, rest["groups"]),
+        kills=measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0),
+        store=store,
+        outage_s=rest["outage_s"],
+        limit_s=60 * rest["minutes"],
+        seed=seed,
+        nodes=rest["nodes"],
+    )
+    outcome = measured.run(schedule, progress)
+    show(call, outcome.as_dict(), out, lambda: measured.table(outcome))
+    return 0 if outcome.holds else 1
+
+
+@click.command(short_help="Does memory grow beyond the state that is held?")
+@number("--minutes", 10.0, least=0.5)
+@out_option
+@common
+def soak(call: Call, minutes: float, out: Path | None) -> int:
+    r"""Backfill generated episodes through Ray and watch the memory of driver, sequencer and writer.
+
+    Half of the time with a few groups that grow, half with many under a small bound of the state in
+    memory (runtime.state_mb).
+
+    \b
+    Example:
+      python -m bench soak --minutes 2
+    """
+    from bench import soak as measured
+
+    results = measured.run(measured.both_phases(minutes), progress)
+    document = {"results": [result.as_dict() for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+    return 1 if any(result.faults for result in results) else 0
+
+
+COMMANDS = (equality, chaos, soak)

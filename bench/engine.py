@@ -1,0 +1,241 @@
+"""The one place where the bench opens the engine and has it ingest.
+
+given_of, settings_of   the settings of one way to ingest
+opened, accept          a memory with exactly these settings; episodes into its log
+carry_out               ingest in one way, and the hash of what it made
+plain_parts, plain_loop the plain loop over models of the bench's own
+one_ray, deployed       a Ray for several stores; the actors of one store
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bench.empty_stores import EmptyStore
+from bench.processes import MODEL
+from bench.reading import digest, ledger
+from kgray import times
+from kgray.errors import KgrayError
+from kgray.ingest.loop import Loop
+from kgray.ingest.parts import OnStep, Parts, Totals
+from kgray.memory import Memory
+from kgray.memory.queueing import ignore, joined
+from kgray.ontology import shipped
+from kgray.ports import Embedder, Extractor, Judge, Store
+from kgray.records import Draft
+from kgray.settings import ModelSettings, PipelineSettings, Settings, load
+from kgray.stores.sqlite import open_sqlite
+from kgray.wiring import build_models, build_parts
+
+if TYPE_CHECKING:
+    from kgray.runtime.deploy import Deployment
+    from kgray.runtime.profile import Profile
+
+_BATCH = 256
+_FED = 50  # episodes of a slice, where they come in while others are carried out
+_FED_EVERY_S = 0.05
+_MIXED_EVERY = 3  # of so many episodes in a row one is live, the others are backfilled
+_PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to ingest.
+
+    model   which of the model servers answers
+    chunk   requests of a chunk to a Ray worker
+    mixed   live and backfilled episodes take turns, and two thirds of them come in during the run
+    """
+
+    runtime: Literal["plain", "local", "ray"] = "local"
+    model: str = "true"
+    window: int = 64
+    chunk: int = 8
+    mixed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in a table."""
+        if self.runtime == "plain":
+            return "plain loop"
+        chunks = f", chunks of {self.chunk}" if self.runtime == "ray" else ""
+        return f"{self.runtime}, window {self.window}{chunks}{', live and bulk' if self.mixed else ''}"
+
+
+@dataclass(slots=True)
+class WayRun:
+    """What a way came to. digest: over the dumps of all groups.
+
+    seconds   from the first claim to the last commit; wall_s: with the start of what does the work
+    """
+
+    way: Way
+    seconds: float = 0.0
+    wall_s: float = 0.0
+    digest: str = ""
+    committed: int = 0
+    failed: int = 0
+    totals: Totals = field(default_factory=Totals)
+
+
+def given_of(way: Way, place: EmptyStore, base_url: str, **more: object) -> dict[str, Any]:
+    """Return the settings that make a run, by key with an underscore; `more` are further ones."""
+    return {
+        **place.settings,
+        "model_backend": "openai",
+        "model_base_url": base_url,
+        "model_name": MODEL,
+        "model_cache_mb": 0,
+        "runtime_backend": "ray" if way.runtime == "ray" else "local",
+        "runtime_window": way.window,
+        "runtime_chunk_episodes": way.chunk,
+        "runtime_chunk_requests": way.chunk,
+        **{name: value for name, value in more.items() if value is not None},
+    }
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Return these settings; a user's environment and files have no part in them but a store's password."""
+    password = {name: text for name, text in os.environ.items() if name == _PASSWORD}
+    return load(None, environ=password, overrides=given)
+
+
+def environ_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that give a command these settings, and no others of KGRAY_."""
+    kept = {n: text for n, text in os.environ.items() if n == _PASSWORD or not n.startswith("KGRAY_")}
+    return kept | {f"KGRAY_{name.upper()}": str(value) for name, value in given.items()}
+
+
+def opened(settings: Settings, data: Path) -> Memory:
+    """Open a memory with exactly these settings; its store is made where it is missing."""
+    parts = build_parts(settings, data, create=True)
+    if settings.runtime.backend == "local":
+        return Memory(parts, data=data)
+    from kgray.runtime.ingest import RayIngest
+
+    return Memory(parts, RayIngest(settings, data, parts.store), data=data)
+
+
+def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:
+    """Ingest drafts in this way; the memory stays open. Raises KgrayError where the run stops early."""
+    return asyncio.run(_carry_out(way, memory, drafts, on_step))
+
+
+async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
+    run = WayRun(way)
+    first = len(drafts) // 3 if way.mixed else len(drafts)
+    accept(memory.store, drafts[:first], mixed=way.mixed)
+    since = time.perf_counter()
+    if way.runtime == "plain":
+        with memory.store.writing():
+            run.totals = await Loop(memory.parts).run(on_step=on_step)
+    else:
+        feeding = asyncio.create_task(_feed(memory, drafts[first:]))
+        while memory.store.pending_count() or not feeding.done():
+            done = await memory.runtime.carry_out(None, more=lambda: not feeding.done(), on_step=on_step)
+            if done.stopped:
+                raise KgrayError(f"{way.name}: the run stopped ({done.reason or 'nobody asked it to'})")
+            run.totals = joined(run.totals, done.totals)
+        await feeding
+    run.wall_s = run.seconds = time.perf_counter() - since
+    if run.totals.first_claim is not None and run.totals.last_commit is not None:
+        run.seconds = run.totals.last_commit - run.totals.first_claim
+    states = ledger(memory.store)
+    run.committed, run.failed = states["committed"], states["failed"]
+    if run.committed + run.failed != len(drafts):
+        raise KgrayError(f"{way.name}: {run.committed + run.failed} of {len(drafts)} episodes have ended")
+    run.digest = await digest(memory)
+    return run
+
+
+async def _feed(memory: Memory, drafts: Sequence[Draft]) -> None:
+    for at in range(0, len(drafts), _FED):
+        await asyncio.sleep(_FED_EVERY_S)
+        accept(memory.store, drafts[at : at + _FED], mixed=True)
+
+
+def accept(store: Store, drafts: Sequence[Draft], *, mixed: bool = False) -> None:
+    """Append drafts in their order. mixed: the lanes take turns, whatever the group."""
+    if not mixed:
+        for at in range(0, len(drafts), _BATCH):
+            store.accept(drafts[at : at + _BATCH], now=times.now())
+        return
+    for at in range(0, len(drafts), _MIXED_EVERY):
+        store.accept(drafts[at : at + 1], now=times.now())
+        store.accept(drafts[at + 1 : at + _MIXED_EVERY], now=times.now(), bulk=True)
+
+
+# ------------------------------------------------------- the plain loop over the bench's own models
+
+
+@contextmanager
+def plain_parts(
+    extractor: Extractor, judge: Judge, embedder: Embedder, folder: Path, pipeline: PipelineSettings
+) -> Iterator[Parts]:
+    """Yield the engine's parts around these models, on a new embedded store."""
+    store = open_sqlite(folder, embedder=embedder.identity, dimensions=embedder.dimensions)
+    try:
+        yield Parts(
+            store=store,
+            extractor=extractor,
+            judge=judge,
+            embedder=embedder,
+            ontology=shipped(),
+            pipeline=pipeline,
+        )
+    finally:
+        store.close()
+
+
+def plain_loop(parts: Parts, on_step: OnStep = ignore) -> Totals:
+    """Carry out what was accepted, one by one."""
+    with parts.store.writing():
+        return asyncio.run(Loop(parts).run(on_step=on_step))
+
+
+def shipped_models(base_url: str, pipeline: Mapping[str, str]) -> tuple[Extractor, Judge]:
+    """Return the `openai` backend in front of a model server."""
+    settings = Settings(
+        model=ModelSettings(backend="openai", base_url=base_url, name=MODEL),
+        pipeline=PipelineSettings(**pipeline),  # type: ignore[arg-type]
+    )
+    return build_models(settings, shipped())
+
+
+# ----------------------------------------------------------------------------------------- Ray
+
+
+@contextmanager
+def one_ray() -> Iterator[str]:
+    """Start one Ray for all the stores that are opened meanwhile; yields its address."""
+    from kgray.runtime import profile, session
+
+    started = session.start(Settings(), profile.load())
+    try:
+        yield started.address
+    finally:
+        started.close()
+
+
+def deployed(
+    settings: Settings, data: Path, profile: Profile | None = None, *, detached: bool = True
+) -> Deployment:
+    """Start a store's actors in the Ray that this process has joined, and return them.
+
+    profile: how many of them; None = that of the settings, or the laptop's.
+    """
+    from kgray.runtime.deploy import ensure
+    from kgray.runtime.profile import load as load_profile
+    from kgray.runtime.spec import spec_of
+
+    named = settings.runtime.profile
+    found = profile or load_profile(named)
+    chosen = profile is not None or named is not None
+    return ensure(spec_of(settings, data, found.values()), detached=detached, chosen=chosen)

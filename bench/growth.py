@@ -1,0 +1,194 @@
+"""A store that grows by the plain loop's own steps, one episode or several a transaction, with clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from bench.world import WorldEpisode
+from kgray import times
+from kgray.backends.hashing import HashingEmbedder
+from kgray.backends.rules.judge import RulesJudge
+from kgray.ingest.committer import commit_of
+from kgray.ingest.extract import extract
+from kgray.ingest.loop import settle
+from kgray.ingest.outbox import Direct, Outbox
+from kgray.ingest.parts import Parts
+from kgray.ingest.state import GroupState
+from kgray.ingest.values import Change, Read
+from kgray.ontology import shipped
+from kgray.ports import Commit, ExtractionRequest, Matrix, Store, Vector, Write
+from kgray.prompting.replies import parse_extraction
+from kgray.records import Draft, Episode, Extraction
+
+_BATCH = 256
+RUNNER = asyncio.Runner()
+
+
+class TimedEmbedder:
+    """The hashing embedder with its own CPU time told apart: a model's work, not the engine's."""
+
+    def __init__(self) -> None:
+        """Nothing is embedded yet."""
+        self._inner = HashingEmbedder()
+        self.identity, self.dimensions = self._inner.identity, self._inner.dimensions
+        self.cpu_s = 0.0
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Embed and count."""
+        start = time.process_time()
+        vectors = await self._inner.embed(texts)
+        self.cpu_s += time.process_time() - start
+        return vectors
+
+
+class ReplyReader:
+    """An extractor that answers from the replies it is given, by client id."""
+
+    identity = "generated"
+
+    def __init__(self) -> None:
+        """Start with no replies: the owner fills and empties them."""
+        self.replies: dict[str, dict[str, Any]] = {}
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return what the episode was made from."""
+        return parse_extraction(self.replies[request.episode.client_id or ""], request.episode)
+
+
+@dataclass(slots=True)
+class GrowthCosts:
+    """Seconds by episode, but wall: by transaction. rows: records, vectors and derived rows."""
+
+    decide: list[float] = field(default_factory=list)
+    commit: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    embed: list[float] = field(default_factory=list)
+    rows: int = 0
+
+
+class _Collecting(Outbox):
+    """An outbox that only keeps what is posted, to be written by its owner."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(Direct(store), most=store.batch)
+        self.writes: list[Write] = []
+        self._answers: dict[tuple[str, str], Any] = {}
+
+    def post(self, write: Write, done: Callable[[], None] | None = None) -> None:
+        del done  # nobody waits for a single write here
+        self.writes.append(write)
+        judged = getattr(write, "judged", None)
+        if judged is not None:
+            self._answers[write.group, write.key] = judged.answers  # type: ignore[union-attr]
+
+    def recall(self, group: str, key: str) -> Any:  # noqa: ANN401 - answers, or None
+        return self._answers.get((group, key))
+
+
+class GrowingStore:
+    """One store and the states of its groups.
+
+    statements  by group, the vectors to compare a search with
+    texts       by group, the wordings of its facts, in their order
+    together    episodes that fill a transaction
+    """
+
+    def __init__(self, store: Store, embedder: TimedEmbedder) -> None:
+        """Take an empty store, which is held for writing meanwhile."""
+        self.store, self.embedder = store, embedder
+        self.together = store.batch // 2  # episodes a transaction: each posts its extraction and its commit
+        self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
+        self.texts: defaultdict[str, list[str]] = defaultdict(list)
+        self._reader = ReplyReader()
+        self._states: dict[str, GroupState] = {}
+        self._outbox = _Collecting(store)
+        self._parts = Parts(
+            store=store,
+            extractor=self._reader,
+            judge=RulesJudge(),
+            embedder=embedder,
+            ontology=shipped(),
+        )
+
+    def grow(self, episodes: Iterator[WorldEpisode], count: int, *, gather: int = 1) -> GrowthCosts:
+        """Accept and commit the next `count` episodes, `gather` a transaction; return what they cost."""
+        costs = GrowthCosts()
+        while batch := list(islice(episodes, min(_BATCH, count))):
+            count -= len(batch)
+            self._reader.replies = {e.draft.client_id or "": e.extraction_reply for e in batch}
+            for episode in batch:
+                self.texts[episode.draft.group] += (fact.text for fact in episode.said)
+            self.commit([episode.draft for episode in batch], costs, gather=gather)
+        return costs
+
+    def commit(self, drafts: Sequence[Draft], costs: GrowthCosts, *, gather: int = 1) -> None:
+        """Accept drafts of one group and commit them, `gather` a transaction."""
+        group = drafts[0].group
+        self.store.accept(drafts, now=times.now())
+        while entries := self.store.pending(group, _BATCH):
+            for start in range(0, len(entries), gather):
+                for entry in entries[start : start + gather]:
+                    if isinstance(entry, Episode):
+                        RUNNER.run(self._decide(entry, costs))
+                self._write(costs)
+
+    async def _decide(self, episode: Episode, costs: GrowthCosts) -> None:
+        state = self._states.get(episode.group)
+        if state is None:
+            state = GroupState.load(self.store, episode.group, self.embedder.dimensions)
+            self._states[episode.group] = state
+        extraction = await extract(self._parts, self._outbox, episode)
+        embedded, start = self.embedder.cpu_s, time.process_time()
+        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state, self._outbox)
+        embedding = self.embedder.cpu_s - embedded
+        costs.decide.append(time.process_time() - start - embedding)
+        costs.embed.append(embedding)
+        start = time.process_time()
+        recorded_at = max(times.now(), state.last_recorded + 1)
+        derived = state.commit(change, recorded_at)
+        if derived is None:
+            raise RuntimeError("the generated group never folds relation names")
+        commit = commit_of(change, derived, recorded_at)
+        costs.commit.append(time.process_time() - start)
+        costs.rows += _rows(change) + len(derived.facts) + len(derived.entities)
+        for named in commit.vectors:
+            if named.kind == "statement":
+                self.statements[commit.group][named.owner] = named.vector
+        self._outbox.post(commit)
+
+    def _write(self, costs: GrowthCosts) -> None:
+        """Write what was posted, in one transaction; its CPU is spread over its episodes."""
+        writes, self._outbox.writes = self._outbox.writes, []
+        episodes = sum(isinstance(write, Commit) for write in writes)
+        start, wall = time.process_time(), time.perf_counter()
+        self.store.write(writes)
+        spent = time.process_time() - start
+        costs.wall.append(time.perf_counter() - wall)
+        for number in range(len(costs.commit) - episodes, len(costs.commit)):
+            costs.commit[number] += spent / episodes
+
+    def recall_at(self, group: str, queries: Sequence[Vector], limit: int) -> float:
+        """Return the share of the true nearest statements that a search by vector finds; ties count."""
+        statements = self.statements[group]
+        limit = min(limit, len(statements))
+        matrix = np.asarray(list(statements.values()), np.float32)
+        found = 0
+        for query in queries:
+            scores = matrix @ query
+            bound = np.partition(scores, -limit)[-limit] - 1e-6
+            exact = dict(zip(statements, scores, strict=True))
+            best = self.store.nearest(group, "fact", query, limit)
+            found += sum(bool(exact[owner] >= bound) for owner, _ in best)
+        return found / (limit * len(queries))
+
+
+def _rows(change: Change) -> int:
+    return len(change.mentions) + len(change.evidence) + len(change.vectors) + len(change.statement_births)

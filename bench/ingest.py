@@ -1,0 +1,192 @@
+"""`python -m bench ingest`: how full a runtime keeps a model server, and what that costs here.
+
+The ceiling is that of one call an episode with every stream busy: streams x episodes / the seconds
+that their extractions alone take. Times run from the first claim to the last commit.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.empty_stores import EmptyStore
+from bench.engine import Way, WayRun, carry_out, deployed, given_of, opened, settings_of
+from bench.processes import CpuByRole, ServerProcess, below, flags_of, options_of, require_psutil
+from bench.reading import extraction_tokens, model_use
+from bench.tables import Column, aligned
+from bench.world import Latency, Oracle, World, WorldPlan
+from kgray.errors import InputError
+from kgray.ingest.parts import Totals
+from kgray.memory import Memory
+from kgray.settings import Settings
+
+_EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows
+_LATE = 100
+_ROLES = {"sequencer": "sequencer", "writer": "writer", "models": "workers", "embedder": "embedder"}
+
+
+@dataclass(slots=True)
+class Throughput:
+    """One run; shares are of 1, an episode's figures are means."""
+
+    seed: int
+    episodes: int
+    groups: int
+    runtime: str
+    window: int
+    chunk: int
+    streams: int
+    wall_s: float = 0.0
+    episodes_per_s: float = 0.0
+    ceiling_per_s: float | None = None  # None: answers take no time
+    share: float | None = None
+    calls: float = 0.0
+    prompt_tokens: float = 0.0
+    prefix_share: float = 0.0
+    requests: int = 0
+    stalls: int = 0
+    wasted: int = 0
+    waste_share: float = 0.0  # of the model's tokens: of answers that were not used
+    cpu_s: float = 0.0  # of all but the model server, an episode
+    cpu_early_s: float = 0.0  # an episode, around the 100th; and of the last 100
+    cpu_late_s: float = 0.0
+    memory_mb: float = 0.0  # growth of the peak over the run
+    failed: int = 0
+    cpu_by_role: dict[str, float] = field(default_factory=dict)  # seconds of the whole run
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
+    digest: str = ""
+
+
+def run(plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
+    """Ingest a world through a model server of its own process and the `openai` backend.
+
+    For `ray` a Ray must be up (`engine.one_ray`); profile: of its actors, None = the laptop's.
+    """
+    if not plan.episodes:
+        raise InputError("--episodes 0: there is nothing to ingest")
+    require_psutil()
+    oracle = Oracle(World(plan=plan))
+    result = Throughput(
+        **{name: getattr(plan, name) for name in ("seed", "episodes", "groups")},
+        **{name: getattr(way, name) for name in ("runtime", "window", "chunk")},
+        streams=latency.streams,
+    )
+    drafts = [episode.draft for episode in oracle.world]
+    with (
+        tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
+        ServerProcess([*flags_of(oracle), *options_of(asdict(latency))]) as server,
+    ):
+        place = EmptyStore(Path(folder))
+        streams = latency.streams
+        given = given_of(way, place, server.base_url, model_max_concurrency=streams, runtime_profile=profile)
+        settings = settings_of(given)
+        memory = opened(settings, place.data)
+        try:
+            with _processes(settings, place.data, server.pid) as (roles, totals_of):
+                steps = [time.process_time()]
+                peak, cpu = _peak_mb(), CpuByRole(roles)
+                ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()))
+                result.cpu_by_role = cpu.spent()
+                result.memory_mb = _peak_mb() - peak
+                _note_run(result, ran, totals_of(ran), steps)
+            _note_models(result, memory, server.stats(), latency)
+        finally:
+            memory.close()
+    return result
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@contextmanager
+def _processes(
+    settings: Settings, data: Path, server: int
+) -> Iterator[tuple[Mapping[str, list[int]], Callable[[WayRun], Totals]]]:
+    """Yield the processes by role, and what gives a run's totals as told by those who did the work."""
+    here = {"model server": [server], "driver": [os.getpid()]}
+    if settings.runtime.backend == "local":
+        yield here, lambda ran: ran.totals
+        return
+    deployment = deployed(settings, data, detached=False)
+    try:
+        roles: dict[str, list[int]] = {}
+        for name, row in deployment.status().items():
+            roles.setdefault(_ROLES[name.rpartition("-")[0]], []).append(row["pid"])
+        # What is left of this process's children is Ray itself: its stores, schedulers and agents.
+        yield (
+            {**here, **roles, "ray": sorted(below(os.getpid()))},
+            lambda _: Totals(**deployment.status()["sequencer-0"]["totals"]),
+        )
+    finally:
+        deployment.stop(0)
+
+
+def _note_run(result: Throughput, ran: WayRun, totals: Totals, steps: Sequence[float]) -> None:
+    result.wall_s = ran.wall_s
+    if totals.first_claim is not None and totals.last_commit is not None:
+        result.wall_s = totals.last_commit - totals.first_claim
+    result.episodes_per_s = result.episodes / result.wall_s
+    result.failed, result.digest = ran.failed, ran.digest
+    result.requests, result.stalls, result.wasted = totals.requests, totals.stalls, totals.wasted
+    result.waste_share = float(totals.wasted_tokens)  # a share once the server has told how many there were
+    result.stages = {stage: round(seconds, 3) for stage, seconds in totals.seconds.items()}
+    engine = sum(seconds for role, seconds in result.cpu_by_role.items() if role != "model server")
+    result.cpu_s = engine / result.episodes
+    if result.runtime == "local" and len(steps) > 2 * _EARLY.stop:
+        result.cpu_s = (steps[-1] - steps[0]) / result.episodes
+        result.cpu_early_s = (steps[_EARLY.stop] - steps[_EARLY.start]) / (_EARLY.stop - _EARLY.start)
+        result.cpu_late_s = (steps[-1] - steps[-1 - _LATE]) / _LATE
+
+
+def _note_models(result: Throughput, memory: Memory, served: Mapping[str, Any], latency: Latency) -> None:
+    used = model_use(memory.store)
+    result.calls = used.calls / result.episodes
+    result.prompt_tokens = used.prompt_tokens / result.episodes
+    seconds = sum(map(latency.seconds, extraction_tokens(memory.store)))
+    if seconds:
+        result.ceiling_per_s = latency.streams * result.episodes / seconds
+        result.share = result.episodes_per_s / result.ceiling_per_s
+    result.prefix_share = float(served["prefix_share"])
+    result.waste_share /= max(1, served["prompt_tokens"] + served["completion_tokens"])
+
+
+_COLUMNS: Sequence[Column] = (
+    ("seed", "seed", "d"),
+    ("groups", "groups", "d"),
+    ("runtime", "runtime", "s"),
+    ("window", "window", "d"),
+    ("streams", "streams", "d"),
+    ("episodes_per_s", "ep/s", ".2f"),
+    ("ceiling_per_s", "ceiling", ".2f"),
+    ("share", "share", ".1%"),
+    ("calls", "calls", ".3f"),
+    ("prompt_tokens", "prompt", ".0f"),
+    ("prefix_share", "fixed", ".0%"),
+    ("stalls", "stalls", "d"),
+    ("wasted", "wasted", "d"),
+    ("waste_share", "waste", ".1%"),
+    ("cpu_s", "CPU s/ep", ".4f"),
+    ("cpu_early_s", "early", ".4f"),
+    ("cpu_late_s", "late", ".4f"),
+    ("memory_mb", "MB", ".0f"),
+)
+
+
+def table(results: Sequence[Throughput]) -> str:
+    """Return the figures for people."""
+    lines = aligned(_COLUMNS, results)
+    for r in results:
+        spent = ", ".join(f"{role} {seconds:.1f}" for role, seconds in r.cpu_by_role.items())
+        cores = sum(r.cpu_by_role.values()) / max(r.wall_s, 1e-9)
+        lines.append(
+            f"seed {r.seed}: CPU seconds by role: {spent} ({cores:.2f} cores busy over {r.wall_s:.1f} s)"
+        )
+    return "\n".join(lines)

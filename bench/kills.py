@@ -1,0 +1,235 @@
+"""A backfill while things are killed: what runs, who kills when, and what is seen meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.empty_stores import EmptyStore, StoreKind
+from bench.engine import Way, deployed, environ_of, given_of, opened, settings_of
+from bench.processes import ServerProcess, flags_of, options_of
+from bench.reading import ledger
+from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarget, RestartedTarget, Target
+from bench.world import Latency, Oracle, World, WorldPlan
+from bench.world.files import write
+from kgray.errors import Unavailable
+from kgray.memory import Memory
+
+if TYPE_CHECKING:
+    from bench.simulated import SimulatedCluster
+    from kgray.runtime.profile import Profile
+
+_STOPPED = 75  # the exit code of a driver that goes on when it is started again
+_LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
+_DOWN_S = 1.0  # how long a killed model server stays away
+_LOOK_S = 0.1
+_COUNT_EVERY_S = 1.0
+_EPOCH_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillSchedule:
+    """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
+
+    address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
+    """
+
+    plan: WorldPlan
+    kills: Sequence[tuple[int, str]]
+    store: StoreKind = "sqlite"
+    latency: Latency = _LATENCY
+    window: int = 48
+    outage_s: float = 0.0
+    limit_s: float = 1800.0
+    seed: int = 1
+    nodes: int = 2
+    address: str | None = None
+    profile: Profile | None = None
+
+
+@dataclass(slots=True)
+class Kill:
+    """One kill, in seconds; None = never.
+
+    there_s   until another stood in its place
+    back_s    until, with that, the run had committed more
+    """
+
+    kind: str
+    at_s: float
+    committed: int
+    there_s: float | None = None
+    back_s: float | None = None
+
+
+@dataclass(slots=True)
+class KillLog:
+    """What was seen. epochs: by actor, in the order of seeing them; faults: why it could not go on."""
+
+    kills: list[Kill] = field(default_factory=list)
+    wall_s: float = 0.0
+    epochs: dict[str, list[int]] = field(default_factory=dict)
+    driver_exits: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+class KilledBackfill:
+    """Everything that runs: model server, Ray, actors, driver; and a reader of the store."""
+
+    def __init__(
+        self,
+        schedule: KillSchedule,
+        place: EmptyStore,
+        folder: Path,
+        ends: ExitStack,
+        progress: Callable[[str], None],
+    ) -> None:
+        """Start all but the driver; `ends` ends them."""
+        self._schedule, self._progress = schedule, progress
+        self._counted_at = 0.0
+        self.asked, world = folder / "asked.tsv", folder / "world.jsonl"
+        write(schedule.plan, world, None)
+        latency = schedule.latency
+        speed = {name: getattr(latency, name) for name in ("streams", "first_token_s", "tokens_per_s")}
+        flags = flags_of(Oracle(World(plan=schedule.plan))) + options_of({**speed, "record": self.asked})
+        server = ends.enter_context(ServerProcess(flags))
+        # The reader must see the store and never start anything: it is a local one.
+        local = given_of(Way(), place, server.base_url)
+        self.reader: Memory = opened(settings_of(local), place.data)
+        ends.callback(self.reader.close)
+        cluster = ends.enter_context(_cluster(schedule))
+        address = schedule.address or cluster.address  # type: ignore[union-attr]
+        way = Way(runtime="ray", window=schedule.window)
+        given = given_of(way, place, server.base_url, model_max_concurrency=latency.streams)
+        from kgray.runtime import session
+
+        ends.callback(session.join(address).close)
+        profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
+        deployment = deployed(settings_of(given), place.data, profile)
+        self._deployment = deployment
+        self.actors = Actors(deployment)
+        self.driver = Driver([world], place.data, environ_of({**given, "runtime_address": address}))
+        of_server = RestartedTarget(lambda _: server.kill(), server.start, down_s=_DOWN_S)
+        self.targets: dict[str, Target] = {
+            "writer": ActorTarget(self.actors, "writer"),
+            "worker": ActorTarget(self.actors, "models", "embedder"),
+            "sequencer": ActorTarget(self.actors, "sequencer"),
+            "server": of_server,
+            "outage": OutageTarget(of_server, schedule.outage_s),
+            "driver": DriverTarget(self.driver),
+        }
+        if cluster is not None:
+            self.targets["node"] = RestartedTarget(
+                cluster.kill, cluster.add, answers=lambda: self.actors.all_answer("models", "embedder")
+            )
+        if (database := place.server) is not None:
+            self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
+
+    def run(self, log: KillLog) -> None:
+        """Have the world ingested, and kill as scheduled; what stays away too long is a fault."""
+        chance = random.Random(self._schedule.seed)  # noqa: S311 - a choice of targets
+        left, away = list(self._schedule.kills), list[Kill]()
+        since, committed, epoch_at = time.monotonic(), 0, 0.0
+        self.driver.start()
+        while True:
+            now = time.monotonic() - since
+            committed = self._committed(committed)
+            away = [kill for kill in away if not self._is_back(kill, committed, now)]
+            if self._over(log, committed, now, left=left, away=away):
+                break
+            if left and committed >= left[0][0] and self.targets[left[0][1]].kill(chance):
+                _, kind = left.pop(0)
+                away.append(Kill(kind, now, committed))
+                log.kills.append(away[-1])
+            if now >= epoch_at:
+                epoch_at = now + _EPOCH_EVERY_S
+                self._note_epochs(log.epochs)
+            time.sleep(_LOOK_S)
+        log.wall_s = time.monotonic() - since
+        log.driver_exits = self.driver.exits
+
+    def _committed(self, last: int) -> int:
+        """Return how many episodes have ended, as the store tells; the last number while it is away.
+
+        A server is asked less often: on the machine of all the others it would be busy with that.
+        """
+        now = time.monotonic()
+        if self._schedule.store == "neo4j" and now < self._counted_at + _COUNT_EVERY_S:
+            return last
+        self._counted_at = now
+        try:
+            states = ledger(self.reader.store)
+        except Unavailable:
+            return last
+        return states["committed"] + states["failed"]
+
+    def _is_back(self, kill: Kill, committed: int, now: float) -> bool:
+        if kill.there_s is None and self.targets[kill.kind].back():
+            kill.there_s = round(now - kill.at_s, 2)
+        done = committed >= self._schedule.plan.episodes
+        if kill.there_s is None or not (committed > kill.committed or done):
+            return False
+        kill.back_s = round(now - kill.at_s, 2)
+        self._progress(
+            f"{now:7.1f} s  {committed:>6} committed  {kill.kind} is back after {kill.back_s:.1f} s "
+            f"(there after {kill.there_s:.1f} s)"
+        )
+        return True
+
+    def _over(
+        self,
+        log: KillLog,
+        committed: int,
+        now: float,
+        *,
+        left: Sequence[tuple[int, str]],
+        away: Sequence[Kill],
+    ) -> bool:
+        """Whether the run has ended: the driver says that all is done, or something is wrong for good."""
+        code, episodes = self.driver.ended(), self._schedule.plan.episodes
+        if now > self._schedule.limit_s:
+            missing = ", ".join(kill.kind for kill in away) or "nothing"
+            log.faults.append(
+                f"not done after {now:.0f} s: {committed} of {episodes} episodes, "
+                f"{len(left)} kills to come, away: {missing}"
+            )
+        elif code is None:
+            return False
+        elif code not in (0, _STOPPED):
+            log.faults.append(f"the driver ended with {code}: {self.driver.said()}")
+        elif code == 0 and committed >= episodes and left:
+            log.faults.append(f"{len(left)} kills did not fit: all was committed before")
+        elif code == _STOPPED or left or away:
+            self.driver.start()  # it gave up in an outage, or waits for what was killed
+            return False
+        return True
+
+    def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
+        for name in self.actors.names("sequencer", "writer"):
+            stats = self.actors.stats(name)
+            if stats is not None and stats["epoch"]:
+                epochs.setdefault(name, []).append(int(stats["epoch"]))
+
+    def end(self) -> None:
+        """End driver and actors."""
+        self.driver.stop()
+        self._deployment.stop(1.0)
+
+
+@contextmanager
+def _cluster(schedule: KillSchedule) -> Iterator[SimulatedCluster | None]:
+    if schedule.address is not None:
+        yield None
+        return
+    from bench.simulated import SimulatedCluster
+
+    cluster = SimulatedCluster(schedule.nodes)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,253 @@
+"""`python -m bench quality`: a world is ingested, and the graph is held against the world's truth."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import scoring
+from bench.engine import accept, plain_loop, plain_parts, shipped_models
+from bench.processes import ServerProcess, flags_of
+from bench.reading import ShownGraph, graph_of, model_use
+from bench.scoring import Scores
+from bench.tables import Column, aligned
+from bench.timed import ModelClock, TimedModels
+from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
+from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
+from kgray.backends.hashing import HashingEmbedder
+from kgray.ports import Extractor, Judge, Store
+from kgray.settings import PipelineSettings
+
+
+@dataclass(slots=True)
+class QualityResult:
+    """One world, ingested and scored.
+
+    baseline_*  accuracy of the timeline over the same extractions with true identities, where
+                the reader errs; the engine's own accuracy is in `scores`, both against what was told
+    cpu_*       the engine's CPU seconds an episode, the models' own taken off: all, the 100 episodes
+                around the 100th, the last 100
+    """
+
+    seed: int
+    episodes: int
+    pipeline: str
+    errors: Errors
+    committed: int = 0
+    failed: int = 0
+    scores: Scores = field(default_factory=Scores)
+    baseline_now: float = 1.0
+    baseline_asof: float = 1.0
+    baseline_asknown: float = 1.0
+    calls: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    prefix_share: float | None = None
+    asked: dict[str, int] = field(default_factory=dict)
+    unrecognised: int = 0
+    cpu_s: float = 0.0
+    cpu_early_s: float = 0.0
+    cpu_late_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QualityModels:
+    """Who reads and judges; stats: what a server says of itself at the end, {} for none."""
+
+    extractor: Extractor
+    judge: Judge
+    stats: Callable[[], Mapping[str, Any]] = dict
+
+
+MakeModels = Callable[[Oracle, Mapping[str, str]], AbstractContextManager[QualityModels]]
+
+
+@contextmanager
+def in_process(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[QualityModels]:  # noqa: ARG001
+    """Yield a reader and judge that knows the world, in this process; it takes any pipeline."""
+    model = WorldModel(oracle)
+    yield QualityModels(model, model)
+
+
+@contextmanager
+def over_http(oracle: Oracle, pipeline: Mapping[str, str]) -> Iterator[QualityModels]:
+    """Yield the `openai` backend in front of a model server that knows the world."""
+    with ServerProcess(flags_of(oracle)) as server:
+        yield QualityModels(*shipped_models(server.base_url, pipeline), server.stats)
+
+
+def run(
+    plan: WorldPlan,
+    pipeline: Mapping[str, str],
+    *,
+    errors: Errors,
+    models: MakeModels = in_process,
+    progress: Callable[[str], None] = lambda _: None,
+) -> QualityResult:
+    """Ingest a world into a store of its own and score its first group.
+
+    pipeline: extraction, resolution and judging, as the settings of these names.
+    """
+    oracle = Oracle(World(plan=plan), errors)
+    result = QualityResult(plan.seed, plan.episodes, " ".join(pipeline.values()), errors)
+    clock = ModelClock()
+    with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
+        timed = TimedModels(asked.extractor, asked.judge, HashingEmbedder(), clock)
+        shape = PipelineSettings(**pipeline)  # type: ignore[arg-type]
+        with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
+            accept(parts.store, [episode.draft for episode in oracle.world])
+            wall = time.perf_counter()
+            clock.step()
+            totals = plain_loop(parts, clock.step)
+            result.wall_s = time.perf_counter() - wall
+            result.committed, result.failed = totals.committed, totals.failed
+            progress(f"seed {plan.seed}: {result.committed:,} episodes committed")
+            _measure(parts.store, oracle, asked.stats(), clock, result)
+            _score(parts.store, oracle, result)
+    return result
+
+
+def _measure(
+    store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: ModelClock, result: QualityResult
+) -> None:
+    used, episodes, steps = model_use(store), max(1, result.committed), clock.steps
+    result.calls = used.calls / episodes
+    result.prompt_tokens = used.prompt_tokens / episodes
+    result.completion_tokens = used.completion_tokens / episodes
+    result.prefix_share = stats.get("prefix_share")
+    result.asked = dict(stats.get("questions", oracle.counts.questions))
+    result.unrecognised = int(stats.get("unrecognised", oracle.counts.unrecognised))
+    result.cpu_s = (steps[-1] - steps[0]) / episodes
+    if len(steps) > 200:
+        result.cpu_early_s = (steps[150] - steps[50]) / 100
+        result.cpu_late_s = (steps[-1] - steps[-101]) / 100
+
+
+def _score(store: Store, oracle: Oracle, result: QualityResult) -> None:
+    group, scores = oracle.world.groups[0], result.scores
+    read, told = oracle.truth(group), oracle.world.truth(group)
+    graph = graph_of(store, group)
+    matched = scoring.match_entities(graph, read, scores)
+    scoring.score_facts(graph, matched, read, scores)
+    quizzes = {kind: _Quiz(kind) for kind in ("now", "as-of", "as-known")}
+    for questions in rounds(told, oracle.world.plan.seed, oracle.world.end()):
+        at = questions.known_at
+        seen = graph if at is None else graph_of(store, group, known_after=at)
+        quizzes[questions.kind].take(questions.asked, told.facts(at), read.facts(at), seen, matched)
+    now, then, known = quizzes.values()
+    scores.acc_now, result.baseline_now = now.marks(scores)
+    scores.acc_asof, result.baseline_asof = then.marks(scores)
+    scores.acc_asknown, result.baseline_asknown = known.marks(scores)
+    scores.stale_rate = scoring.stale(told.facts(), now.asked, now.given)
+    scores.questions = sum(len(quiz.asked) for quiz in quizzes.values())
+
+
+@dataclass(slots=True)
+class _Quiz:
+    """Questions with three answers each: what was told, what follows from what was read, the graph's."""
+
+    name: str
+    asked: list[WorldQuestion] = field(default_factory=list)
+    right: list[TrueObjects] = field(default_factory=list)
+    read: list[TrueObjects] = field(default_factory=list)
+    given: list[TrueObjects] = field(default_factory=list)
+
+    def take(
+        self,
+        asked: Sequence[WorldQuestion],
+        told: Sequence[TrueFact],
+        read: Sequence[TrueFact],
+        graph: ShownGraph,
+        matched: scoring.Matched,
+    ) -> None:
+        """Add questions with their answers."""
+        self.asked += asked
+        self.right += true_answers(told, asked)
+        self.read += true_answers(read, asked)
+        self.given += scoring.graph_answers(graph, matched, asked)
+
+    def marks(self, scores: Scores) -> tuple[float, float]:
+        """Return the accuracy of the graph and that of the timeline; notes where the two differ."""
+        scoring.note_differences(self.name, self.asked, self.read, self.given, scores)
+        return scoring.accuracy(self.right, self.given), scoring.accuracy(self.right, self.read)
+
+
+# ------------------------------------------------------------------------------------ showing
+
+# What a run without injected errors must reach: field -> bound; the last ones at most, the others at least.
+TARGETS: Mapping[str, float] = {
+    "er_f1": 0.99,
+    "fact_recall": 0.99,
+    "inv_precision": 0.99,
+    "inv_recall": 0.99,
+    "acc_now": 0.995,
+    "acc_asof": 0.995,
+    "acc_asknown": 0.995,
+}
+LIMITS: Mapping[str, float] = {"calls": 1.3, "prompt_tokens": 1200, "cpu_s": 0.02}
+LEAST_PREFIX = 0.60
+_COLUMNS: Sequence[Column] = (
+    ("seed", "seed", "d"),
+    ("er_f1", "ER F1", ".4f"),
+    ("er_bcubed_f1", "B3 F1", ".4f"),
+    ("fact_recall", "recall", ".4f"),
+    ("duplicate_rate", "dup", ".4f"),
+    ("inv_precision", "inv P", ".4f"),
+    ("inv_recall", "inv R", ".4f"),
+    ("boundary_error_days", "days", ".2f"),
+    ("acc_now", "now", ".4f"),
+    ("acc_asof", "as-of", ".4f"),
+    ("acc_asknown", "known", ".4f"),
+    ("stale_rate", "stale", ".4f"),
+    ("calls", "calls", ".3f"),
+    ("prompt_tokens", "prompt", ".0f"),
+    ("prefix_share", "fixed", ".0%"),
+    ("completion_tokens", "reply", ".0f"),
+    ("cpu_early_s", "CPU 100", ".4f"),
+    ("cpu_late_s", "CPU end", ".4f"),
+)
+
+
+def table(results: Sequence[QualityResult]) -> str:
+    """Return the figures for people: shares of 1, days, tokens and CPU seconds an episode."""
+    lines = aligned(_COLUMNS, [_Figures(result) for result in results])
+    for result in results:
+        if result.errors.any:
+            lines.append(
+                f"seed {result.seed}, the same errors with true identities: now {result.baseline_now:.4f}, "
+                f"as-of {result.baseline_asof:.4f}, known {result.baseline_asknown:.4f}"
+            )
+    return "\n".join([*lines, *(line for result in results for line in misses(result))])
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """A result's figures and those of its scores under one roof."""
+
+    result: QualityResult
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a number, or None where it was not measured
+        return getattr(self.result if hasattr(self.result, name) else self.result.scores, name)
+
+
+def misses(result: QualityResult) -> list[str]:
+    """Return one line for each figure that is short of its target; none are set for a reader that errs."""
+    if result.errors.any:
+        return []
+    found = []
+    for name, bound in TARGETS.items():
+        if (figure := float(getattr(_Figures(result), name))) < bound:
+            found.append(f"seed {result.seed}: {name} is {figure:.4f}, below {bound}")
+    cheapest = result.pipeline == "combined batched relation"
+    for name, bound in LIMITS.items() if cheapest else ():
+        if (figure := float(getattr(_Figures(result), name))) > bound:
+            found.append(f"seed {result.seed}: {name} is {figure:.4f}, above {bound}")
+    if result.prefix_share is not None and result.prefix_share < LEAST_PREFIX:
+        found.append(f"seed {result.seed}: prefix_share is {result.prefix_share:.4f}, below {LEAST_PREFIX}")
+    return found

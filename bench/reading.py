@@ -1,0 +1,93 @@
+"""The one place where the bench reads what the engine made: the ledger, the dump's hash, the graph."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kgray.derivation.view import View
+from kgray.graph import Fact
+from kgray.memory import Memory
+from kgray.ports import Store
+
+STATES = ("accepted", "extracted", "committed", "failed")
+
+
+async def digest(memory: Memory) -> str:
+    """Return one hash over the dumps of all groups."""
+    whole = hashlib.sha256()
+    for group in memory.store.groups():
+        whole.update(f"{group} {await memory.dump_hash(group=group)}\n".encode())
+    return whole.hexdigest()
+
+
+def ledger(store: Store) -> dict[str, int]:
+    """Return how many episodes of all groups are in which state. Raises Unavailable."""
+    counts = list(store.counts().values())
+    return {state: sum(getattr(one, state) for one in counts) for state in STATES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUse:
+    """What the models were asked for all episodes of a store."""
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def model_use(store: Store) -> ModelUse:
+    """Return the sums over all groups."""
+    counts = list(store.counts().values())
+    return ModelUse(
+        calls=sum(one.calls for one in counts),
+        prompt_tokens=sum(one.prompt_tokens for one in counts),
+        completion_tokens=sum(one.completion_tokens for one in counts),
+    )
+
+
+def extraction_tokens(store: Store) -> Iterator[int]:
+    """Yield the completion tokens of each episode's extraction."""
+    for group in store.groups():
+        for episode in store.episode_rows(group):
+            extraction = store.extraction(group, episode.sequence)
+            if extraction is not None:
+                yield extraction.completion_tokens
+
+
+def sequences(store: Store, group: str) -> list[int]:
+    """Return the sequence numbers of a group's episodes, in the store's order."""
+    return [episode.sequence for episode in store.episode_rows(group)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownGraph:
+    """A group's graph as a reader sees it.
+
+    facts     every span
+    mentions  (client id of the episode, surface, entity as it is shown)
+    names     by entity, its surfaces
+    """
+
+    facts: Sequence[Fact]
+    mentions: Sequence[tuple[str, str, str]] = ()
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def graph_of(store: Store, group: str, *, known_after: int | None = None) -> ShownGraph:
+    """Return a group's graph, as it was known after so many episodes; None = after all."""
+    records = store.records(group)
+    if known_after is not None:
+        records = store.records(group, records.heads[known_after - 1].recorded_at)
+    view = View(records, lambda _: [])
+    clients = {episode.sequence: episode.client_id or "" for episode in store.episode_rows(group)}
+    fold = view.graph.fold
+    return ShownGraph(
+        facts=list(view.all_facts()),
+        mentions=[
+            (clients[m.sequence], m.surface, fold.shown(m.entity, m.surface, m.sequence)[0])
+            for m in records.mentions
+        ],
+        names={name: list(entity.surfaces) for name, entity in view.graph.entities.items()},
+    )

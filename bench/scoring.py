@@ -1,0 +1,252 @@
+"""A graph against the truth of its world: who was taken for whom, which facts stand, what questions get."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.reading import ShownGraph
+from bench.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
+from bench.world.schema import RELATIONS
+from bench.world.truth import TrueFact, TrueKey, Truth
+from kgray import times
+from kgray.graph import Fact
+from kgray.times import DAY, Instant
+
+_NEAR = DAY  # two boundaries are the same where they lie no further apart
+
+
+@dataclass(slots=True)
+class Scores:
+    """Shares of 1, days, and counts. Accuracy: the whole set of objects of a slot is as it should be."""
+
+    mentions: int = 0
+    mention_recall: float = 0.0
+    er_precision: float = 0.0
+    er_recall: float = 0.0
+    er_f1: float = 0.0
+    er_bcubed_f1: float = 0.0
+    facts: int = 0
+    fact_recall: float = 0.0
+    fact_precision: float = 0.0
+    duplicate_rate: float = 0.0
+    ended: int = 0
+    inv_precision: float = 0.0
+    inv_recall: float = 0.0
+    boundary_error_days: float = 0.0
+    questions: int = 0
+    acc_now: float = 0.0
+    acc_asof: float = 0.0
+    acc_asknown: float = 0.0
+    stale_rate: float = 0.0
+    faults: list[str] = field(
+        default_factory=list
+    )  # the first wrong answers, for people who look for a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """How the graph's entities and the true ones go together, by their mentions."""
+
+    true_of: Mapping[str, str]  # graph's entity -> the true one that most of its mentions mean
+    best: Mapping[str, str]  # true entity -> the graph's entity with most of its mentions
+
+
+def match_entities(graph: ShownGraph, truth: Truth, scores: Scores) -> Matched:
+    """Compare mentions: which entity of the graph stands for which true one."""
+    meant = {
+        (episode.draft.client_id, surface): entity
+        for episode, _ in truth.readings
+        for surface, entity, _ in episode.mentions
+    }
+    table: Counter[tuple[str, str]] = Counter()
+    for client, surface, shown in graph.mentions:
+        entity = meant.get((client, surface))
+        if entity is not None:
+            table[shown, entity] += 1
+    shown_sizes: Counter[str] = Counter()
+    true_sizes: Counter[str] = Counter()
+    for (shown, entity), count in table.items():
+        shown_sizes[shown] += count
+        true_sizes[entity] += count
+    total = table.total()
+    scores.mentions = total
+    scores.mention_recall = total / len(meant) if meant else 1.0
+    both = sum(map(_pairs, table.values()))
+    scores.er_precision = _share(both, sum(map(_pairs, shown_sizes.values())))
+    scores.er_recall = _share(both, sum(map(_pairs, true_sizes.values())))
+    scores.er_f1 = _f1(scores.er_precision, scores.er_recall)
+    precise = _share(sum(n * n / shown_sizes[s] for (s, _), n in table.items()), total)
+    complete = _share(sum(n * n / true_sizes[e] for (_, e), n in table.items()), total)
+    scores.er_bcubed_f1 = _f1(precise, complete)
+    true_of = {s: max((n, e) for (other, e), n in table.items() if other == s)[1] for s in shown_sizes}
+    best = {e: max((n, s) for (s, other), n in table.items() if other == e)[1] for e in true_sizes}
+    for (shown, entity), count in sorted(table.items()):
+        if best[entity] != shown or true_of[shown] != entity:
+            one, other = graph.names[shown], graph.names[best[entity]]
+            _fault(scores, f"entity: {count} of {entity} in {one}, beside {other}")
+    return Matched(true_of, best)
+
+
+def _pairs(count: int) -> int:
+    return count * (count - 1) // 2
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0
+
+
+def _f1(precision: float, recall: float) -> float:
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+# -------------------------------------------------------------------------------------- facts
+
+
+def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Scores) -> None:
+    """Compare spans statement by statement."""
+    true = _by_key(truth.facts())
+    found: dict[TrueKey, list[Fact]] = defaultdict(list)
+    statements: dict[TrueKey, set[str]] = defaultdict(set)
+    for fact in graph.facts:
+        key = (
+            matched.true_of.get(fact.source, f"?{fact.source}"),
+            fact.relation,
+            _object(fact, matched),
+        )
+        found[key].append(fact)
+        statements[key].add(fact.statement)
+    every = sum(map(len, statements.values()))
+    scores.duplicate_rate = _share(every - len(statements), every) if every else 0.0
+    pairs: list[tuple[TrueFact | None, Fact | None]] = []
+    for key in {**true, **found}:
+        pairs += _paired(true.get(key, []), found.get(key, []))
+    scores.facts = sum(t is not None for t, _ in pairs)
+    both = [(t, f) for t, f in pairs if t is not None and f is not None]
+    hits = sum(_near(t.valid_at, f.valid_at) for t, f in both)
+    scores.fact_recall = _share(hits, scores.facts)
+    scores.fact_precision = _share(hits, sum(f is not None for _, f in pairs))
+    ended = sum(t is not None and t.invalid_at is not None for t, _ in pairs)
+    claimed = sum(f is not None and f.invalid_at is not None for _, f in pairs)
+    gaps = [
+        abs(t.invalid_at - f.invalid_at)
+        for t, f in both
+        if t.invalid_at is not None and f.invalid_at is not None
+    ]
+    right = sum(gap <= _NEAR for gap in gaps)
+    scores.ended = ended
+    scores.inv_recall, scores.inv_precision = _share(right, ended), _share(right, claimed)
+    scores.boundary_error_days = statistics.fmean(gaps) / DAY if gaps else 0.0
+    for t, f in pairs:
+        if (
+            t is None
+            or f is None
+            or not _near(t.valid_at, f.valid_at)
+            or not _near(t.invalid_at, f.invalid_at)
+        ):
+            _fault(scores, f"fact: should be {_told(t)}, is {_told(f)}")
+
+
+def _paired(true: list[TrueFact], found: list[Fact]) -> list[tuple[TrueFact | None, Fact | None]]:
+    """Pair the spans of one statement: equal starts first, then what is left in order."""
+    pairs: list[tuple[TrueFact | None, Fact | None]] = []
+    left = list(found)
+    rest = []
+    for fact in true:
+        near = [f for f in left if _near(fact.valid_at, f.valid_at)]
+        if near:
+            chosen = min(near, key=lambda f: (not _near(f.invalid_at, fact.invalid_at), f.id))
+            left.remove(chosen)
+            pairs.append((fact, chosen))
+        else:
+            rest.append(fact)
+    left.sort(key=lambda f: (f.valid_at or 0, f.id))
+    while rest and left:
+        pairs.append((rest.pop(0), left.pop(0)))
+    return [*pairs, *((fact, None) for fact in rest), *((None, fact) for fact in left)]
+
+
+def _near(a: Instant | None, b: Instant | None) -> bool:
+    return a == b or (a is not None and b is not None and abs(a - b) <= _NEAR)
+
+
+def _object(fact: Fact, matched: Matched) -> TrueObject:
+    if fact.target is None:
+        return fact.value or "?"
+    return matched.true_of.get(fact.target, f"?{fact.target}")
+
+
+def _by_key(facts: Iterable[TrueFact]) -> dict[TrueKey, list[TrueFact]]:
+    found: dict[TrueKey, list[TrueFact]] = defaultdict(list)
+    for fact in facts:
+        found[fact.key].append(fact)
+    return found
+
+
+# ---------------------------------------------------------------------------------- questions
+
+
+def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
+    """Return what the graph answers, told in true identities."""
+    by_slot: dict[TrueSlot, list[Fact]] = defaultdict(list)
+    for fact in graph.facts:
+        by_slot[fact.source, fact.relation].append(fact)
+    found = []
+    for question in asked:
+        subject, relation = question.slot
+        facts = by_slot.get((matched.best.get(subject, ""), relation), ())
+        found.append(frozenset(_object(f, matched) for f in facts if f.holds_at(question.at)))
+    return found
+
+
+def accuracy(right: Sequence[TrueObjects], given: Sequence[TrueObjects]) -> float:
+    """Return the share of questions with the whole right answer."""
+    return _share(sum(a == b for a, b in zip(right, given, strict=True)), len(right))
+
+
+def note_differences(
+    what: str,
+    asked: Sequence[WorldQuestion],
+    right: Sequence[TrueObjects],
+    given: Sequence[TrueObjects],
+    scores: Scores,
+) -> None:
+    """Note wrong answers, for people who look for a cause."""
+    for question, expected, answer in zip(asked, right, given, strict=True):
+        if expected != answer:
+            should, is_ = sorted(map(str, expected)), sorted(map(str, answer))
+            _fault(
+                scores, f"{what} {question.slot} at {times.show(question.at)}: should be {should}, is {is_}"
+            )
+
+
+def stale(facts: Sequence[TrueFact], asked: Sequence[WorldQuestion], given: Sequence[TrueObjects]) -> float:
+    """Return the share of questions about single-valued slots whose answer holds an object that has ended."""
+    past: dict[TrueSlot, set[TrueObject]] = defaultdict(set)
+    for fact in facts:
+        past[fact.key[:2]].add(fact.key[2])
+    true = true_answers(facts, asked)
+    single = [
+        bool((answer - right) & past[question.slot])
+        for question, right, answer in zip(asked, true, given, strict=True)
+        if RELATIONS[question.slot[1]].shape == "single"
+    ]
+    return _share(sum(single), len(single)) if single else 0.0
+
+
+def _fault(scores: Scores, line: str) -> None:
+    if len(scores.faults) < 20:
+        scores.faults.append(line)
+
+
+def _told(fact: TrueFact | Fact | None) -> str:
+    if fact is None:
+        return "nothing"
+    what = (
+        fact.key
+        if isinstance(fact, TrueFact)
+        else (fact.source, fact.relation, fact.target or fact.value, fact.text)
+    )
+    return f"{what} {fact.valid_at} - {fact.invalid_at}"

@@ -1,0 +1,322 @@
+"""`python -m bench store`: what deciding, committing, loading and searching cost as a group grows."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bench.empty_stores import EmptyStore, StoreKind, empty_store
+from bench.engine import settings_of
+from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
+from bench.tables import Column, aligned
+from bench.world.growing import FACTS_AN_EPISODE, growing
+from kgray import times
+from kgray.errors import InputError
+from kgray.ingest.collecting import rare_collections
+from kgray.ingest.state import GroupState
+from kgray.intake.triples import normalise
+from kgray.records import Draft
+from kgray.search import Query, search
+from kgray.search.recipes import Method
+from kgray.settings import Settings
+from kgray.wiring import open_store
+
+GROUP, SLOTS, BESIDE = "world", "slots", "beside"
+LEAST_SIZE = 6  # two sizes are so far apart at least
+_WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
+# Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j 5.26 keeps
+# before it merges them all (its vector.standard_merge_factor); by windows of 960: 36 to 62 a second.
+_GATHERED = 1_600
+_QUERIES = 200
+_RECALL_AT = 20
+_BESIDE_PART = 20  # the small group has a fact for so many of the large one
+_HUB = "Middlemarket"
+_START = times.parse("2020-01-01")[0]
+
+
+@dataclass(slots=True)
+class SizeFigures:
+    """What was measured when the group held this many facts; milliseconds unless named otherwise.
+
+    commit_wall_ms, rows_per_s, single_per_s   of transactions of one episode
+    gathered_per_s                             episodes by the wall time of transactions of several
+    recall                                     of the 20 nearest statements, against exact search
+    """
+
+    facts: int
+    entities: int = 0
+    decide_cpu_ms: float = 0.0
+    commit_cpu_ms: float = 0.0
+    commit_wall_ms: float = 0.0
+    embed_cpu_ms: float = 0.0
+    rows_per_s: float = 0.0  # records and derived rows of the window, by wall time of its commits
+    single_per_s: float = 0.0
+    gathered_per_s: float = 0.0
+    bytes_per_fact: float = 0.0
+    load_s: float = 0.0
+    search_ms: dict[str, tuple[float, float]] = field(default_factory=dict)  # method -> (p50, p95)
+    recall: float = 0.0
+
+    @property
+    def searches(self) -> str:
+        """The times of searches as a table shows them."""
+        return _spans(self.search_ms)
+
+
+@dataclass(slots=True)
+class BesideFigures:
+    """What a small group finds beside the large one; a third of its facts end at one entity, its hub.
+
+    recall      of the 20 nearest of its own statements, against exact search
+    found       share of its world's facts that are among the 20 best when asked for in their own words
+    hub_ms      p50 and p95 of reading the 20 newest facts of the hub
+    hub_right   they are the first 20 of all its facts
+    """
+
+    facts: int
+    hub_facts: int = 0
+    search_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
+    recall: float = 0.0
+    found: float = 0.0
+    hub_ms: tuple[float, float] = (0.0, 0.0)
+    hub_right: bool = False
+
+
+@dataclass(slots=True)
+class StoreResult:
+    """The whole run on one store. slot_cpu_ms: values in a slot -> CPU of one more commit."""
+
+    store: StoreKind = "sqlite"
+    sizes: list[SizeFigures] = field(default_factory=list)
+    beside: BesideFigures | None = None
+    slot_cpu_ms: dict[int, float] = field(default_factory=dict)
+
+
+def run(
+    kind: StoreKind,
+    sizes: Sequence[int],
+    *,
+    slots: Sequence[int],
+    settings: Settings,
+    progress: Callable[[str], None],
+) -> StoreResult:
+    """Grow one group through the sizes (about so many facts) and measure at each.
+
+    settings: where they name a Neo4j server, that one is measured, which keeps the groups; else one is
+    started. Raises InputError where the server holds groups of these names.
+    """
+    result = StoreResult(store=kind)
+    with ExitStack() as stack:
+        grown, size_on_disk = stack.enter_context(_opened(kind, settings))
+        stack.enter_context(grown.store.writing())
+        stack.enter_context(rare_collections())
+        episodes, done = growing(GROUP), 0
+        for size in sorted(sizes):
+            count = round(size / FACTS_AN_EPISODE) - done
+            window = min(_WINDOW, count // 2)
+            turn = min(_GATHERED, count - window)
+            grown.grow(episodes, count - turn - window, gather=grown.together)
+            gathered = grown.grow(episodes, turn, gather=grown.together)
+            costs = grown.grow(episodes, window)
+            done += count
+            result.sizes.append(_measure(grown, costs, gathered, size_on_disk))
+            progress(f"{kind}: {result.sizes[-1].facts:,} facts committed")
+        result.beside = _beside(grown, max(max(sizes) // _BESIDE_PART, LEAST_SIZE))
+        progress(f"{kind}: a group of {result.beside.facts:,} facts beside it")
+        result.slot_cpu_ms = _slots(grown, sorted(slots), kind, progress)
+    return result
+
+
+@contextmanager
+def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore, Callable[[], int]]]:
+    """Yield an empty store, and what tells how many bytes it takes."""
+    embedder = TimedEmbedder()
+    with ExitStack() as stack:
+        data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-bench-"))) / "store"
+        place = None
+        if not (kind == "neo4j" and settings.store.backend == "neo4j"):
+            place = stack.enter_context(empty_store(kind, data))
+            settings = settings_of(place.settings)
+        store, _ = open_store(settings, data, embedder, create=True)
+        stack.callback(store.close)
+        if taken := {GROUP, SLOTS, BESIDE} & set(store.groups()):
+            raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
+        yield GrowingStore(store, embedder), lambda: _bytes(place)
+
+
+def _bytes(place: EmptyStore | None) -> int:
+    """Return the size of a store's files; 0 for a server of somebody else's."""
+    if place is None:
+        return 0
+    folder = place.data if place.server is None else place.server.folder / "data" / "databases"
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _measure(
+    grown: GrowingStore, costs: GrowthCosts, gathered: GrowthCosts, size_on_disk: Callable[[], int]
+) -> SizeFigures:
+    counts = grown.store.counts(GROUP)[GROUP]
+    size = SizeFigures(facts=counts.facts, entities=counts.entities)
+    size.decide_cpu_ms = 1e3 * statistics.median(costs.decide)
+    size.commit_cpu_ms = 1e3 * statistics.median(costs.commit)
+    size.commit_wall_ms = 1e3 * statistics.median(costs.wall)
+    size.embed_cpu_ms = 1e3 * statistics.median(costs.embed)
+    size.rows_per_s = costs.rows / sum(costs.wall)
+    size.single_per_s = len(costs.commit) / sum(costs.wall)
+    size.gathered_per_s = len(gathered.commit) / sum(gathered.wall)
+    grown.store.compact()
+    size.bytes_per_fact = size_on_disk() / size.facts
+    start = time.perf_counter()
+    GroupState.load(grown.store, GROUP, grown.embedder.dimensions)
+    size.load_s = time.perf_counter() - start
+    asked = _asked(grown, GROUP)
+    size.search_ms = _searches(grown, GROUP, asked)
+    size.recall = _recall(grown, GROUP, asked)
+    return size
+
+
+def _beside(grown: GrowingStore, facts: int) -> BesideFigures:
+    """Grow a small group and return what it finds."""
+    residents = [
+        ({"source": f"Resident {number}", "relation": "LIVES_IN", "target": _HUB})
+        for number in range(facts // 3)
+    ]
+    count = round((facts - len(residents)) / FACTS_AN_EPISODE)
+    grown.grow(growing(BESIDE, seed=2), count, gather=grown.together)
+    grown.commit(_triples(BESIDE, residents), GrowthCosts(), gather=grown.together)
+    beside = BesideFigures(facts=grown.store.counts(BESIDE)[BESIDE].facts)
+    asked = _asked(grown, BESIDE)
+    beside.search_ms = _searches(grown, BESIDE, asked)
+    beside.recall = _recall(grown, BESIDE, asked)
+    beside.found = statistics.mean(_is_found(grown, text) for text in asked)
+    view = grown.store.view(BESIDE)
+    (hub,) = grown.store.entities_named(BESIDE, _HUB)
+    everything = view.facts_at([hub.id], None, None)
+    beside.hub_facts = len(everything)
+    beside.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]
+    beside.hub_ms = _timed([partial(view.facts_at, [hub.id], None, _RECALL_AT)] * _QUERIES)
+    return beside
+
+
+def _triples(group: str, triples: Sequence[Mapping[str, object]], first: int = 0) -> list[Draft]:
+    """Return an episode for each triple, a minute apart."""
+    found = []
+    for number, triple in enumerate(triples, start=first):
+        at = _START + number * 60 * times.SECOND
+        text = normalise([triple], at)
+        found.append(Draft(group=group, source="triples", kind="triples", text=text, reference_time=at))
+    return found
+
+
+def _asked(grown: GrowingStore, group: str) -> list[str]:
+    """Return the words of some of a group's facts, from its first to its last."""
+    texts = grown.texts[group]
+    return texts[:: max(1, len(texts) // _QUERIES)][:_QUERIES]
+
+
+def _is_found(grown: GrowingStore, text: str) -> bool:
+    """Return whether a fact of the small group is among the best when it is asked for in its own words."""
+    query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
+    return any(hit.text == text for hit in RUNNER.run(search(grown.store, grown.embedder, query)))
+
+
+def _recall(grown: GrowingStore, group: str, asked: Sequence[str]) -> float:
+    vectors = RUNNER.run(grown.embedder.embed([f"where {text}?" for text in asked]))
+    return grown.recall_at(group, list(vectors), _RECALL_AT)
+
+
+def _searches(grown: GrowingStore, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return p50 and p95 of searches by names and words of facts, by method."""
+    ways: dict[str, tuple[Method, ...] | None] = {"bm25": ("bm25",), "cosine": ("cosine",), "hybrid": None}
+    found: dict[str, tuple[float, float]] = {}
+    for name, methods in ways.items():
+        queries = [Query(text=f"where {text}?", group=group, methods=methods) for text in asked]
+
+        def ask(query: Query) -> object:
+            return RUNNER.run(search(grown.store, grown.embedder, query))
+
+        found[name] = _timed([partial(ask, query) for query in queries])
+    return found
+
+
+def _timed(works: Sequence[Callable[[], object]]) -> tuple[float, float]:
+    """Return p50 and p95 in ms; the first ones, which load what reading keeps in memory, run before."""
+    for work in works[:5]:
+        work()
+    took = []
+    for work in works:
+        start = time.perf_counter()
+        work()
+        took.append(1e3 * (time.perf_counter() - start))
+    took.sort()
+    return took[len(took) // 2], took[int(len(took) * 0.95)]
+
+
+def _slots(
+    grown: GrowingStore, sizes: Sequence[int], kind: StoreKind, progress: Callable[[str], None]
+) -> dict[int, float]:
+    """Return the CPU milliseconds of one more value in a slot that has so many."""
+
+    def prices(first: int, count: int) -> list[Draft]:
+        target = [{"value": number, "unit": "EUR"} for number in range(first, first + count)]
+        return _triples(
+            SLOTS, [{"source": "Kestrel lamp", "relation": "COSTS", "target": one} for one in target], first
+        )
+
+    found: dict[int, float] = {}
+    done = 0
+    for size in sizes:
+        grown.commit(prices(done, size - done), GrowthCosts(), gather=grown.together)
+        costs = GrowthCosts()
+        grown.commit(prices(size, 50), costs)
+        done = size + 50
+        found[size] = 1e3 * (statistics.median(costs.decide) + statistics.median(costs.commit))
+        progress(f"{kind}: a slot with {size:,} values")
+    return found
+
+
+def table(results: Sequence[StoreResult]) -> str:
+    """Return the figures for people."""
+    return "\n\n".join(_table(result) for result in results)
+
+
+_COLUMNS: Sequence[Column] = (
+    ("facts", "facts", ",d"),
+    ("entities", "entities", ",d"),
+    ("decide_cpu_ms", "decide ms", ".2f"),
+    ("commit_cpu_ms", "commit ms", ".2f"),
+    ("commit_wall_ms", "wall ms", ".2f"),
+    ("rows_per_s", "rows/s", ",.0f"),
+    ("single_per_s", "ep/s", ".0f"),
+    ("gathered_per_s", "gathered", ".0f"),
+    ("bytes_per_fact", "B/fact", ",.0f"),
+    ("load_s", "load s", ".2f"),
+    ("recall", "recall", ".3f"),
+    ("searches", "p50/p95 ms: bm25, cosine, hybrid", "s"),
+)
+
+
+def _table(result: StoreResult) -> str:
+    lines = [f"{result.store}:", *aligned(_COLUMNS, result.sizes)]
+    first, last = result.sizes[0], result.sizes[-1]
+    if (beside := result.beside) is not None:
+        lines.append(
+            f"a group of {beside.facts:,} facts beside it: recall {beside.recall:.3f}, facts found "
+            f"{beside.found:.2f}, {_spans(beside.search_ms)}; the newest {_RECALL_AT} of "
+            f"{beside.hub_facts:,} facts of its hub {beside.hub_ms[0]:.1f}/{beside.hub_ms[1]:.1f} ms, "
+            f"{'right' if beside.hub_right else 'WRONG'}"
+        )
+    grew = (last.decide_cpu_ms + last.commit_cpu_ms) / (first.decide_cpu_ms + first.commit_cpu_ms)
+    lines.append(f"decide + commit CPU, {first.facts:,} to {last.facts:,} facts: x {grew:.2f}")
+    lines += [f"one more value in a slot of {n:,}: {ms:.2f} ms CPU" for n, ms in result.slot_cpu_ms.items()]
+    return "\n".join(lines)
+
+
+def _spans(search_ms: dict[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{p50:.1f}/{p95:.1f}" for p50, p95 in search_ms.values())

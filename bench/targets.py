@@ -1,0 +1,189 @@
+"""What a proof of recovery kills, and how it sees that another stands in its place."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench.processes import ChildProcess, kill
+from kgray.errors import Unavailable
+
+if TYPE_CHECKING:
+    from kgray.runtime.deploy import Deployment
+
+_ANSWER_S = 0.5
+_RUN = "chaos"  # the backfill's name: its manifest lies under it
+
+
+class Target(Protocol):
+    """One thing that is killed."""
+
+    def kill(self, chance: random.Random) -> bool:
+        """End it at once; False where it is not there now, because it comes back from an earlier kill."""
+        ...
+
+    def back(self) -> bool:
+        """Whether another stands in its place; what does not come by itself is started."""
+        ...
+
+
+class Actors:
+    """The actors of a deployment, asked with little patience: they are killed all the time."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        """Keep the handles: they stay good through restarts."""
+        self._handles = dict(deployment.all())
+
+    def names(self, *kinds: str) -> list[str]:
+        """Return the names of some kinds: sequencer, writer, models, embedder."""
+        return [name for kind in kinds for name in self._handles if name.startswith(f"{kind}-")]
+
+    def all_answer(self, *kinds: str) -> bool:
+        """Whether every actor of these kinds answers."""
+        return all(self.stats(name) is not None for name in self.names(*kinds))
+
+    def stats(self, name: str) -> dict[str, Any] | None:
+        """Return what an actor tells of itself; None while it does not answer."""
+        from kgray.runtime.actors import answer
+
+        try:
+            found: dict[str, Any] = answer(self._handles[name].stats.remote(), _ANSWER_S)
+        except Unavailable:
+            return None
+        return found
+
+
+class ActorTarget:
+    """One of the actors of some kinds; Ray starts it anew."""
+
+    def __init__(self, actors: Actors, *kinds: str) -> None:
+        """Choose among all actors of these kinds."""
+        self._actors, self._kinds = actors, kinds
+        self._killed: dict[str, int] = {}  # the process that was killed last, by actor
+
+    def kill(self, chance: random.Random) -> bool:
+        """End the process of one of them."""
+        names = self._actors.names(*self._kinds)
+        chance.shuffle(names)
+        for name in names:
+            stats = self._actors.stats(name)
+            if stats is not None and stats["pid"] != self._killed.get(name):
+                kill(stats["pid"])
+                self._killed[name] = stats["pid"]
+                return True
+        return False
+
+    def back(self) -> bool:
+        """Whether those that were killed answer from other processes."""
+        return all(
+            (stats := self._actors.stats(name)) is not None and stats["pid"] != pid
+            for name, pid in self._killed.items()
+        )
+
+
+class RestartedTarget:
+    """Something that the bench itself starts again, some seconds after it was killed."""
+
+    def __init__(
+        self,
+        end: Callable[[random.Random], None],
+        start: Callable[[], None],
+        *,
+        down_s: float = 0.0,
+        answers: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """answers: whether all is well again once it was started."""
+        self._end, self._start, self._answers = end, start, answers
+        self._down_s = down_s
+        self._due: float | None = None  # when it is started again, by time.monotonic; None = it runs
+
+    def kill(self, chance: random.Random, down_s: float | None = None) -> bool:
+        """End it for so many seconds; None = as many as always."""
+        if self._due is not None:
+            return False
+        self._end(chance)
+        self._due = time.monotonic() + (self._down_s if down_s is None else down_s)
+        return True
+
+    def back(self) -> bool:
+        """Start it when its time has come."""
+        if self._due is not None:
+            if time.monotonic() < self._due:
+                return False
+            self._start()
+            self._due = None
+        return self._answers()
+
+
+class OutageTarget:
+    """Another target, away for longer: its other kills wait meanwhile."""
+
+    def __init__(self, target: RestartedTarget, outage_s: float) -> None:
+        """Share the target."""
+        self._target, self._outage_s = target, outage_s
+
+    def kill(self, chance: random.Random) -> bool:
+        """End it."""
+        return self._target.kill(chance, self._outage_s)
+
+    def back(self) -> bool:
+        """Start it when its time has come."""
+        return self._target.back()
+
+
+class Driver(ChildProcess):
+    """`kgray backfill` as a process of its own, whose run goes on when it is started again."""
+
+    def __init__(self, paths: Sequence[Path], data: Path, environ: Mapping[str, str]) -> None:
+        """environ: all its variables."""
+        words = ["backfill", *map(str, paths), "--run", _RUN, "--json", "--data", str(data)]
+        self._said = data.parent / "driver.log"
+        super().__init__("kgray", words, environ=environ, log=self._said)
+        self._manifest = data / "runs" / _RUN / "manifest.json"
+        self.exits: list[int] = []  # codes of those that ended by themselves
+
+    def ended(self) -> int | None:
+        """Return the exit code of one that has ended by itself; None while it runs."""
+        code = super().ended()
+        if code is not None:
+            self.exits.append(code)
+        return code
+
+    def said(self) -> str:
+        """Return the last of what it wrote."""
+        return self._said.read_text(errors="replace")[-300:]
+
+    def attempts(self) -> int:
+        """Return how often the run was begun, as its manifest tells."""
+        try:
+            return int(json.loads(self._manifest.read_bytes())["attempt"])
+        except (OSError, ValueError):
+            return 0
+
+
+class DriverTarget:
+    """The command that backfills; it is started again."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Share the driver with those that start and end it."""
+        self._driver = driver
+        self._killed = 0  # the attempt that was killed last
+
+    def kill(self, chance: random.Random) -> bool:  # noqa: ARG002 - there is one
+        """End it, once it has come as far as to write its manifest."""
+        attempt = self._driver.attempts()
+        if not self._driver.pid or attempt <= self._killed:
+            return False
+        self._killed = attempt
+        self._driver.kill()
+        return True
+
+    def back(self) -> bool:
+        """Start it again; whether the new one has begun."""
+        if not self._driver.pid:
+            self._driver.start()
+        return self._driver.attempts() > self._killed

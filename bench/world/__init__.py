@@ -1,0 +1,37 @@
+"""A synthetic world whose truth is known: who is who, what was told when, and what follows from it.
+
+plan.py      its numbers
+things.py    who there is, and under which names
+schema.py    what can be said of them
+history.py   what happens, act by act
+telling.py   episodes: text, true names, the correct extraction
+growing.py   one small world after another, for a group of any size
+truth.py     what follows from all that was told (stated truth)
+errors.py    how a reader may be wrong
+oracle.py    what a reader who knows the truth answers, recognising texts alone
+models.py    such a reader and judge in this process
+"""
+
+from __future__ import annotations
+
+from bench.world.errors import Errors
+from bench.world.latency import Latency
+from bench.world.models import WorldModel
+from bench.world.oracle import Oracle
+from bench.world.plan import WorldPlan
+from bench.world.telling import ToldFact, WorldEpisode
+from bench.world.truth import TrueFact, Truth
+from bench.world.world import World
+
+__all__ = [
+    "Errors",
+    "Latency",
+    "Oracle",
+    "ToldFact",
+    "TrueFact",
+    "Truth",
+    "World",
+    "WorldEpisode",
+    "WorldModel",
+    "WorldPlan",
+]

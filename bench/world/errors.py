@@ -1,0 +1,132 @@
+"""Errors of meaning, keyed by what is asked: the same in every mode, in every order, at every try."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+
+from bench.world.dice import Dice
+from bench.world.history import Act
+from bench.world.schema import RELATIONS, values_of
+from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
+from bench.world.things import Thing
+from kgray import times
+from kgray.derivation.names import key
+from kgray.records import canonical
+
+_SHIFT = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How often a reader is wrong; rates of 1.
+
+    missed_fact, wrong_date   of the facts told (of the dated ones)
+    spurious_fact             of the episodes: one fact that nobody told
+    missed_merge, false_merge of entity questions with, without a true candidate among those shown
+    wrong_verdict             of variant and verdict questions
+    wrong_ruling              of relation and cardinality questions: one acts on a whole group (R17)
+    """
+
+    seed: int = 0
+    missed_fact: float = 0.0
+    spurious_fact: float = 0.0
+    wrong_date: float = 0.0
+    missed_merge: float = 0.0
+    false_merge: float = 0.0
+    wrong_verdict: float = 0.0
+    wrong_ruling: float = 0.0
+
+    @classmethod
+    def of_meaning(cls, rate: float, *, merges: float = 0.0, rulings: float = 0.0, seed: int = 0) -> Errors:
+        """Return one rate for facts, dates and verdicts, others for who is whom and for whole relations."""
+        return cls(
+            seed=seed,
+            missed_fact=rate,
+            spurious_fact=rate,
+            wrong_date=rate,
+            wrong_verdict=rate,
+            wrong_ruling=rulings,
+            missed_merge=merges,
+            false_merge=merges,
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether this reader is ever wrong."""
+        return any(rate for name, rate in asdict(self).items() if name != "seed")
+
+    @property
+    def identity(self) -> str:
+        """A name that no reader with other errors has."""
+        return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()[:8] if self.any else "true"
+
+    def wrong(self, rate: float, *keys: object) -> bool:
+        """Whether the answer to this question is wrong."""
+        return rate > 0 and Dice("error", self.seed, *keys).flip(rate)
+
+    def read(
+        self, episode: WorldEpisode, things: Mapping[str, Thing]
+    ) -> tuple[WorldEpisode, tuple[ToldFact, ...]]:
+        """Return the episode as this reader sees it: what it adds is mentioned too."""
+        if not (self.missed_fact or self.spurious_fact or self.wrong_date):
+            return episode, episode.said
+        text = episode.draft.text
+        said = []
+        for place, fact in enumerate(episode.said):
+            if self.wrong(self.missed_fact, "missed", text, place):
+                continue
+            dated = fact.until or fact.since not in {"", UNKNOWN}
+            if dated and self.wrong(self.wrong_date, "date", text, place):
+                later = Dice("error", self.seed, "shift", text, place).flip(0.5)
+                said.append(_shifted(fact, _SHIFT if later else -_SHIFT))
+            else:
+                said.append(fact)
+        mentions = episode.mentions
+        if self.wrong(self.spurious_fact, "spurious", text):
+            invented = _invented(Dice("error", self.seed, "invented", text), episode, things)
+            if invented is not None:
+                fact, added = invented
+                said.append(fact)
+                mentions += added
+        return replace(episode, said=tuple(said), mentions=mentions), tuple(said)
+
+
+def _shifted(fact: ToldFact, by: timedelta) -> ToldFact:
+    return replace(fact, since=_moved(fact.since, by), until=_moved(fact.until, by))
+
+
+def _moved(iso: str, by: timedelta) -> str:
+    if iso in {"", UNKNOWN}:
+        return iso
+    instant, precision = times.parse_iso(iso)
+    moment = times.to_datetime(instant) + by
+    return f"{moment:%Y-%m}" if precision == "month" else f"{moment:%Y-%m-%d}"
+
+
+def _invented(
+    dice: Dice, episode: WorldEpisode, things: Mapping[str, Thing]
+) -> tuple[ToldFact, tuple[tuple[str, str, str], ...]] | None:
+    """Return a fact about something that the episode mentions, and the mentions that it adds."""
+    surface, entity, _ = dice.pick(episode.mentions)
+    subject = things[entity]
+    fitting = [r for r in RELATIONS.values() if r.subject == subject.kind]
+    if not fitting:
+        return None
+    relation = dice.pick(fitting)
+    if any((fact.subject, fact.relation) == (entity, relation.name) for fact in episode.said):
+        return None
+    if relation.object is None:
+        value = values_of(relation, dice.below(1000))
+        act = Act(subject=subject, relation=relation, object=value, form="holds", why="spurious")
+        return said_of(act, surface, value.shown()), ()
+    known = {name: other for name, other, _ in episode.mentions}
+    target = dice.pick([t for t in things.values() if t.kind == relation.object and t.id != entity])
+    held = next((name for name, other in known.items() if other == target.id), None)
+    if held is None and key(target.name) in {key(name) for name in known}:
+        return None
+    act = Act(subject=subject, relation=relation, object=target, form="holds", why="spurious")
+    added = () if held is not None else ((target.name, target.id, target.kind),)
+    return said_of(act, surface, held or target.name), added

@@ -1,0 +1,307 @@
+"""What happens in one group, and what is said of it: one act after another, in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from bench.world.dates import Date, midnight, told
+from bench.world.dice import Dice
+from bench.world.plan import WorldPlan
+from bench.world.schema import RELATIONS, Relation, ThingKind, values_of
+from bench.world.things import Thing
+from kgray.errors import InputError
+from kgray.records import Value
+from kgray.times import DAY, Instant
+
+ActForm = Literal["holds", "changed", "since", "always", "event", "future", "ended", "span", "denied"]
+WorldObject = Thing | Value
+_TRIES = 20_000  # before a group is told to be out of news
+_LONG_AGO = 2000 * DAY  # before the world's start no past span is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One statement to be told. why: the kind of event, for the truth; since, until: as the text dates it."""
+
+    subject: Thing
+    relation: Relation
+    object: WorldObject
+    form: ActForm
+    why: str
+    since: Date | None = None
+    until: Date | None = None
+
+
+@dataclass(slots=True)
+class HeldSpan:
+    """What held, as the world has it; end None = still."""
+
+    object: WorldObject
+    start: Instant
+    end: Instant | None = None
+
+    def holds_at(self, instant: Instant) -> bool:
+        """Whether it held then."""
+        return self.start <= instant and (self.end is None or instant < self.end)
+
+
+@dataclass(slots=True)
+class WorldSlot:
+    """A subject and relation, and what it held, oldest first."""
+
+    subject: Thing
+    relation: Relation
+    spans: list[HeldSpan] = field(default_factory=list)
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one object at a time."""
+        return self.relation.shape == "single"
+
+    def act(
+        self,
+        form: ActForm,
+        why: str,
+        chosen: WorldObject,
+        *,
+        since: Date | None = None,
+        until: Date | None = None,
+    ) -> Act:
+        """Return an act about it."""
+        return Act(
+            subject=self.subject,
+            relation=self.relation,
+            object=chosen,
+            form=form,
+            why=why,
+            since=since,
+            until=until,
+        )
+
+
+class _Held(NamedTuple):
+    """A slot and one of its spans, which holds now; last: none of its spans is later."""
+
+    slot: WorldSlot
+    now: HeldSpan
+
+    @property
+    def last(self) -> bool:
+        return self.slot.spans[-1] is self.now
+
+
+class WorldHistory:
+    """The world of one group so far: what each slot has held."""
+
+    def __init__(self, plan: WorldPlan, things: Sequence[Thing]) -> None:
+        """Start with nothing said."""
+        self._plan, self._things = plan, things
+        self._by_kind: dict[ThingKind, list[Thing]] = {}
+        for thing in things:
+            self._by_kind.setdefault(thing.kind, []).append(thing)
+        self._slots: dict[tuple[str, str], WorldSlot] = {}  # by subject's id and relation's name
+        self._singles: list[WorldSlot] = []
+        self._others: list[WorldSlot] = []
+
+    def tell(self, dice: Dice, at: Instant, speaker: Thing | None, *, delayed: bool) -> Act:
+        """Return the next act, said at `at`; what it changes has happened then."""
+        plan = self._plan
+        ways: dict[str, tuple[float, Callable[[Dice, Instant], Act | None]]] = {
+            "change": (0 if delayed else plan.change_rate, self._change),
+            "ended": (0 if delayed else plan.ends, self._end),
+            "late": (plan.late, self._late),
+            "future": (0 if delayed else plan.futures, self._announce),
+            "denied": (0 if delayed else plan.denials, self._deny),
+            "interruption": (plan.interruptions, self._interrupt),
+            "restated": (plan.restated, self._restate),
+        }
+        weights = {name: rate for name, (rate, _) in ways.items()}
+        weights["fresh"] = max(0.0, 1 - sum(weights.values()))
+        way = dice.weighted(weights)
+        if way != "fresh":
+            for _ in range(6):  # a slot that cannot take this act is passed over
+                act = ways[way][1](dice, at)
+                if act is not None:
+                    return act
+        return self._fresh(dice, at, speaker)
+
+    # ------------------------------------------------------------------------------ the acts
+
+    def _fresh(self, dice: Dice, at: Instant, speaker: Thing | None) -> Act:
+        """Say something of a slot that is empty, or one more of what may be many."""
+        slot, chosen = self._unsaid(dice, at, speaker)
+        recent = at - 20 * DAY
+        if slot.relation.shape == "event":
+            since = self._dated(dice, at, recent)
+            self._open(slot, chosen, since.instant if since else at)
+            return slot.act("event", "fresh", chosen, since=since)
+        if not slot.spans and dice.flip(self._plan.always):
+            self._open(slot, chosen, self._plan.start - 3650 * DAY)
+            return slot.act("always", "fresh", chosen)
+        earliest = max([at - 400 * DAY, *(s.end + DAY for s in slot.spans if s.end is not None)])
+        since = self._dated(dice, at, earliest if slot.single else recent)
+        self._open(slot, chosen, since.instant if since else at)
+        return slot.act("since" if since else "holds", "fresh", chosen, since=since)
+
+    def _unsaid(self, dice: Dice, at: Instant, speaker: Thing | None) -> tuple[WorldSlot, WorldObject]:
+        """Return a slot that can take one more object, and the object.
+
+        Raises InputError where the group's things have no such slot left.
+        """
+        for _ in range(_TRIES):
+            relation = dice.weighted({r: r.weight for r in RELATIONS.values()})
+            own = speaker is not None and relation.subject == "Person" and dice.flip(0.5)
+            subject = speaker if own and speaker is not None else dice.pick(self._by_kind[relation.subject])
+            slot = self._slots.get((subject.id, relation.name)) or WorldSlot(subject, relation)
+            if slot.single and any(s.end is None or s.end > at for s in slot.spans):
+                continue
+            chosen = self._object(dice, slot, [s.object for s in slot.spans])
+            if chosen is not None:
+                return slot, chosen
+        raise InputError(
+            f"{len(self._things)} entities of a group have nothing new to say any longer: a world of "
+            f"{self._plan.episodes} episodes needs more entities"
+        )
+
+    def _change(self, dice: Dice, at: Instant) -> Act | None:
+        """Replace the object of a single-valued relation."""
+        held = self._current(dice, at, self._singles)
+        if held is None or not held.last or at - held.now.start < DAY:
+            return None
+        slot, now = held
+        olds = [s.object for s in slot.spans if s.object != now.object]
+        back = bool(olds) and dice.flip(self._plan.returns)
+        chosen = dice.pick(olds) if back else self._object(dice, slot, [now.object])
+        if chosen is None:
+            return None
+        since = self._dated(dice, at, max(now.start + DAY, at - 20 * DAY))
+        now.end = since.instant if since else at
+        slot.spans.append(HeldSpan(chosen, now.end))
+        return slot.act("since" if since else "changed", "return" if back else "change", chosen, since=since)
+
+    def _end(self, dice: Dice, at: Instant) -> Act | None:
+        """Say that something no longer holds."""
+        held = self._current(dice, at, self._others if dice.flip(0.5) else self._singles)
+        if held is None or held.slot.relation.shape == "event" or (held.slot.single and not held.last):
+            return None
+        slot, now = held
+        until = self._dated(dice, at, max(now.start + DAY, at - 20 * DAY))
+        now.end = until.instant if until else at
+        return slot.act("ended", "ended", now.object, until=until)
+
+    def _restate(self, dice: Dice, at: Instant) -> Act | None:
+        """Repeat what holds, sometimes with its start."""
+        held = self._current(dice, at, self._others if dice.flip(0.35) else self._singles)
+        if held is None:
+            return None
+        slot, now = held
+        since = told(dice, now.start, at) if now.start < midnight(at) and dice.flip(0.35) else None
+        form: ActForm = "event" if slot.relation.shape == "event" else "since" if since else "holds"
+        return slot.act(form, "restated", now.object, since=since)
+
+    def _late(self, dice: Dice, at: Instant) -> Act | None:
+        """Tell of a time before anything that was told of the slot, with its dates."""
+        if not self._singles:
+            return None
+        slot = dice.pick(self._singles)
+        first = min((s.start for s in slot.spans), default=at)
+        if first < self._plan.start - _LONG_AGO:
+            return None
+        chosen = self._object(dice, slot, [s.object for s in slot.spans])
+        if chosen is None:
+            return None
+        end = midnight(min(first, at)) - dice.between(2, 60) * DAY
+        start = end - dice.between(20, 300) * DAY
+        slot.spans.insert(0, HeldSpan(chosen, start, end))
+        since, until = told(dice, start, at), told(dice, end, at)
+        if dice.flip(0.3):
+            return slot.act("ended", "late", chosen, until=until)
+        return slot.act("span", "late", chosen, since=since, until=until)
+
+    def _interrupt(self, dice: Dice, at: Instant) -> Act | None:
+        """Tell of a span within the present one: another object for a while, then the same again."""
+        held = self._current(dice, at, self._singles)
+        if held is None:
+            return None
+        slot, now = held
+        days = (midnight(at) - midnight(now.start)) // DAY
+        if not held.last or days < 8 or now.start < self._plan.start - _LONG_AGO:
+            return None
+        chosen = self._object(dice, slot, [now.object])
+        if chosen is None:
+            return None
+        start = midnight(now.start) + dice.between(2, days - 5) * DAY
+        end = min(start + dice.between(2, 20) * DAY, midnight(at) - DAY)
+        now.end = start
+        slot.spans += [HeldSpan(chosen, start, end), HeldSpan(now.object, end)]
+        since, until = told(dice, start, at), told(dice, end, at)
+        return slot.act("span", "interruption", chosen, since=since, until=until)
+
+    def _announce(self, dice: Dice, at: Instant) -> Act | None:
+        """Tell of a change that is still to come."""
+        held = self._current(dice, at, self._singles)
+        if held is None or not held.last:
+            return None
+        slot, now = held
+        chosen = self._object(dice, slot, [now.object])
+        if chosen is None:
+            return None
+        since = told(dice, at + dice.between(3, 40) * DAY, at)
+        now.end = since.instant
+        slot.spans.append(HeldSpan(chosen, since.instant))
+        return slot.act("future", "future", chosen, since=since)
+
+    def _deny(self, dice: Dice, at: Instant) -> Act | None:
+        """Say that what was told last was wrong; what held before it holds on."""
+        held = self._current(dice, at, self._singles if dice.flip(0.7) else self._others)
+        if held is None or not held.last or held.slot.relation.shape == "event":
+            return None
+        slot, now = held
+        if sum(s.object == now.object for s in slot.spans) > 1:
+            return None
+        slot.spans.pop()
+        if slot.single and slot.spans:
+            slot.spans[-1].end = None
+        return slot.act("denied", "denied", now.object)
+
+    # ------------------------------------------------------------------------------ its parts
+
+    def _current(self, dice: Dice, at: Instant, slots: Sequence[WorldSlot]) -> _Held | None:
+        """Return a slot and one of its spans that holds at `at`; None where the chosen slot has none."""
+        slot = dice.pick(slots) if slots else None
+        holding = [s for s in slot.spans if s.holds_at(at)] if slot else []
+        return _Held(slot, dice.pick(holding)) if slot and holding else None
+
+    def _open(self, slot: WorldSlot, chosen: WorldObject, start: Instant) -> None:
+        name = (slot.subject.id, slot.relation.name)
+        if name not in self._slots:
+            self._slots[name] = slot
+            (self._singles if slot.single else self._others).append(slot)
+        slot.spans.append(HeldSpan(chosen, start))
+
+    def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[WorldObject]) -> WorldObject | None:
+        """Return an object of the relation's kind that is none of `but`; None where none was found."""
+        relation = slot.relation
+        for _ in range(8):
+            if relation.object is None:
+                chosen: WorldObject = values_of(relation, dice.below(1000))
+            else:
+                chosen = dice.pick(self._by_kind[relation.object])
+            if chosen != slot.subject and chosen not in but:
+                return chosen
+        return None
+
+    def _dated(self, dice: Dice, at: Instant, earliest: Instant) -> Date | None:
+        """Return a told day from `earliest` to the day before `at`; None = the text gives no date."""
+        plan, days = self._plan, (midnight(at) - midnight(earliest)) // DAY - 1
+        none = max(0.0, 1 - plan.absolute - plan.relative)
+        style = dice.weighted({"absolute": plan.absolute, "relative": plan.relative, "none": none})
+        if style == "none" or days < 1:
+            return None
+        if style == "relative":
+            return told(dice, at - dice.between(1, min(days, 28)) * DAY, at, relative=True)
+        chosen = at - dice.between(1, days) * DAY
+        first = told(dice, chosen, at, months=True)
+        return first if first.instant > earliest else told(dice, chosen, at)

@@ -1,0 +1,74 @@
+"""A reader and judge of a world in this process: the answers that a model server gives over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bench.world.dice import Dice
+from bench.world.latency import tokens
+from bench.world.oracle import Oracle
+from kgray.backends.question_key import questions_key
+from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.prompting.replies import parse_answer, parse_extraction
+from kgray.records import Extraction, canonical
+
+
+class WorldModel:
+    """An extractor and judge that knows the world. Prompt tokens count the data: there is no prompt here.
+
+    wild: questions get answers that are a hash of the whole request: right about nothing, but the same
+    for the same request (R20).
+    """
+
+    def __init__(self, oracle: Oracle, *, wild: bool = False) -> None:
+        """Answer from the oracle, with its errors."""
+        self.oracle = oracle
+        self.identity = f"{oracle.identity}-wild" if wild else oracle.identity
+        self._wild = wild
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return what the episode says; of a text that is not of this world, nothing."""
+        reply = self.oracle.extraction(request.episode.text)
+        return replace(
+            parse_extraction(reply, request.episode),
+            model=self.identity,
+            calls=1,
+            prompt_tokens=sum(tokens(e.text) for e in (*request.previous, request.episode)),
+            completion_tokens=tokens(canonical(reply)),
+        )
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key (R21)."""
+        return questions_key(self.identity, request.questions)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Return one answer a question, as one call."""
+        whole = self.key(request)
+        answers = tuple(self._answer(whole, *asked) for asked in enumerate(request.questions))
+        read = tokens(canonical([q.brief() | {"cards": q.cards} for q in request.questions]))
+        return Judged(
+            answers=answers, calls=1, prompt_tokens=read, completion_tokens=tokens(canonical(answers))
+        )
+
+    def _answer(self, whole: str, place: int, question: Question) -> Answer:
+        if self._wild:
+            said = wild_answer(Dice("wild", whole, place), question.kind, len(question.candidates))
+        elif question.kind == "entity":
+            said = self.oracle.answer("entity", question.cards[0], question.cards[1:])
+        else:
+            said = self.oracle.answer(question.kind, question.item, question.candidates)
+        return parse_answer(question, said)
+
+
+def wild_answer(dice: Dice, kind: str, candidates: int) -> dict[str, Any]:
+    """Return an answer of the right form and no sense."""
+    match kind:
+        case "entity" | "variant":
+            pick = dice.below(candidates + 1)
+            return {"duplicate_of": None if pick == candidates else pick}
+        case "relation":
+            return dice.pick(({}, {"same_as": True}, {"inverse_of": True}, {"excludes": True}, {}))
+        case "cardinality":
+            return {"cardinality": dice.pick(("single", "single_object", "many", "depends"))}
+    return {"contradicts": [index for index in range(candidates) if dice.flip(0.5)]}

@@ -1,0 +1,263 @@
+"""An episode of a world: its text, what is in it, and the names by which it tells that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from bench.world.dice import Dice
+from bench.world.history import Act
+from bench.world.plan import WorldPlan
+from bench.world.things import Thing
+from bench.world.wording import FILLERS, STATES, closed, opened, sentence
+from kgray import times
+from kgray.derivation.names import key
+from kgray.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
+from kgray.times import Instant
+
+UNKNOWN = "unknown"  # a start that the text says is not known, told apart from one that it does not give
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFact:
+    """One fact that an episode tells, with the true identity of its ends.
+
+    since, until  "" = not given · "unknown" (since only) · ISO 8601 at its own precision
+    source, target  surfaces; target "" beside a value
+    """
+
+    subject: str
+    relation: str
+    text: str
+    kind: EvidenceKind
+    source: str
+    object: str | None = None
+    value: Value | None = None
+    target: str = ""
+    since: str = ""
+    until: str = ""
+    why: str = "fresh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldEpisode:
+    """One episode with its truth; mentions: (surface, entity id, type), the speaker first."""
+
+    draft: Draft
+    said: tuple[ToldFact, ...]
+    mentions: tuple[tuple[str, str, str], ...]
+
+    @cached_property
+    def extraction_reply(self) -> dict[str, Any]:
+        """What a reader that is always right replies (replies.EXTRACTION_SCHEMA)."""
+        return reply(self.mentions, self.said)
+
+
+def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) -> dict[str, Any]:
+    """Return the extraction reply that tells this and no more."""
+    entities = [{"name": surface, "type": kind} for surface, _, kind in mentions]
+    at = {entity["name"]: place for place, entity in enumerate(entities)}
+    facts = []
+    for fact in said:
+        item = {
+            "source": at[fact.source],
+            "relation": fact.relation,
+            "fact": fact.text,
+            "kind": fact.kind,
+        }
+        if fact.value is None:
+            item["target"] = at[fact.target]
+        else:
+            item["value"] = fact.value.as_dict()
+        if fact.since:
+            item["valid_at"] = None if fact.since == UNKNOWN else fact.since
+        if fact.until:
+            item["invalid_at"] = fact.until
+        facts.append(item)
+    return {"entities": entities, "facts": facts}
+
+
+def said_of(act: Act, source: str, target: str) -> ToldFact:
+    """Return the fact that an act is."""
+    value = act.object if isinstance(act.object, Value) else None
+    return ToldFact(
+        subject=act.subject.id,
+        relation=act.relation.name,
+        text=closed(sentence(act, source, target)),
+        kind=act.form if act.form in ("ended", "denied") else "holds",
+        source=source,
+        object=act.object.id if isinstance(act.object, Thing) else None,
+        value=value,
+        target="" if value else target,
+        since=act.since.iso if act.since else UNKNOWN if act.form == "always" else "",
+        until=act.until.iso if act.until else "",
+        why=act.why,
+    )
+
+
+@dataclass(slots=True)
+class Register:
+    """Which texts were told, and whom each name meant in them: so that a text can be told from all others."""
+
+    texts: set[int] = field(default_factory=set)
+    meant: dict[str, dict[str, set[int]]] = field(default_factory=dict)  # surface -> entity -> sentences
+
+    def clashes(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> bool:
+        """Whether the text was told before, or a sentence of it, with a name that meant another one there."""
+        if _mark(text) in self.texts:
+            return True
+        marks = {_mark(told) for told in sentences}
+        for surface, entity, _ in mentions:
+            for other, before in self.meant.get(surface, {}).items():
+                if other != entity and not before.isdisjoint(marks):
+                    return True
+        return False
+
+    def note(self, text: str, sentences: Sequence[str], mentions: Iterable[tuple[str, str, str]]) -> None:
+        """Remember an episode."""
+        self.texts.add(_mark(text))
+        marks = {_mark(told) for told in sentences}
+        for surface, entity, _ in mentions:
+            self.meant.setdefault(surface, {}).setdefault(entity, set()).update(marks)
+
+
+def _mark(text: str) -> int:
+    """Return what stands for a text: a long stream must not be kept in memory."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """What an episode is to tell, and when, where and by whom; acts in the order in which it tells them."""
+
+    number: int
+    at: Instant
+    source: str
+    kind: EpisodeKind
+    speaker: Thing | None
+    acts: Sequence[Act]
+
+    def things(self) -> list[Thing]:
+        """Return the entities it mentions, the speaker first."""
+        found = {} if self.speaker is None else {self.speaker.id: self.speaker}
+        for act in self.acts:
+            found |= {end.id: end for end in (act.subject, act.object) if isinstance(end, Thing)}
+        return list(found.values())
+
+
+class Teller:
+    """Tells the acts of one group, in several conversations."""
+
+    def __init__(self, plan: WorldPlan, group: str, things: Iterable[Thing], register: Register) -> None:
+        """Start with nothing told."""
+        self._first_names = {t.id: t.name.split()[0] for t in things if t.kind == "Person"}
+        self._plan = plan
+        self._group = group
+        self._register = register
+        # source -> the last episodes' persons who were named so that anybody knows who is meant.
+        self._recent: dict[str, deque[frozenset[str]]] = {}
+
+    def tell(self, occasion: Occasion) -> WorldEpisode:
+        """Return the episode of an occasion, in words that no other episode has."""
+        things, speaker, kind = occasion.things(), occasion.speaker, occasion.kind
+        for attempt in range(100):
+            dice = Dice(self._plan.seed, "tell", self._group, occasion.number, attempt)
+            names = self._names(dice, occasion, things, plain=attempt > 50)
+            mentions = tuple((names[thing.id], thing.id, thing.kind) for thing in things)
+            sentences = self._sentences(dice, occasion, names, every=attempt > 0)
+            text = sentences[0] if kind == "json" else " ".join(sentences)
+            if not self._register.clashes(text, sentences, mentions):
+                break
+        else:
+            raise ValueError(f"episode {occasion.number} cannot be told apart from the others")
+        self._register.note(text, sentences, mentions)
+        full = frozenset(t.id for t in things if key(names[t.id]) != key(t.name.split()[0]))
+        self._recent.setdefault(occasion.source, deque(maxlen=4)).append(full)
+        draft = Draft(
+            group=self._group,
+            source=occasion.source,
+            kind=kind,
+            text=text,
+            speaker=names[speaker.id] if speaker and kind == "message" else None,
+            reference_time=occasion.at,
+            client_id=f"{self._group}-{occasion.number:06d}",
+        )
+        said = tuple(said_of(act, names[act.subject.id], _target(act, names)) for act in occasion.acts)
+        return WorldEpisode(draft=draft, said=said, mentions=mentions)
+
+    def _names(
+        self, dice: Dice, occasion: Occasion, things: Sequence[Thing], *, plain: bool
+    ) -> dict[str, str]:
+        """Return entity -> the surface that this episode uses for it."""
+        names: dict[str, str] = {}
+        known = frozenset().union(*self._recent.get(occasion.source, ()))
+        for thing in things:
+            chosen = thing.name
+            if not plain and dice.flip(self._plan.alias_rate) and thing.aliases:
+                for _ in range(4):
+                    how, surface = dice.pick(thing.aliases)
+                    if how != "first" or (thing.id in known and self._only(surface, thing, known, things)):
+                        chosen = surface
+                        break
+            if key(chosen) in {key(name) for name in names.values()}:
+                chosen = thing.name
+            names[thing.id] = chosen
+        return names
+
+    def _only(self, first: str, thing: Thing, known: frozenset[str], here: Sequence[Thing]) -> bool:
+        """Whether nobody else of this first name is spoken of in this conversation."""
+        others = {t.id for t in here if t.kind == "Person" and t.name.split()[0] == first}
+        others |= {k for k in known if self._first_names.get(k) == first}
+        return others <= {thing.id}
+
+    def _sentences(self, dice: Dice, occasion: Occasion, names: dict[str, str], *, every: bool) -> list[str]:
+        """Return the sentences; every: each has an opening that makes it unlike others."""
+        if occasion.kind == "json":
+            return [_as_json(occasion, names)]
+        speaker, found = occasion.speaker, []
+        for place, act in enumerate(occasion.acts):
+            own = occasion.kind == "message" and speaker is not None and act.subject.id == speaker.id
+            words = sentence(act, names[act.subject.id], _target(act, names), first_person=own)
+            found.append(closed(words if own and not every and place else opened(dice, words)))
+        if dice.flip(self._plan.filler):
+            found.insert(dice.below(len(found) + 1), f"{dice.pick(FILLERS)}.")
+        return found
+
+
+def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
+    records = []
+    for act in occasion.acts:
+        record: dict[str, Any] = {
+            "subject": names[act.subject.id],
+            "what": act.relation.words[1],
+            "object": act.object.as_dict() if isinstance(act.object, Value) else names[act.object.id],
+            "state": STATES[act.form],
+        }
+        if act.form == "always":
+            record["from"] = UNKNOWN
+        record |= {name: date.iso for name, date in (("from", act.since), ("until", act.until)) if date}
+        records.append(record)
+    return canonical({"record": f"R-{occasion.number:06d}", "entries": records})
+
+
+def _target(act: Act, names: dict[str, str]) -> str:
+    return act.object.shown() if isinstance(act.object, Value) else names[act.object.id]
+
+
+def start_of(said: ToldFact, said_at: Instant) -> tuple[Instant | None, bool]:
+    """Return the start of a `holds`, and whether it is inferred (R3)."""
+    if said.since == UNKNOWN:
+        return None, False
+    start = times.parse_iso(said.since)[0] if said.since else said_at
+    return start, start == said_at
+
+
+def end_of(said: ToldFact, said_at: Instant) -> Instant | None:
+    """Return the stated end of a `holds`, or the instant of an `ended`."""
+    if said.until:
+        return times.parse_iso(said.until)[0]
+    return said_at if said.kind == "ended" else None

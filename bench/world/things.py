@@ -1,0 +1,187 @@
+"""The entities of a world: their names, and the other forms in which a text may name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bench.world.dice import Dice
+from bench.world.plan import WorldPlan
+from bench.world.schema import ThingKind
+
+SHARES: dict[ThingKind, float] = {
+    "Person": 0.42,
+    "Organization": 0.16,
+    "Place": 0.12,
+    "Product": 0.18,
+    "Project": 0.12,
+}
+_FIRST = """
+    Marcus Anna Robert Elena William Sofia Thomas Ingrid Samuel Priya Daniel Noor Benjamin Lucia Michael
+    Katherine Nicholas Victoria Jonas Amara Felix Hana Oscar Leila Viktor Clara Mateo Greta Ivan Rosa Emil
+    Tessa Rafael Olga Henrik Maya Stefan Naomi Pavel Judith Andre Salma Erik Bianca Tobias Yuki Gavin Zofia
+""".split()
+_NICK = {
+    "Robert": "Bob",
+    "William": "Bill",
+    "Thomas": "Tom",
+    "Samuel": "Sam",
+    "Daniel": "Dan",
+    "Benjamin": "Ben",
+    "Michael": "Mike",
+    "Katherine": "Kate",
+    "Nicholas": "Nick",
+    "Victoria": "Vicky",
+}
+_HEADS = (
+    "Bal Cor Dan Eld Fer Gal Hol Ira Jor Kel Lor Mar Nor Oli Per Qui Ros Sam Tor Ulm Vel Wen Yar Zan".split()
+)
+_MIDDLES = "a be dri e fo gi ha ki li mo ne o pa ri sta to u va wi ze".split()
+_TAILS = (
+    "berg croft dale feld gard holm kin land mere ner olt pinski quist rath sen thal ues vic well zan".split()
+)
+_TRADES = "Systems Robotics Foods Logistics Textiles Energy Optics Software Bakeries Instruments".split()
+_COMPASS = "Northern Southern Eastern Western Coastal Alpine Central Baltic".split()
+_WORKS = "Bridge Harbour Steel Paper Grain Glass Timber Copper".split()
+_UNIONS = "Works Company Alliance Trust Union Foundry".split()
+_GOODS = "phone lamp kettle drill camera speaker tablet bicycle printer backpack".split()
+_EFFORTS = "migration rollout audit redesign relocation inventory survey renovation".split()
+_REPORTS = "sales hiring safety budget traffic".split()
+_LEGAL = ("GmbH", "Ltd", "Inc", "AG")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """One entity. aliases: (kind, surface); "first" only where the conversation has told who is meant."""
+
+    id: str
+    kind: ThingKind
+    name: str
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+def things_of(plan: WorldPlan, group: int) -> list[Thing]:
+    """Return the entities of one group, in a fixed order."""
+    total = plan.entities // plan.groups
+    counts = {kind: round(total * share) for kind, share in SHARES.items()}
+    counts["Person"] += total - sum(counts.values())
+    found: list[Thing] = []
+    taken: set[str] = set()
+    for kind, count in counts.items():
+        names = _names(plan, group, kind, taken)
+        for number in range(count):
+            found.append(Thing(id=f"{kind.lower()}-{group}-{number}", kind=kind, name=next(names)))
+    found = _with_homonyms(plan, group, found)
+    return _with_aliases(plan, found)
+
+
+def _names(plan: WorldPlan, group: int, kind: ThingKind, taken: set[str]) -> Iterator[str]:
+    """Yield names that no other entity of the group bears, some of them nearly those before."""
+    before: list[str] = []
+    for number in range(1 << 30):
+        dice = Dice(plan.seed, "name", group, kind, number)
+        near = bool(before) and dice.flip(plan.lookalikes)
+        name = _lookalike(dice, kind, dice.pick(before)) if near else _fresh(dice, kind)
+        if name.casefold() not in taken:
+            taken.add(name.casefold())
+            before.append(name)
+            yield name
+
+
+def _fresh(dice: Dice, kind: ThingKind) -> str:
+    match kind:
+        case "Person":
+            return f"{dice.pick(_FIRST)} {_word(dice)}"
+        case "Organization" if dice.flip(0.4):
+            return f"{dice.pick(_COMPASS)} {dice.pick(_WORKS)} {dice.pick(_UNIONS)}"
+        case "Organization":
+            return f"{_word(dice)} {dice.pick(_TRADES)}"
+        case "Place":
+            return _word(dice)
+        case "Product":
+            return f"{_word(dice)} {dice.pick(_GOODS)}"
+        case "Project" if dice.flip(0.4):
+            return f"{_word(dice)} Q{dice.between(1, 4)} {dice.pick(_REPORTS)} report"
+    return f"{_word(dice)} {dice.pick(_EFFORTS)}"
+
+
+def _lookalike(dice: Dice, kind: ThingKind, other: str) -> str:
+    """Return a name that only a careful reader tells from `other`."""
+    head, *rest = other.split()
+    match kind:
+        case "Person":
+            return f"{dice.pick(_FIRST)} {rest[-1]}"
+        case "Organization":
+            return (
+                f"{head} {dice.pick(_TRADES)}" if len(rest) == 1 else f"{head} {dice.pick(_WORKS)} {rest[-1]}"
+            )
+        case "Place":
+            return f"New {head}"
+        case "Product":
+            return f"{other} case" if dice.flip(0.5) else f"{head} {dice.pick(_GOODS)}"
+        case "Project" if rest[-1] == "report":
+            return f"{head} Q{dice.between(1, 4)} {rest[-2]} report"
+    return f"{head} {dice.pick(_EFFORTS)}"
+
+
+def _word(dice: Dice) -> str:
+    middle = dice.pick(_MIDDLES) if dice.flip(0.5) else ""
+    return dice.pick(_HEADS) + middle + dice.pick(_TAILS)
+
+
+def _with_homonyms(plan: WorldPlan, group: int, things: list[Thing]) -> list[Thing]:
+    people = [t for t in things if t.kind == "Person"]
+    given: dict[str, str] = {}
+    for number, person in enumerate(people[1:], start=1):
+        dice = Dice(plan.seed, "homonym", group, number)
+        if dice.flip(plan.homonyms):
+            given[person.id] = people[dice.below(number)].name
+    return [replace(t, name=given[t.id]) if t.id in given else t for t in things]
+
+
+# ------------------------------------------------------------------------------------ aliases
+
+
+def _with_aliases(plan: WorldPlan, things: list[Thing]) -> list[Thing]:
+    """Give each entity the forms that could not mean another one; a first name alone is no such form."""
+    forms = {t.id: _forms(plan, t) for t in things}
+    bearers: dict[str, set[str]] = {}
+    for thing in things:
+        for surface in (thing.name, *(s for kind, s in forms[thing.id] if kind != "first")):
+            bearers.setdefault(surface.casefold(), set()).add(thing.name)
+    shorts: dict[str, set[str]] = {}
+    for thing in things:
+        if thing.kind == "Person":
+            first, last = thing.name.split()
+            shorts.setdefault(f"{first[0]} {last}", set()).add(thing.name)
+
+    def clear(thing: Thing, kind: str, surface: str) -> bool:
+        if kind in {"initial", "nickname"}:
+            first, last = thing.name.split()
+            if any(len(shorts.get(f"{letter} {last}", ())) > 1 for letter in (first[0], surface[0])):
+                return False
+        return kind == "first" or len(bearers[surface.casefold()]) == 1
+
+    return [replace(t, aliases=tuple(form for form in forms[t.id] if clear(t, *form))) for t in things]
+
+
+def _forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
+    head, *rest = thing.name.split()
+    lower = ("case", thing.name.casefold())
+    match thing.kind:
+        case "Person":
+            found = [("initial", f"{head[0]}. {rest[0]}"), ("first", head), ("first", head)]
+            found += [("inverted", f"{rest[0]}, {head}"), lower]
+            return found + ([("nickname", f"{_NICK[head]} {rest[0]}")] if head in _NICK else [])
+        case "Organization":
+            legal = Dice(plan.seed, "legal", thing.name).pick(_LEGAL)
+            found = [("legal", f"{thing.name} {legal}"), lower]
+            short = "".join(word[0] for word in thing.name.split())
+            return found + ([("acronym", short), ("acronym", short)] if len(rest) == 2 else [])
+        case "Product" if len(rest) == 1:
+            return [("turned", f"{rest[0]} from {head}"), lower, ("case", thing.name.upper())]
+        case "Project" if rest[-1] == "report":
+            return [lower, ("turned", f"{head} {' '.join(rest[1:])} {rest[0]}")]
+        case "Place":
+            return [("case", thing.name.upper()), lower]
+    return [lower, ("case", thing.name.upper())]

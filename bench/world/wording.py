@@ -1,0 +1,99 @@
+"""Acts to sentences. No word here is one that makes a wording another statement (R18)."""
+
+from __future__ import annotations
+
+from bench.world.dates import Date
+from bench.world.dice import Dice
+from bench.world.history import Act
+
+_OCCASIONS = """
+    weekly meeting | morning call | quarterly review | lunch break | training day | board meeting
+    | team dinner | summer party | site visit | status call | hand-over | interview | workshop | exhibition"""
+_PLACES = """
+    the canteen | the small meeting room | the lobby | the workshop | the library | the back office
+    | the garden | the warehouse | the reception | the kitchen | the train | the car park | the archive"""
+_HINTS = """
+    word is that | people say that | somebody mentioned that | I learned that | we noted that
+    | I was told that | it was confirmed that | the minutes say that | it turned out that | for the record,"""
+_FILLERS = """
+    The coffee machine is broken once more | Lunch is at noon | The heating makes a strange noise
+    | Please close the windows in the evening | The lift is being repaired | Thanks for the cake
+    | Somebody left an umbrella at the door | The printer is out of paper | It has rained the whole week
+    | The traffic was terrible this morning"""
+OCCASIONS, PLACES, HINTS, FILLERS = (
+    tuple(part.strip() for part in words.split("|")) for words in (_OCCASIONS, _PLACES, _HINTS, _FILLERS)
+)
+STATES = {
+    "holds": "current",
+    "changed": "new",
+    "since": "current",
+    "always": "current",
+    "event": "happened",
+    "future": "planned",
+    "ended": "ended",
+    "span": "past",
+    "denied": "wrong",
+}
+
+
+# who; verb: present; have: has or have; base, past, participle; what: the object. "!": a date that is
+# counted from the reference time ("3 days ago") goes with another verb.
+_PATTERNS = {
+    "holds": "{who} {verb} {what}",
+    "changed": "{who} now {verb} {what}",
+    "since": "{who} {have} {participle} {what} since {since}",
+    "since!": "{who} started to {base} {what} {since}",
+    "always": "{who} {have} {participle} {what} from the very beginning",
+    "event": "{who} {have} just {participle} {what}",
+    "event on": "{who} {past} {what} {on}",
+    "future": "{who} will {base} {what} from {since}",
+    "ended": "{who} no longer {verb} {what}",
+    "ended on": "{who} {past} {what} until {until}",
+    "ended on!": "{who} ceased to {base} {what} {until}",
+    "span": "{who} {past} {what} from {since} until {until}",
+    "denied": "it is not true that {who} {verb} {what}",
+}
+
+
+def sentence(act: Act, source: str, target: str, *, first_person: bool = False) -> str:
+    """Return what is said, without its full stop; source, target: the names as the text has them."""
+    base, third, past, participle = act.relation.words
+    date = act.until if act.form == "ended" else act.since
+    form = f"{act.form} on" if date is not None and f"{act.form} on" in _PATTERNS else act.form
+    counted = date is not None and date.relative and f"{form}!" in _PATTERNS
+    return _PATTERNS[f"{form}!" if counted else form].format(
+        who="I" if first_person else source,
+        verb=base if first_person else third,
+        have="have" if first_person else "has",
+        base=base,
+        past=past,
+        participle=participle,
+        what=target,
+        since=act.since.words if act.since else "",
+        until=act.until.words if act.until else "",
+        on=_on(act.since) if act.since else "",
+    )
+
+
+def opened(dice: Dice, words: str) -> str:
+    """Return the sentence behind an opening that makes it unlike others."""
+    opening = dice.pick(
+        (
+            f"After the {dice.pick(OCCASIONS)} in {dice.pick(PLACES)} {dice.pick(HINTS)}",
+            f"At the {dice.pick(OCCASIONS)} {dice.pick(HINTS)}",
+            f"In {dice.pick(PLACES)}, before the {dice.pick(OCCASIONS)}, {dice.pick(HINTS)}",
+            f"Before the {dice.pick(OCCASIONS)} {dice.pick(HINTS)}",
+        )
+    )
+    return f"{opening} {words}"
+
+
+def closed(words: str) -> str:
+    """Return the words as a sentence of their own."""
+    return f"{words[0].upper()}{words[1:]}." if words.startswith("it is") else f"{words}."
+
+
+def _on(date: Date) -> str:
+    if date.relative:
+        return date.words
+    return f"in {date.words}" if len(date.iso) == 7 else f"on {date.words}"

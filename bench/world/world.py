@@ -1,0 +1,100 @@
+"""The world itself: episodes in order, and apart from them their truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.world.dice import Dice
+from bench.world.history import Act, WorldHistory
+from bench.world.plan import WorldPlan
+from bench.world.telling import Occasion, Register, Teller, WorldEpisode
+from bench.world.things import Thing, things_of
+from bench.world.truth import Truth
+from kgray import times
+from kgray.records import EpisodeKind
+from kgray.times import DAY, Instant
+
+_KINDS: tuple[EpisodeKind, ...] = ("message", "text", "json")
+_FACTS = {1: 0.5, 2: 0.35, 3: 0.15}  # facts an episode: 1.65 on average
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group on its way through time."""
+
+    name: str
+    number: int
+    things: list[Thing]
+    history: WorldHistory
+    teller: Teller
+    count: int = 0
+
+
+class World:
+    """A seeded stream of episodes. Iterating twice gives the same; nothing is kept between.
+
+    World(seed=1, episodes=1000) or World(Plan(...)); `for episode in world`, `world.truth("world-0")`.
+    """
+
+    def __init__(
+        self, seed: int = 1, episodes: int = 1000, *, plan: WorldPlan | None = None, **parameters: float
+    ) -> None:
+        """Take a plan, or the parameters of one."""
+        self.plan = plan or WorldPlan(seed=seed, episodes=episodes, **parameters)  # type: ignore[arg-type]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups' names."""
+        return tuple(f"world-{number}" for number in range(self.plan.groups))
+
+    def __len__(self) -> int:
+        """Return how many episodes there are."""
+        return self.plan.episodes
+
+    def things(self, group: str) -> list[Thing]:
+        """Return the entities of a group."""
+        return things_of(self.plan, self.groups.index(group))
+
+    def __iter__(self) -> Iterator[WorldEpisode]:
+        """Yield the episodes in order of arrival; groups take turns."""
+        register = Register()
+        groups = [self._group(number, name, register) for number, name in enumerate(self.groups)]
+        for number in range(self.plan.episodes):
+            yield self._episode(groups[number % len(groups)], number)
+
+    def truth(self, group: str | None = None) -> Truth:
+        """Return the truth of one group (the first)."""
+        chosen = group or self.groups[0]
+        own = ((e, e.said) for e in self if e.draft.group == chosen)
+        return Truth.of(self.things(chosen), own)
+
+    def end(self) -> Instant:
+        """Return an instant after the last episode and before whatever was announced by it."""
+        return self.plan.start + (self.plan.episodes + 1) * self.plan.step_s * times.SECOND
+
+    def _group(self, number: int, name: str, register: Register) -> _Group:
+        things = things_of(self.plan, number)
+        teller = Teller(self.plan, name, things, register)
+        return _Group(name, number, things, WorldHistory(self.plan, things), teller)
+
+    def _episode(self, group: _Group, number: int) -> WorldEpisode:
+        plan, place = self.plan, group.count
+        group.count += 1
+        dice = Dice(plan.seed, "episode", group.number, place)
+        at = plan.start + number * plan.step_s * times.SECOND + dice.below(plan.step_s // 2) * times.SECOND
+        delayed = place > 0 and dice.flip(plan.delayed)
+        if delayed:
+            at = max(plan.start, at - dice.between(1, 10) * DAY)
+        kind = dice.weighted(dict(zip(_KINDS, plan.kinds, strict=True)))
+        source = f"{'feed' if kind == 'json' else 'talk'}-{dice.below(plan.sources)}"
+        people = [t for t in group.things if t.kind == "Person"]
+        speaker = dice.pick(people) if kind == "message" else None
+        acts: list[Act] = []
+        for _ in range(dice.weighted(_FACTS)):
+            act = group.history.tell(dice, at, speaker, delayed=delayed)
+            if all((a.subject.id, a.relation.name) != (act.subject.id, act.relation.name) for a in acts):
+                acts.append(act)
+        return group.teller.tell(
+            Occasion(number=place, at=at, source=source, kind=kind, speaker=speaker, acts=acts)
+        )

@@ -1,0 +1,148 @@
+"""Clauses to evidence: holds, ended or denied, and from when to when (R3, R6).
+
+| phrase | present | past | perfect | used to | future | no longer | never |
+|---|---|---|---|---|---|---|---|
+| state ("works at") | holds | ended | holds, if "since" | ended | holds, if dated | ended | denied |
+| start ("joined") | holds, if dated | holds | holds | | holds, if dated | | denied, if an event |
+| end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
+
+What has no date holds from, or ended at, the reference time, inferred; the future counts only with a date. A
+past state has ended if it is dated, or if there is one at a time: "I loved the film" does not say so. A plain
+"does not work at" says nothing: it need not ever have been so. An event is a relation without phrases of a
+state; "never moved to Rome" may be said by somebody who was born there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from kgray.backends.rules.clauses import Clause
+from kgray.backends.rules.dates import DatePhrase, Moment, resolve
+from kgray.ontology import RelationType
+from kgray.records import EvidenceKind
+from kgray.times import Instant
+
+_NOW_WORDS = frozenset({"today", "tonight", "this week", "this month", "this year"})
+
+
+class Timing(NamedTuple):
+    """The kind of evidence, and when it began and ended; None = not stated."""
+
+    kind: EvidenceKind
+    start: Moment | None = None
+    end: Moment | None = None
+
+
+class _Stated(NamedTuple):
+    """The dates of a clause. lasting: the start is that of a period that still goes on, "since 2018"."""
+
+    start: Moment | None = None
+    end: Moment | None = None
+    lasting: bool = False
+
+
+def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timing | None:
+    """Return what kind of evidence a clause is, and its times; None = it says nothing sure.
+
+    has_opposite: another relation says the opposite, so that "does not like" says that one.
+    """
+    (time, polarity), mode, now = clause.tense, clause.phrase.mode, _instant(reference)
+    stated = _stated(clause, reference)
+    if clause.denied:
+        return Timing("denied")
+    if stated is None:
+        return None
+    if polarity == "never":
+        is_event = mode == "start" and not clause.phrase.relation.phrases
+        return Timing("denied") if (mode == "state" or is_event) and not clause.dates else None
+    if mode == "state":
+        return _state(clause, stated, now, has_opposite=has_opposite)
+    if polarity or stated.lasting or stated.end or time == "former":
+        return None
+    happened = time in {"past", "perfect"}
+    moment = stated.start or (now if happened else None)
+    if moment is None or happened != (moment[0] <= reference):
+        return None
+    return Timing("holds", start=moment) if mode == "start" else Timing("ended", end=moment)
+
+
+def _state(clause: Clause, stated: _Stated, now: Moment, *, has_opposite: bool) -> Timing | None:
+    (time, polarity), (start, end, lasting) = clause.tense, stated
+    if time in {"past", "former"}:
+        return _past_state(clause, stated, now)
+    if time == "future" and (start is None or start[0] <= now[0]):
+        return None
+    if polarity == "no longer":
+        return Timing("ended", end=start or now) if end is None else None
+    if polarity == "not" and time == "perfect":  # "has not worked at Acme since 2020"
+        return Timing("ended", end=start) if start and lasting else None
+    if polarity == "not":
+        return Timing("holds", start=now) if has_opposite and not clause.dates else None
+    once = time == "perfect" and not lasting  # "I have worked at Acme": does it still hold?
+    moment = start is not None and not lasting and time != "future"  # "works at Acme on Friday"
+    if once or moment or (end and end[0] <= max(now, start or now)[0]):
+        return None
+    return Timing("holds", start or now, end)
+
+
+def _past_state(clause: Clause, stated: _Stated, now: Moment) -> Timing | None:
+    start, end, _ = stated
+    relation = clause.phrase.relation
+    single = relation.cardinality == "single" and clause.phrase.slot not in {"status", "price"}
+    if end is None and start is None and (clause.tense.time == "former" or single):
+        return Timing("ended", end=now)
+    if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
+        return None  # "I worked at Acme in 2015": when did it end?
+    return Timing("holds", start, end) if start else Timing("ended", end=end)
+
+
+def _stated(clause: Clause, reference: Instant) -> _Stated | None:
+    """Return the dates of a clause; None where one is unreadable or one too many."""
+    found = _Stated()
+    for date in clause.dates:
+        if date.role == "length" and clause.tense.time in {"past", "former"}:
+            continue  # "worked at Acme for three years": not when
+        if date.first.words.lower() in _NOW_WORDS and (date.role, clause.tense.time) == ("at", "present"):
+            continue  # "works at Acme today" says no more than "works at Acme"
+        ahead = _is_ahead(clause, date)
+        first = resolve(date.first, reference, future=ahead)
+        second = resolve(date.second, reference, future=ahead) if date.second else None
+        if first is None or date.role == "other" or (date.second and second is None):
+            return None
+        if date.role == "until":
+            first, second = None, first
+        if (first and found.start) or (second and found.end):
+            return None
+        found = _Stated(
+            first or found.start,
+            second or found.end,
+            found.lasting or date.role in {"since", "length", "range"},
+        )
+    return found
+
+
+def _is_ahead(clause: Clause, date: DatePhrase) -> bool:
+    """Whether an open date ("on Friday") lies after the reference time."""
+    time = clause.tense.time
+    if date.role == "length" or time in {"past", "perfect", "former"}:
+        return False
+    return time in {"future", "progressive"} or clause.phrase.mode != "state" or date.role == "until"
+
+
+def _instant(reference: Instant) -> Moment:
+    return reference, "instant"
+
+
+def share_dates(clauses: list[Clause]) -> None:
+    """Give "left Acme" of "left Acme and joined Beta in May" the date of the other, and the reverse."""
+    for first, second in pairwise(clauses):
+        if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
+            first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
+
+
+def other_side(timing: Timing, relation: RelationType) -> Timing | None:
+    """Return what a change says of its other side: "moved from Acme to Beta" ends Acme when Beta begins."""
+    if relation.object != "entity" or timing.kind == "denied":
+        return None
+    return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)

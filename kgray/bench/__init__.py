@@ -1,1 +1,0 @@
-"""Measurements that anyone can repeat: `kgray bench ...`. Medians and ratios of one run, never a test."""

@@ -1,0 +1,159 @@
+"""What a language model would have to do for some texts; nothing is sent.
+
+The prompts are rendered as they would be sent, and counted at 4 characters a token. Replies and questions
+are not known beforehand: the constants below stand for them, measured on simulated worlds of 500 and 1,000
+episodes of 175 characters, with one fact in 105 characters. Other texts may hold several times as many
+facts. Measured there, for an episode:
+
+    extraction  resolution  judging    calls         completion tokens
+    combined    batched     relation   1.07 to 1.10  118
+    separate    batched     relation   3.10          125
+    combined    batched     statement  1.71 to 1.88  131 to 134
+    combined    per_node    relation   1.07 to 1.10  118
+    combined    per_node    statement  1.85 to 2.18  132 to 135; more, the more is told of the same people
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kgray.ports import ExtractionRequest, Question
+from kgray.prompting.prompts import Prompts, dating_data, extraction_data, questions_data, tokens
+from kgray.records import Draft, Episode, ExtractedEntity
+from kgray.settings import PipelineSettings
+
+# About 100 characters of text (26 tokens) hold one fact and name two entities. These are the tokens that
+# facts, dates and entities take in a reply, as JSON without spaces.
+FACT_TEXT_TOKENS, FACT_ENTITIES = 26, 2.0
+FACT_TOKENS, DATE_TOKENS, ENTITY_TOKENS = 35, 9, 11
+DATED_TOKENS = 12  # of a fact whose dates are asked for in a call of their own
+REPLY_TOKENS, ANSWER_TOKENS = 4, 12  # around a list, and of one answer
+# Calls with questions an episode, by (resolution, judging) and task: about names that are alike, and with
+# judging = "statement" about each new statement that has others to be compared with.
+QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
+    ("batched", "relation"): {"batched": 0.1},
+    ("batched", "statement"): {"batched": 0.73},
+    ("per_node", "relation"): {"resolve_entity": 0.1},
+    ("per_node", "statement"): {"resolve_entity": 0.1, "contradiction": 1.1},
+}
+_NAME = Question(kind="entity", item="x" * 12, candidates=("y" * 12,) * 2, cards=("x" * 80,) * 3)
+_STATEMENT = Question(kind="verdict", item="x" * 40, candidates=("y" * 40,) * 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkEstimate:
+    """Calls and tokens. fixed_tokens: those of the prompts' heads, which a server's prefix cache serves."""
+
+    episodes: int = 0
+    triples: int = 0  # of the episodes: never sent to a model for extraction
+    calls: int = 0
+    prompt_tokens: int = 0
+    fixed_tokens: int = 0
+    completion_tokens: int = 0
+
+    def seconds(self, *, tokens_per_second: float, first_token_s: float, streams: int) -> float:
+        """Return how long a server takes whose streams are all kept full, each writing at this rate."""
+        if not self.calls:
+            return 0.0
+        alone = self.calls * first_token_s + self.completion_tokens / tokens_per_second
+        return max(alone / min(streams, self.calls), alone / self.calls)
+
+    def cost(self, *, input_price: float, output_price: float) -> float:
+        """Return the cost; prices are for a million tokens."""
+        return (self.prompt_tokens * input_price + self.completion_tokens * output_price) / 1e6
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Running:
+    """Calls and tokens so far; a question may count as a fraction of a call."""
+
+    calls: float = 0
+    prompt: float = 0
+    fixed: float = 0
+    completion: float = 0
+
+    def add(self, head: str, data: str, reply: float, *, times: float = 1) -> None:
+        fixed = tokens(head)
+        self.calls += times
+        self.fixed += times * fixed
+        self.prompt += times * (fixed + tokens(data))
+        self.completion += times * reply
+
+
+def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
+    """Return what a language model would have to do for these drafts, if none had been ingested before."""
+    previous: dict[tuple[str, str], deque[Episode]] = {}
+    total, episodes, triples = _Running(), 0, 0
+    for draft in drafts:
+        episodes += 1
+        if draft.kind == "triples":
+            triples += 1
+            continue
+        episode = _episode(draft, episodes)
+        before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
+        request = ExtractionRequest(episode=episode, previous=tuple(before))
+        _extraction(total, prompts, pipeline, request)
+        _questions(total, prompts, pipeline, episode)
+        before.append(episode)
+    return WorkEstimate(
+        episodes=episodes,
+        triples=triples,
+        calls=round(total.calls),
+        prompt_tokens=round(total.prompt),
+        fixed_tokens=round(total.fixed),
+        completion_tokens=round(total.completion),
+    )
+
+
+def _extraction(
+    total: _Running, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
+) -> None:
+    facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
+    entities = facts * FACT_ENTITIES
+    data = extraction_data(request)
+    if pipeline.extraction == "combined":
+        written = facts * (FACT_TOKENS + DATE_TOKENS) + entities * ENTITY_TOKENS
+        total.add(prompts["combined"].head, data, 2 * REPLY_TOKENS + written)
+        return
+    named = extraction_data(request, [ExtractedEntity(name="x" * 12, type="Person")] * round(entities))
+    row = {
+        "id": 0,
+        "source": "x" * 12,
+        "target": "x" * 12,
+        "relation": "WORKS_AT",
+        "fact": "x" * 40,
+        "kind": "holds",
+    }
+    total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + entities * ENTITY_TOKENS)
+    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=pipeline.reflect_rounds)
+    total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)
+    dated = dating_data(request.episode, [row] * round(facts))
+    total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
+
+
+def _questions(total: _Running, prompts: Prompts, pipeline: PipelineSettings, episode: Episode) -> None:
+    for task, calls in QUESTION_CALLS[pipeline.resolution, pipeline.judging].items():
+        apart = task == "contradiction"  # the one that is not shown the episode
+        data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
+        total.add(prompts[task].head, data, REPLY_TOKENS + ANSWER_TOKENS, times=calls)
+
+
+def _episode(draft: Draft, sequence: int) -> Episode:
+    return Episode(
+        group=draft.group,
+        sequence=sequence,
+        id="",
+        source=draft.source,
+        kind=draft.kind,
+        text=draft.text,
+        reference_time=draft.reference_time or 0,
+        content_sha256="",
+        speaker=draft.speaker,
+    )

@@ -1,0 +1,248 @@
+"""Prompts: the files of `prompts/`, extended by the settings, filled with data, and hashed.
+
+A prompt is two texts. The head is the same for every episode of a run: a server's prefix cache serves
+it. The data follows as tagged sections, one JSON document each; no text can close its section:
+
+    <EPISODE>
+    {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Mia","text":"I work at Nordwind"}
+    </EPISODE>
+
+A prompt holds only text that is fixed when it is made (R21). Answers refer to items by small ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kgray import times
+from kgray.errors import KgrayError
+from kgray.ontology import EntityType, Ontology, RelationType
+from kgray.ports import ExtractionRequest, Question
+from kgray.records import Episode, ExtractedEntity
+from kgray.times import Instant
+
+TASKS = (
+    "combined",
+    "batched",
+    "extract_entities",
+    "reflect",
+    "extract_facts",
+    "date_facts",
+    "resolve_entity",
+    "resolve_facts",
+    "contradiction",
+    "relate",
+)
+REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
+CHARACTERS_A_TOKEN = 4  # a rule of thumb, used for every estimate
+_NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})
+_NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
+_BREAK = "---"
+# Characters that could end a line, a section or a chat turn ("<|im_end|>"), and halves of surrogate pairs.
+_UNSAFE = re.compile("[<\u0085\u2028\u2029\ud800-\udfff]")
+_SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The head of one task, and its hash, which is stored with each extraction."""
+
+    task: str
+    head: str
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the head, ontology and custom instructions included."""
+        return hashlib.sha256(self.head.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Prompts:
+    """The prompts of one run, by task: the file's text, then what the settings add."""
+
+    def __init__(self, ontology: Ontology | None = None, instructions: str = "") -> None:
+        """Add the ontology's names and the user's instructions to the heads of the extraction tasks."""
+        types = _types_block(ontology)
+        relations = _relations_block(ontology)
+        own = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
+        self._prompts: dict[str, Prompt] = {}
+        for task in TASKS:
+            parts = [
+                load(task),
+                types if task in _NAMES_ENTITIES else "",
+                relations if task in _NAMES_RELATIONS else "",
+                own if task in _NAMES_ENTITIES | _NAMES_RELATIONS else "",
+            ]
+            self._prompts[task] = Prompt(task, "\n\n".join(part for part in parts if part))
+
+    def __getitem__(self, task: str) -> Prompt:
+        """Return the prompt of a task."""
+        return self._prompts[task]
+
+
+@cache
+def load(task: str) -> str:
+    """Return the fixed text of `prompts/TASK.md`, without its front lines. Raises KgrayError."""
+    path = folder() / f"{task}.md"
+    try:
+        front, _, text = path.read_text(encoding="utf-8").partition(f"\n{_BREAK}\n")
+    except OSError as error:
+        raise KgrayError(f"The prompt {path.name} cannot be read ({error}): install kgray again.") from None
+    if front.split("\n", 1)[0] != task or not text.strip():
+        raise KgrayError(
+            f"{path} is not the prompt {task!r}: line one names the task, {_BREAK} ends the front."
+        )
+    return text.strip()
+
+
+def folder() -> Path:
+    """Return where the prompts lie: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).parent.parent
+    inside = here / "prompts"
+    return inside if inside.is_dir() else here.parent / "prompts"
+
+
+# -------------------------------------------------------------------------------------- sections
+
+
+def section(tag: str, data: object) -> str:
+    """Return one tagged section: JSON on one line, in which no `<` occurs."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return f"<{tag}>\n{_UNSAFE.sub(_escaped, text)}\n</{tag}>\n"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def sections(text: str) -> dict[str, Any]:
+    """Return tag -> data of the sections of a text, as `section` makes them. Raises ValueError."""
+    text = text.removesuffix(REPAIR_LINE)
+    found: dict[str, Any] = {}
+    at = 0
+    for match in _SECTION.finditer(text):
+        if match.start() != at or match[1] in found:
+            raise ValueError("a section occurs twice, or there is text between two sections")
+        found[match[1]] = json.loads(match[2])
+        at = match.end()
+    if text[at:].strip():
+        raise ValueError("there is text behind the last section")
+    return found
+
+
+def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
+    """Return the data of combined and extract_entities; with `entities` of reflect and extract_facts."""
+    parts = []
+    if request.previous:
+        parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
+    parts.append(section("EPISODE", _episode(request.episode)))
+    if entities is not None:
+        parts.append(section("ENTITIES", [_entity(place, one) for place, one in enumerate(entities)]))
+    return "".join(parts)
+
+
+def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
+    """Return the data of date_facts; facts have id, source, target or value, relation, fact and kind."""
+    return section("EPISODE", _episode(episode)) + section("FACTS", [dict(fact) for fact in facts])
+
+
+def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
+    """Return the data of the judging tasks; an id is a place in the list of questions or of candidates."""
+    asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
+    return asked if episode is None else section("EPISODE", _episode(episode)) + asked
+
+
+def repair_data(error: str, reply: str) -> str:
+    """Return what a repair adds to a prompt's data: the reply, and what was wrong with it."""
+    return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE
+
+
+def tokens(text: str) -> int:
+    """Return about how many tokens a text has."""
+    return -(-len(text) // CHARACTERS_A_TOKEN)
+
+
+def _episode(episode: Episode) -> dict[str, Any]:
+    return {"kind": episode.kind, **_shown_episode(episode)}
+
+
+def _shown_episode(episode: Episode) -> dict[str, Any]:
+    speaker = {"speaker": episode.speaker} if episode.speaker else {}
+    return {"time": shown_time(episode.reference_time), **speaker, "text": episode.text}
+
+
+def shown_time(instant: Instant) -> str:
+    """Return an instant as a prompt shows it: without a fraction of a second that is zero."""
+    return str(times.show(instant)).replace(".000000Z", "Z")
+
+
+def _entity(place: int, entity: ExtractedEntity) -> dict[str, Any]:
+    return {"id": place, "name": entity.name} | ({"type": entity.type} if entity.type else {})
+
+
+def _question(place: int, question: Question) -> dict[str, Any]:
+    """Return a question as its prompt shows it; a card that was not given is an empty text."""
+    shown: dict[str, Any] = {"id": place, "kind": question.kind}
+    cards = question.cards
+    match question.kind:
+        case "entity":
+            shown |= {"name": question.item, "card": cards[0] if cards else question.item}
+            known = cards[1:] or question.candidates
+            return shown | {"candidates": [{"id": i, "card": card} for i, card in enumerate(known)]}
+        case "relation":
+            return shown | {
+                "name": question.item,
+                "example": cards[0] if cards else "",
+                "other": question.candidates[0],
+                "other_example": cards[1] if len(cards) > 1 else "",
+            }
+        case "cardinality":
+            return shown | {"name": question.item, "examples": list(cards)}
+        case "variant" | "verdict":
+            candidates = [{"id": i, "fact": text} for i, text in enumerate(question.candidates)]
+            return shown | {"fact": question.item, "candidates": candidates}
+
+
+# -------------------------------------------------------------------------------------- ontology
+
+
+def _types_block(ontology: Ontology | None) -> str:
+    """Return the lines that name the declared entity types; "" where none is declared."""
+    declared = list(ontology.entities.values()) if ontology else []
+    return "\n".join(["Use these types where they fit:", *map(_type_line, declared)]) if declared else ""
+
+
+def _type_line(kind: EntityType) -> str:
+    about = f": {kind.description}" if kind.description else ""
+    told = f"; facts about its {', '.join(kind.attributes)} are values" if kind.attributes else ""
+    return f"- {kind.name}{about}{told}"
+
+
+def _relations_block(ontology: Ontology | None) -> str:
+    """Return the relations to prefer: the shipped ones by name, those of the settings with a line each.
+
+    A relation that is the same as another one or its inverse is left out: one name for one meaning.
+    """
+    if ontology is None:
+        return ""
+    shown = [r for r in ontology if not r.same_as and not r.inverse_of]
+    plain = [r for r in shown if r.name not in ontology.own]
+    entity = [r.name for r in plain if r.object != "value"]
+    value = [r.name for r in plain if r.object == "value"]
+    lines = [f"Relations between entities: {', '.join(entity)}." if entity else ""]
+    lines.append(f"Relations with a value: {', '.join(value)}." if value else "")
+    lines += [_relation_line(r) for r in shown if r.name in ontology.own]
+    return "\n".join(line for line in lines if line)
+
+
+def _relation_line(relation: RelationType) -> str:
+    about = f": {relation.description}" if relation.description else ""
+    ends = relation.subject_type or relation.object_type
+    pair = f" ({relation.subject_type or 'any'} to {relation.object_type or 'any'})" if ends else ""
+    return f"- {relation.name}{pair}{about}{'; its object is a value' if relation.object == 'value' else ''}"

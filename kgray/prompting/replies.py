@@ -1,0 +1,390 @@
+"""Replies of models to records (R18, R24).
+
+Every extractor's reply goes through here, whatever wrote it. A reply of the wrong shape is an
+InvalidAnswer; inside a reply of the right shape each item is checked by itself: one that fails is
+dropped with a line that says why, and the others are kept. An empty list is a result.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+from kgray import times
+from kgray.errors import InvalidAnswer
+from kgray.ontology import Cardinality
+from kgray.ports import Answer, Question
+from kgray.records import (
+    Episode,
+    ExtractedEntity,
+    ExtractedFact,
+    Extraction,
+    Value,
+    as_value,
+    canonical,
+    clean_relation,
+    clean_text,
+)
+from kgray.times import Instant, Precision
+
+MAX_NAME = 256  # characters; longer ones are sentences that a model took for names
+
+_Date = tuple[Instant | None, Precision | None]
+
+
+# --------------------------------------------------------------------------------- extraction
+
+
+def parse_extraction(reply: object, episode: Episode) -> Extraction:
+    """Return what a reply says about `episode`; the speaker first.
+
+    source, target  an index into the reply's entities, or a name; a name that was not listed
+                    becomes an entity (R18). Beside a target no value, and the other way round.
+    fact            one sentence; left out: subject, relation and object as words
+    valid_at        of "holds": the start. Left out: the reference time, inferred; null: unknown.
+                    An end with an unknown start, or with none given and not after the reference
+                    time, is an end only: kind "ended" (R8).
+    invalid_at      the stated end of "holds"; the instant of "ended" (left out: the reference
+                    time, inferred)
+
+    Dates beside "denied" and a start beside "ended" drop the item: such a sentence denies or ends
+    a span, not the statement. Raises InvalidAnswer where the reply is not an object with both lists.
+    """
+    if not isinstance(reply, dict):
+        raise InvalidAnswer(f"the reply is {_type_name(reply)}, not an object", raw=_raw(reply))
+    for key in ("entities", "facts"):
+        if not isinstance(reply.get(key), list):
+            fault = f"{key!r} of the reply is {_type_name(reply.get(key))}, not a list"
+            raise InvalidAnswer(fault, raw=_raw(reply))
+    cast = _Cast(episode.text)
+    for place, item in enumerate(reply["entities"]):
+        cast.list_entity(place, item)
+    facts: list[ExtractedFact] = []
+    for place, item in enumerate(reply["facts"]):
+        try:
+            facts.append(_fact(item, cast, episode.reference_time))
+        except ValueError as reason:
+            cast.dropped.append(f"facts[{place}]: {reason}")
+    found = Extraction(entities=tuple(cast.entities), facts=tuple(facts), dropped=tuple(cast.dropped))
+    return speaker_first(found, episode)
+
+
+def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
+    """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
+
+    The speaker's own spelling wins over one that differs in case alone. Other kinds of episode
+    come back unchanged.
+    """
+    speaker = clean_text(episode.speaker or "")
+    if episode.kind != "message" or not speaker:
+        return extraction
+    entities = list(extraction.entities)
+    names = [entity.name for entity in entities]
+    folded = [name.casefold() for name in names]
+    if speaker in names:
+        at = names.index(speaker)
+    elif speaker.casefold() in folded:
+        at = folded.index(speaker.casefold())
+    else:
+        at = len(entities)
+        entities.append(ExtractedEntity(name=speaker, span=_span(speaker, episode.text)))
+    if at == 0 and names[:1] == [speaker]:
+        return extraction
+    first = replace(entities.pop(at), name=speaker)
+
+    def moved(index: int) -> int:
+        return 0 if index == at else index + (index < at)
+
+    facts = tuple(
+        replace(fact, source=moved(fact.source), target=None if fact.target is None else moved(fact.target))
+        for fact in extraction.facts
+    )
+    return replace(extraction, entities=(first, *entities), facts=facts)
+
+
+@plain_dataclass(slots=True)
+class _Cast:
+    """The entities of one reply, as they are found."""
+
+    text: str
+    entities: list[ExtractedEntity] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)  # index in the reply -> index here
+    _by_name: dict[str, int] = field(default_factory=dict)
+    _by_folded: dict[str, int] = field(default_factory=dict)
+
+    def list_entity(self, place: int, item: object) -> None:
+        try:
+            given = _object(item)
+            name = _name(given.get("name"))
+            label = _label(given.get("type"))
+        except ValueError as reason:
+            self.dropped.append(f"entities[{place}]: {reason}")
+            return
+        at = self._by_name.get(name)
+        if at is None:
+            at = self._add(name, label)
+        elif label and not self.entities[at].type:
+            self.entities[at] = replace(self.entities[at], type=label)
+        self.places[place] = at
+
+    def name_of(self, endpoint: object) -> str:
+        """Return the name that an index or a name stands for, without making an entity."""
+        if isinstance(endpoint, bool) or not isinstance(endpoint, int | str):
+            raise ValueError(f"an endpoint is {_type_name(endpoint)}, not an index or a name")
+        if isinstance(endpoint, str):
+            name = _name(endpoint)
+            at = self._by_name.get(name, self._by_folded.get(name.casefold()))
+            return name if at is None else self.entities[at].name
+        if endpoint not in self.places:
+            raise ValueError(f"no entity of the reply has the index {endpoint}")
+        return self.entities[self.places[endpoint]].name
+
+    def index_of(self, name: str) -> int:
+        """Return the entity of this name; one that was not listed becomes an entity (R18)."""
+        at = self._by_name.get(name)
+        return self._add(name, "") if at is None else at
+
+    def _add(self, name: str, label: str) -> int:
+        at = len(self.entities)
+        self.entities.append(ExtractedEntity(name=name, type=label, span=_span(name, self.text)))
+        self._by_name[name] = at
+        self._by_folded.setdefault(name.casefold(), at)
+        return at
+
+
+def _object(item: object) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise ValueError(f"the item is {_type_name(item)}, not an object")
+    return item
+
+
+def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
+    """Return the fact of one item. Raises ValueError with the reason; then `cast` is unchanged."""
+    item = _object(raw)
+    relation = item.get("relation")
+    if not isinstance(relation, str):
+        raise ValueError(f"its relation is {_type_name(relation)}, not a text")
+    relation = clean_relation(relation)
+    source = cast.name_of(item.get("source"))
+    raw_target, raw_value = item.get("target"), item.get("value")
+    if (raw_target is None) == (raw_value is None):
+        raise ValueError("it has both a target and a value, or neither")
+    value: Value | None = None
+    target = ""
+    if raw_value is None:
+        target = cast.name_of(raw_target)
+        if target == source:
+            raise ValueError(f"it connects {source!r} with itself")
+    else:
+        value = as_value(raw_value)
+    spoken = _sentence(item.get("fact"), source, relation, value.shown() if value else target)
+    span = _when(item, said_at)
+    at = cast.index_of(source)
+    return ExtractedFact(
+        source=at,
+        relation=relation,
+        text=spoken,
+        target=None if value else cast.index_of(target),
+        value=value,
+        **span,
+    )
+
+
+def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
+    """Return kind, instants, precisions and `inferred` of ExtractedFact."""
+    kind = item.get("kind") or "holds"
+    start, start_precision = _date(item, "valid_at")
+    end, end_precision = _date(item, "invalid_at")
+    match kind:
+        case "denied" if start is None and end is None:
+            return {"kind": "denied"}
+        case "denied":
+            raise ValueError("a denial has no dates: it denies a statement as a whole")
+        case "ended" if start is not None:
+            raise ValueError('"ended" has no valid_at: say "holds" with both dates')
+        case "ended" if end is None:
+            return {"kind": "ended", "valid_to": said_at, "to_precision": "instant", "inferred": True}
+        case "ended":
+            return {"kind": "ended", "valid_to": end, "to_precision": end_precision}
+        case "holds":
+            return _holding("valid_at" in item, (start, start_precision), (end, end_precision), said_at)
+    raise ValueError(f"{str(kind)[:80]!r} is no kind: holds, ended, denied")
+
+
+def _holding(start_given: bool, start: _Date, end: _Date, said_at: Instant) -> dict[str, Any]:
+    (valid_from, from_precision), (valid_to, to_precision) = start, end
+    span = {"kind": "holds", "valid_to": valid_to, "to_precision": to_precision}
+    if valid_from is None:
+        if valid_to is not None and (start_given or valid_to <= said_at):
+            return span | {"kind": "ended"}
+        if start_given:
+            return span
+        valid_from, from_precision = said_at, "instant"
+    if valid_to is not None and valid_to <= valid_from:
+        raise ValueError("its end is not after its start")
+    inferred = valid_from == said_at
+    return span | {"valid_from": valid_from, "from_precision": from_precision, "inferred": inferred}
+
+
+def _date(item: dict[str, Any], key: str) -> _Date:
+    raw = item.get(key)
+    if raw is None:
+        return None, None
+    if not isinstance(raw, str):
+        raise ValueError(f"{key} is {_type_name(raw)}, not an ISO 8601 text")
+    try:
+        return times.parse_iso(raw)
+    except ValueError as reason:
+        raise ValueError(f"{key}: {reason}") from None
+
+
+def _sentence(raw: object, source: str, relation: str, other: str) -> str:
+    if raw is None:
+        return f"{source} {relation.lower().replace('_', ' ')} {other}"
+    text = clean_text(raw) if isinstance(raw, str) else ""
+    if not text or "\0" in text:
+        raise ValueError("its sentence is not a text, or empty")
+    return text
+
+
+def _name(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError(f"a name is {_type_name(raw)}, not a text")
+    name = clean_text(raw)
+    if not name:
+        raise ValueError("a name is empty")
+    if len(name) > MAX_NAME:
+        raise ValueError(f"a name of {len(name)} characters, above {MAX_NAME}: {name[:40]!r} ...")
+    if any(unicodedata.category(c) in {"Cc", "Cs"} for c in name):
+        raise ValueError(f"the name {name[:80]!r} holds control characters")
+    return name
+
+
+def _label(raw: object) -> str:
+    """Return a type in CamelCase; "" where none is given."""
+    if raw is None:
+        return ""
+    if not isinstance(raw, str):
+        raise ValueError(f"its type is {_type_name(raw)}, not a text")
+    words = "".join(c if c.isalnum() else " " for c in clean_text(raw)[:MAX_NAME]).split()
+    return "".join(word[0].upper() + word[1:] for word in words)
+
+
+def _span(name: str, text: str) -> tuple[int, int] | None:
+    """Return where the name first stands as words of its own; None where it does not stand so."""
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            return at, end
+        at = text.find(name, end)
+    return None
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+def _index(index: int, info: ValidationInfo) -> int:
+    count = int(info.context or 0)
+    if not 0 <= index < count:
+        raise PydanticCustomError("index", f"{index} is no index of {count} candidates")
+    return index
+
+
+_Index = Annotated[StrictInt, AfterValidator(_index)]
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateReply:
+    """Which candidate is the same, if one is."""
+
+    duplicate_of: _Index | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelationReply:
+    """What a relation's name is to another name: one thing at most."""
+
+    same_as: StrictBool | None = None
+    inverse_of: StrictBool | None = None
+    excludes: StrictBool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CardinalityReply:
+    """How many objects a relation takes at one moment."""
+
+    cardinality: Cardinality
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReply:
+    """Which candidates cannot hold together with the statement."""
+
+    contradicts: list[_Index]
+
+
+_REPLIES: Mapping[str, TypeAdapter[Any]] = {
+    "entity": TypeAdapter(DuplicateReply),
+    "variant": TypeAdapter(DuplicateReply),
+    "relation": TypeAdapter(RelationReply),
+    "cardinality": TypeAdapter(CardinalityReply),
+    "verdict": TypeAdapter(VerdictReply),
+}
+
+
+def parse_answer(question: Question, reply: object) -> Answer:
+    """Return the answer in the one form that ports.Question names; other keys are left out.
+
+    Raises InvalidAnswer where the reply does not answer the question.
+    """
+    try:
+        found = _REPLIES[question.kind].validate_python(reply, context=len(question.candidates))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the reply"
+        raise _invalid(question, f"is wrong: {where}: {first['msg']}", reply) from None
+    match found:
+        case DuplicateReply():
+            return {"duplicate_of": found.duplicate_of}
+        case CardinalityReply():
+            return {"cardinality": found.cardinality}
+        case VerdictReply():
+            return {"contradicts": sorted(set(found.contradicts))}
+    said = [aspect for aspect, value in asdict(found).items() if value]
+    if len(said) > 1:
+        raise _invalid(question, f"says true to {' and '.join(said)}, where one can be", reply)
+    return dict.fromkeys(said, True)
+
+
+def _invalid(question: Question, fault: str, reply: object) -> InvalidAnswer:
+    return InvalidAnswer(f"the answer to a question of kind {question.kind!r} {fault}", raw=_raw(reply))
+
+
+def _type_name(value: object) -> str:
+    if value is None:
+        return "missing or null"
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def _raw(reply: object) -> str:
+    try:
+        return canonical(reply)
+    except (TypeError, ValueError):
+        return repr(reply)

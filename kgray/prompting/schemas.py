@@ -1,0 +1,118 @@
+"""What a model's reply may look like on the wire, and the step from there to what `replies` reads.
+
+The schemas are in the form that constrained decoders and OpenAI's strict mode take: everything is required,
+nothing is extra, nothing is referred to, lists are bounded, strings and numbers are not (some decoders cannot
+write an escape in a bounded string). They are part of a kept reply's key, so their bytes stay (R21).
+
+Because every key is there, a start that is not stated is null on the wire and one that is unknown is the word
+"unknown"; `replies` tells the two by a missing key and null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Schema = dict[str, Any]
+UNKNOWN = "unknown"
+MAX_ITEMS = 100  # bounds a decoder that repeats itself; an episode with more is a document to split
+_ABSENT = frozenset({"", "null", "none", "n/a"})
+
+
+def _object(**properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"maxItems": MAX_ITEMS, "type": "array", "items": items}
+
+
+def _one_of(*choices: str) -> Schema:
+    return {"type": "string", "enum": list(choices)}
+
+
+_TEXT: Schema = {"type": "string"}
+_INDEX: Schema = {"type": "integer"}
+_FLAG: Schema = {"type": "boolean"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
+_VALUE = _object(type=_one_of("text", "number", "date", "boolean"), value=_TEXT, unit=_TEXT_OR_NULL)
+_DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
+_ENTITY = _object(name=_TEXT, type=_TEXT)
+# Ends are indexes alone: a name that is written again may be mistyped.
+_FACT = {
+    "source": _INDEX,
+    "target": _INDEX_OR_NULL,
+    "relation": _TEXT,
+    "fact": _TEXT,
+    "kind": _one_of("holds", "ended", "denied"),
+}
+_OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
+EXTRACTION_TASKS: Mapping[str, Schema] = {
+    "combined": _object(entities=_list(_ENTITY), facts=_list(_object(**_FACT, **_DATES, **_OBJECT))),
+    "extract_entities": _object(entities=_list(_ENTITY)),
+    "reflect": _object(entities=_list(_ENTITY)),
+    "extract_facts": _object(facts=_list(_object(**_FACT, **_OBJECT))),
+    "date_facts": _object(facts=_list(_object(id=_INDEX, **_DATES))),
+}
+_DUPLICATE = _object(id=_INDEX, duplicate_of=_INDEX_OR_NULL)
+_ANSWERS: Mapping[str, Schema] = {
+    "entity": _DUPLICATE,
+    "variant": _DUPLICATE,
+    "relation": _object(id=_INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
+    "cardinality": _object(
+        id=_INDEX, cardinality={"enum": ["single", "single_object", "many", "depends"], "type": "string"}
+    ),
+    "verdict": _object(id=_INDEX, reason=_TEXT, contradicts=_list(_INDEX)),
+}
+
+
+def answers_schema(kinds: Iterable[str]) -> Schema:
+    """Return the schema of replies to these kinds of question; one a set, so that servers cache it."""
+    asked = set(kinds)
+    items = [schema for kind, schema in _ANSWERS.items() if kind in asked]
+    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
+    return _object(answers=_list(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
+
+
+# ------------------------------------------------------------------------- from the wire to replies
+
+
+def plain_entity(item: object) -> object:
+    """Return an entity as `replies` reads it; anything else as it is, for the parser to refuse."""
+    return {k: v for k, v in item.items() if v is not None} if isinstance(item, dict) else item
+
+
+def plain_fact(item: object) -> object:
+    """Return a fact as `replies` reads it: keys that are null are left out, "unknown" becomes null."""
+    if not isinstance(item, dict):
+        return item
+    fact = {key: value for key, value in item.items() if not _is_absent(key, value)}
+    value = fact.get("value")
+    if isinstance(value, dict) and value.get("value") is None:
+        del fact["value"]
+    if "target" in fact and "value" in fact and not isinstance(fact["value"], dict):
+        del fact["value"]  # a target spelled out once more
+    start = fact.get("valid_at")
+    if isinstance(start, str) and start.strip().casefold() == UNKNOWN:
+        fact["valid_at"] = None
+    if fact.get("kind") == "ended" and "valid_at" in fact:
+        if fact["valid_at"] is None:
+            del fact["valid_at"]  # an end with no known start
+        elif "invalid_at" in fact:
+            fact["kind"] = "holds"  # a span with both ends
+    return fact
+
+
+def _is_absent(key: str, value: object) -> bool:
+    if value is None:
+        return True
+    if key not in _DATES or not isinstance(value, str):
+        return False
+    text = value.strip().casefold()
+    return text in _ABSENT or (key == "invalid_at" and text == UNKNOWN)

@@ -1,0 +1,184 @@
+"""What a user's table is checked by: kinds of values, and one line for each of pydantic's errors."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
+
+from kgray.errors import SettingsError
+
+CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)  # of a class that a user's table fills
+_MAX_FILE = 1 << 20  # bytes; a settings file is a page, anything longer is another file by mistake
+_SHOWN = 120  # characters of a value in a message
+_EMPTY = "a text that is not empty is needed."
+_HIDDEN = "hidden"  # pydantic's type of an error whose value is not shown
+
+
+class Secret(SecretStr):
+    """A text that no message, repr or traceback shows, and that is not pickled: secrets never travel."""
+
+    def reveal(self) -> str:
+        """Return the text, for the one call that needs it."""
+        return self.get_secret_value()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to be pickled."""
+        raise TypeError("a secret is not pickled: each process takes it from its own environment or file")
+
+
+def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
+    """Return what a validator raises: the words stand behind the key and its value, which may be secret."""
+    return PydanticCustomError(_HIDDEN if secret else "fault", words)
+
+
+def within(least: float, most: float = 1_000_000) -> BeforeValidator:
+    """Return what bounds a number; it must be whole where `least` is."""
+    kinds = int if isinstance(least, int) else int | float
+
+    def check(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+            whole = "whole " if kinds is int else ""
+            raise fault(f"a {whole}number from {least:g} to {most:.0f} is needed.")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _address(schemes: str, example: str, instead: str) -> AfterValidator:
+    """Return what checks a server's address: with a wrong one the server would look like one that is down."""
+
+    def check(url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            sound = parts.scheme in schemes.split() and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            sound = False
+        if not sound or "@" in url:
+            names = ", ".join(schemes.split())
+            raise fault(
+                f"an address such as {example} is needed ({names}; a host; no user or password: {instead} "
+                "for that)."
+            )
+        return url
+
+    return AfterValidator(check)
+
+
+def _path(value: object) -> object:
+    """Return a path with the home folder for ~; what is none is pydantic's to refuse."""
+    if value == "" or "\0" in str(value):
+        raise fault(_EMPTY)
+    return Path(value).expanduser() if isinstance(value, str | os.PathLike) else value
+
+
+def _secret(value: object) -> object:
+    if not isinstance(value, str | Secret):
+        raise fault(_WORDS["string_type"], secret=True)
+    if value == "" or "\0" in str(value):
+        raise fault(_EMPTY, secret=True)
+    return value
+
+
+def is_sendable(key: Secret) -> bool:
+    """Whether a key can stand in a header of a request."""
+    text = key.reveal()
+    return bool(text) and text.isascii() and text.isprintable()
+
+
+def _key(key: Secret) -> Secret:
+    if not is_sendable(key):
+        raise fault("one line of plain ASCII text is needed.", secret=True)
+    return key
+
+
+_BOLT = "neo4j neo4j+s neo4j+ssc bolt bolt+s bolt+ssc"
+Text = Annotated[str, Field(pattern=r"^[^\x00]+$")]
+File = Annotated[Path, BeforeValidator(_path)]
+Password = Annotated[Secret, BeforeValidator(_secret)]
+Key = Annotated[Password, AfterValidator(_key)]
+Whole = Annotated[int, within(1)]
+Seconds = Annotated[float, within(1.0)]
+Url = Annotated[Text, _address("http https", "http://localhost:8000/v1", "the api_key is")]
+Uri = Annotated[Text, _address(_BOLT, "bolt://localhost:7687", "store.user and store.password are")]
+
+
+# -------------------------------------------------------------------------------- files, messages
+
+_WORDS: Mapping[str, str] = {  # by pydantic's type of error; a type that is not here says its own
+    "bool_type": "use true or false.",
+    "string_type": "a text in quotes is needed.",
+    "path_type": "a text in quotes is needed.",
+    "string_pattern_mismatch": _EMPTY,
+    "string_too_short": _EMPTY,
+    "tuple_type": "a list of texts is needed.",
+}
+
+
+def one_line(
+    error: ValidationError,
+    source: str,
+    known: Iterable[tuple[str, ...]],
+    *,
+    spelled: Callable[[Sequence[str]], str] = ".".join,
+    what: str = "a setting",
+) -> str:
+    """Return the first of pydantic's errors as the line that a user reads; a secret is shown as ***.
+
+    source    the file or place that holds the faulty key
+    known     the places of all keys and tables: of an unknown key the nearest is shown
+    spelled   a place -> the key as the source writes it
+    what      what a known key is called
+    """
+    first = error.errors(include_url=False)[0]
+    place = tuple(str(step) for step in first["loc"] if isinstance(step, str))
+    typed = spelled(place)
+    match first["type"]:
+        case "unexpected_keyword_argument":
+            beside = [spelled(one) for one in known if len(one) == len(place)]
+            return unknown(typed, source, beside, what)
+        case "dataclass_type" | "dict_type":
+            return f"{typed} in {source} is not a table: write [{typed}] and its keys below it."
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+            words = f"use one of {', '.join(map(quoted, choices))}."
+        case kind:
+            words = _WORDS.get(kind, first["msg"])
+    # "@" stands before the host of an address that holds a password.
+    hidden = first["type"] == _HIDDEN or "@" in str(first["input"])
+    return f"{typed} = {'***' if hidden else quoted(first['input'])[:_SHOWN]} in {source}: {words}"
+
+
+def unknown(typed: str, source: str, known: Iterable[str], what: str = "a setting") -> str:
+    """Return the line about a key that nobody knows; known: all keys, in the spelling of the source."""
+    near = difflib.get_close_matches(typed, list(known), n=1, cutoff=0.0)
+    return f"{typed} in {source} is not {what}. The nearest one is {near[0]}."
+
+
+def quoted(value: object) -> str:
+    """Return a value as TOML writes it."""
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def read_toml(path: Path, name: str) -> dict[str, Any]:
+    """Return what a TOML file holds; name: of the file in messages. Raises SettingsError."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE + 1)
+        if len(raw) > _MAX_FILE:
+            raise SettingsError(f"{name} is longer than 1 MiB: it is no settings file.")
+        return tomllib.loads(raw.decode("utf-8-sig"))
+    except OSError as error:
+        raise SettingsError(f"{name} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{name} is not UTF-8 text.") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{name} is not valid TOML: {error}.") from None

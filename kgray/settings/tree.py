@@ -1,0 +1,192 @@
+"""The settings: each key with its values and its default, and what its backend needs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from pydantic.dataclasses import dataclass
+
+from kgray.errors import NotBuilt, SettingsError
+from kgray.settings.checks import (
+    CLOSED,
+    File,
+    Key,
+    Password,
+    Seconds,
+    Secret,
+    Text,
+    Uri,
+    Url,
+    Whole,
+    quoted,
+    within,
+)
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class StoreSettings:
+    """Where the graph lives; all but `backend` are Neo4j's."""
+
+    backend: Literal["sqlite", "neo4j"] = "sqlite"
+    uri: Uri | None = None
+    user: Text | None = None
+    password: Password | None = None
+    password_file: File | None = None
+    database: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class ModelSettings:
+    """Who extracts and judges. cache_mb: the most that replies kept for backfills may take; 0 = none are."""
+
+    backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
+    script: File | None = None
+    base_url: Url | None = None
+    name: Text | None = None
+    api_key: Key | None = None
+    api_key_file: File | None = None
+    timeout_s: Seconds = 120.0
+    max_concurrency: Whole = 32
+    patience_s: Seconds = 600.0
+    cache_mb: Annotated[int, within(0)] = 256
+    instructions: Text | None = None
+    instructions_file: File | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class EmbedderSettings:
+    """Who turns texts into vectors. dimensions: None = the backend's own (hashing: 1024)."""
+
+    backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
+    base_url: Url | None = None
+    name: Text | None = None
+    api_key: Key | None = None
+    dimensions: Annotated[int, within(16, 65_536)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RerankerSettings:
+    """Who orders hits once more."""
+
+    backend: Literal["none", "bge", "http"] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class PipelineSettings:
+    """How many model calls carry the steps of ingestion (docs/models.md), and how much context they see."""
+
+    extraction: Literal["combined", "separate"] = "combined"
+    resolution: Literal["batched", "per_node"] = "batched"
+    judging: Literal["relation", "statement"] = "relation"
+    reflect_rounds: Annotated[int, within(0, 10)] = 0
+    previous_episodes: Annotated[int, within(0, 1000)] = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RuntimeSettings:
+    """Where the work runs. window: episodes in flight; state_mb: groups' state in memory.
+
+    profile: of the cluster, a TOML file; None = the laptop's.
+    """
+
+    backend: Literal["local", "ray"] = "local"
+    address: Text | None = None
+    profile: File | None = None
+    window: Whole = 128
+    state_mb: Whole = 1024
+    chunk_episodes: Whole | None = None
+    chunk_requests: Whole | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class OntologySettings:
+    """The tables [ontology.relations.NAME] and [ontology.entities.NAME]; the ontology checks their keys."""
+
+    relations: Mapping[str, Table] = field(default_factory=dict)
+    entities: Mapping[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class Settings:
+    """The whole tree."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
+    reranker: RerankerSettings = field(default_factory=RerankerSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    ontology: OntologySettings = field(default_factory=OntologySettings)
+
+
+_SECTIONS = {name: kind for name, kind in get_type_hints(Settings).items() if name != "ontology"}
+_KINDS: Mapping[str, tuple[Any, ...]] = {  # key -> its type, or the types beside its None
+    f"{section}.{name}": get_args(kind) if type(None) in get_args(kind) else (kind,)
+    for section, cls in _SECTIONS.items()
+    for name, kind in get_type_hints(cls).items()
+}
+KEYS: tuple[str, ...] = tuple(_KINDS)
+# Of sections, tables and keys in the tree: ("model",), ("ontology", "relations"), ("model", "name").
+PLACES: tuple[tuple[str, ...], ...] = (
+    *((section,) for section in (*_SECTIONS, "ontology")),
+    *(("ontology", kind) for kind in ("relations", "entities")),
+    *(tuple(key.split(".")) for key in KEYS),
+)
+SECRETS = frozenset(key for key, kinds in _KINDS.items() if Secret in kinds)
+PATHS = frozenset(key for key, kinds in _KINDS.items() if Path in kinds)
+NUMBERS = {key: kind for key, kinds in _KINDS.items() for kind in (int, float) if kind in kinds}
+_MODEL_SERVER = {
+    "base_url": "the server's address, mostly ending in /v1",
+    "name": "the model's name as the server knows it",
+}
+# What a backend cannot work without, and what that is.
+_NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
+    ("model", "scripted"): {"script": "the file of answers"},
+    ("model", "openai"): _MODEL_SERVER,
+    ("embedder", "openai"): {"dimensions": "how many numbers the model gives a text", **_MODEL_SERVER},
+}
+
+
+def require(settings: Settings, section: str) -> None:
+    """Raise SettingsError for the first key that the section's backend needs and nobody set."""
+    chosen = getattr(settings, section)
+    for name, what in _NEEDS.get((section, chosen.backend), {}).items():
+        if getattr(chosen, name) is None:
+            variable = f"KGRAY_{section}_{name}".upper()
+            raise SettingsError(
+                f'{section}.backend = "{chosen.backend}" needs {section}.{name} ({variable}): {what}.'
+            )
+
+
+def unbuilt(settings: Settings) -> Iterator[str]:
+    """Yield one line for each value that the interface knows and this version has not built."""
+    for section, built in (
+        ("model", ("rules", "scripted", "openai")),
+        ("embedder", ("hashing", "openai", "minilm")),
+        ("reranker", ("none",)),
+    ):
+        value = getattr(settings, section).backend
+        if value not in built:
+            use = " or ".join(map(quoted, built))
+            yield f'{section}.backend = "{value}" is not built in this version of kgray: use {use}.'
+    chosen = settings.pipeline
+    if chosen.extraction == "separate" and settings.model.backend != "openai":
+        yield (
+            f'pipeline.extraction = "separate" is for a language model, and model.backend is '
+            f'"{settings.model.backend}": use "combined".'
+        )
+    if chosen.reflect_rounds and chosen.extraction != "separate":
+        rounds = f"pipeline.reflect_rounds = {chosen.reflect_rounds}"
+        yield f'{rounds} is for pipeline.extraction = "separate": use 0.'
+
+
+def require_built(settings: Settings) -> None:
+    """Raise NotBuilt for the first value that this version has not built."""
+    for line in unbuilt(settings):
+        raise NotBuilt(line)
