@@ -233,9 +233,9 @@ def deployed(
     """
     from kgray.runtime.deploy import ensure
     from kgray.runtime.profile import load as load_profile
-    from kgray.runtime.terms import terms_of
+    from kgray.runtime.spec import spec_of
 
     named = settings.runtime.profile
     found = profile or load_profile(named)
     chosen = profile is not None or named is not None
-    return ensure(terms_of(settings, data, found.values()), detached=detached, chosen=chosen)
+    return ensure(spec_of(settings, data, found.values()), detached=detached, chosen=chosen)

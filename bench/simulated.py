@@ -12,11 +12,9 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from ray.cluster_utils import Cluster
-
-from kgray.runtime.head import new_folder
+from kgray.runtime.head import new_folder, new_token, token_environment
 from kgray.runtime.profile import Profile, RayProfile, WorkersProfile
-from kgray.runtime.session import new_token, token_environment, use_token
+from kgray.runtime.session import use_token
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
 _WORKER_CPUS = 2.0
@@ -31,7 +29,10 @@ class SimulatedCluster:
         self._folder = new_folder()
         token = new_token(self._folder)
         use_token(token)
+        from ray.cluster_utils import Cluster  # it imports ray, which reads the token's variables
+
         self.environ: Mapping[str, str] = token_environment(token)
+        os.environ.update(self.environ)  # its processes have this process's environment
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray notes a cluster's address in a file of the user's, for those that name none: here in our folder.
         self._before = os.environ.get(_TEMPORARY)

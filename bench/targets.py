@@ -48,7 +48,7 @@ class Actors:
 
     def stats(self, name: str) -> dict[str, Any] | None:
         """Return what an actor tells of itself; None while it does not answer."""
-        from kgray.runtime.deploy import answer
+        from kgray.runtime.actors import answer
 
         try:
             found: dict[str, Any] = answer(self._handles[name].stats.remote(), _ANSWER_S)

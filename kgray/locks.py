@@ -1,4 +1,4 @@
-"""A lock on a file, which the kernel frees when its holder dies."""
+"""Locks on files, which the kernel frees when their holder dies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
-from kgray.errors import NoSpace, StoreError
+from kgray.errors import Locked, NoSpace, StoreError
 
+INGEST_LOCK = "ingest.lock"
 _HOLDER_BYTES = 200
 
 
@@ -41,6 +43,24 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
             os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def ingesting(folder: Path) -> Iterator[None]:
+    """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming who holds it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # the store may be a server's
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
+
+    def refuse(holder: str) -> NoReturn:
+        raise Locked(
+            f"{holder} is ingesting {folder} now; adding and reading go on, "
+            f"and what is added is ingested by it"
+        )
+
+    with held(folder / INGEST_LOCK, refuse):
+        yield
 
 
 def _taken(path: Path, handle: int) -> bool:

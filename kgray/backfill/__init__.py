@@ -1,33 +1,32 @@
 """Filling a memory in bulk: files and folders in, resumable, with bounds and a report.
 
 inputs     paths and folders to files; the run's name
-manifest   how far a run has come, and what it refused: a folder of its own, renamed into place
-reading    the files' rows, each with its place, in the order of the files or of their times
+manifest   how far a run has come, and what it refused: a folder of its own
+rows       the files' rows, each with its place, in the order of the files or of their times
 sorting    an order over more than memory holds
-spending   what a run may spend of the model
-feeding    rows to the log, in the backfill lane, while fewer than a bound wait there
-checking   what accepting would do: accepted, duplicate, refused
-running    one attempt: feeding and carrying out side by side, to a report
-reports    what an attempt answers
+budget     what an attempt may spend of the model
+run        one attempt: rows go into the log while what is pending is carried out
+report     what an attempt answers
+forecast   what accepting would do: accepted, duplicate, refused
 """
 
 from __future__ import annotations
 
-from kgray.backfill.checking import Checked, check
-from kgray.backfill.inputs import Input, find, run_name
-from kgray.backfill.reading import Order
-from kgray.backfill.reports import Standing, Summary
-from kgray.backfill.running import Asked, backfill
+from kgray.backfill.forecast import Forecast, forecast
+from kgray.backfill.inputs import InputFile, find, run_name
+from kgray.backfill.report import RunProgress, RunReport
+from kgray.backfill.rows import Order
+from kgray.backfill.run import RunRequest, backfill
 
 __all__ = [
-    "Asked",
-    "Checked",
-    "Input",
+    "Forecast",
+    "InputFile",
     "Order",
-    "Standing",
-    "Summary",
+    "RunProgress",
+    "RunReport",
+    "RunRequest",
     "backfill",
-    "check",
     "find",
+    "forecast",
     "run_name",
 ]

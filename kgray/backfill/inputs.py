@@ -11,34 +11,54 @@ from pathlib import Path
 
 from kgray.errors import InputError
 from kgray.intake import EXTENSIONS
+from kgray.runtime.spec import store_identity
 from kgray.settings import Settings
 
-RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _TEXTS = (".txt", ".md")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """A file of a run. name: what messages call it; path: absolute; size and mtime tell a change."""
+@dataclass(slots=True, kw_only=True)
+class InputFile:
+    """A file of a run, and how far the run has read it.
+
+    name       what messages call it; path: absolute; size and mtime_ns show whether it has changed
+    rows       read from its start on: accepted + duplicate + refused
+    complete   there are no more rows
+    """
 
     name: str
     path: str
     size: int
     mtime_ns: int
+    rows: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    complete: bool = False
 
     @property
     def is_text(self) -> bool:
         """Whether the file is one source, cut into pieces."""
         return Path(self.path).suffix.lower() in _TEXTS
 
+    def count(self, answer: str) -> None:
+        """Count a row: accepted, duplicate or refused."""
+        self.rows += 1
+        setattr(self, answer, getattr(self, answer) + 1)
 
-def find(paths: Sequence[str], data: Path) -> list[Input]:
+    def same_content(self, other: InputFile) -> bool:
+        """Whether size and time of change are the same."""
+        return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+
+
+def find(paths: Sequence[str], data: Path) -> list[InputFile]:
     """Return the files that paths name, folders searched through, in the order of the paths; each once.
 
     The data folder is not searched, nor what is hidden.
     Raises InputError for what cannot be read again later, and for a folder with nothing to read in it.
     """
-    found: dict[str, Input] = {}
+    found: dict[str, InputFile] = {}
     for path in paths:
         if path == "-":
             raise InputError(
@@ -52,23 +72,18 @@ def find(paths: Sequence[str], data: Path) -> list[Input]:
 
 def run_name(settings: Settings, data: Path, paths: Iterable[str]) -> str:
     """Return the name of the run that fills this store with these paths: 12 hex digits."""
-    store = settings.store
-    if store.backend == "neo4j":
-        identity = f"neo4j {store.uri} {store.database or ''}"
-    else:
-        identity = f"sqlite {data.expanduser().resolve()}"
-    parts = [identity, *sorted({_absolute(path) for path in paths})]
+    parts = [store_identity(settings, data), *sorted({_absolute(path) for path in paths})]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def check_name(name: str) -> str:
     """Return a run's name. Raises InputError for one that cannot be a folder's."""
-    if not RUN_NAME.fullmatch(name):
+    if not _RUN_NAME.fullmatch(name):
         raise InputError(f"{name[:80]!a} is no run's name: use 1 to 64 of A-Z a-z 0-9 _ . - (no dot first)")
     return name
 
 
-def check_sources(inputs: Iterable[Input]) -> None:
+def check_sources(inputs: Iterable[InputFile]) -> None:
     """Raise InputError where two text files of one name would replace each other: a name is one source."""
     seen: dict[str, str] = {}
     for item in inputs:
@@ -90,22 +105,20 @@ def _walked(folder: str, data: Path) -> list[str]:
     for where, folders, files in os.walk(folder, onerror=broken):
         inside = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in inside if _absolute(os.path.join(where, name)) != own]  # noqa: PTH118
-        names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
+        taken = [
+            name for name in files if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
+        ]
+        names += [os.path.join(where, name) for name in taken]  # noqa: PTH118 - as typed
     if not names:
         raise InputError(f"{folder} holds no file to read: {', '.join(sorted(EXTENSIONS))} are taken")
     return sorted(names)
 
 
-def _is_taken(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
-
-
-def _input(name: str) -> Input:
+def _input(name: str) -> InputFile:
     path = Path(name)
     try:
         with path.open("rb"):  # whether it may be read is said before anything is accepted
-            pass
-        status = path.stat()
+            status = path.stat()
         regular = path.is_file()
     except (OSError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -113,7 +126,7 @@ def _input(name: str) -> Input:
         raise InputError(
             f"{name} is no regular file, and a backfill reads what it can go on with: use `kgray add`"
         )
-    return Input(name=name, path=_absolute(name), size=status.st_size, mtime_ns=status.st_mtime_ns)
+    return InputFile(name=name, path=_absolute(name), size=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
 def _absolute(path: str) -> str:

@@ -39,10 +39,8 @@ class Sorter:
         found = cls(folder)
         try:
             kept = json.loads((folder / _KEPT).read_bytes())
-            found._runs = [folder / name for name, _ in kept["runs"]]
-            found.count = kept["count"]
-            sizes = [run.stat().st_size for run in found._runs]
-            if kept["of"] == of and sizes == [size for _, size in kept["runs"]]:
+            found._runs, found.count = [folder / name for name in kept["runs"]], kept["count"]
+            if kept["of"] == of and all(run.is_file() for run in found._runs):
                 return found
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it was killed before all rows were in
@@ -56,11 +54,8 @@ class Sorter:
         self._spill()
         self._fold()
         with told(self._folder):
-            for run in self._runs:
-                with run.open("rb") as file:
-                    os.fsync(file.fileno())
-            runs = [(run.name, run.stat().st_size) for run in self._runs]
             new = self._folder / f"{_KEPT}.new"
+            runs = [run.name for run in self._runs]
             new.write_text(json.dumps({"of": of, "count": self.count, "runs": runs}), encoding="utf-8")
             new.replace(self._folder / _KEPT)
 
@@ -74,13 +69,12 @@ class Sorter:
 
     def sorted(self) -> Iterator[list[Any]]:
         """Yield all rows in order; to be called once, when all are in."""
-        if not self._runs:
-            self._rows.sort()
-            yield from self._rows
-            return
-        self._spill()
-        self._fold()
-        yield from _merged(self._runs)
+        if self._runs:
+            self._spill()
+            self._fold()
+            yield from _merged(self._runs)
+        else:
+            yield from sorted(self._rows)
 
     def _fold(self) -> None:
         """Merge runs until they can be read at once."""
@@ -92,8 +86,7 @@ class Sorter:
 
     def _spill(self) -> None:
         if self._rows:
-            self._rows.sort()
-            self._runs.append(self._written(iter(self._rows)))
+            self._runs.append(self._written(iter(sorted(self._rows))))
         self._rows, self._size = [], 0
 
     def _written(self, rows: Iterator[list[Any]]) -> Path:
@@ -102,6 +95,8 @@ class Sorter:
         with told(path), path.open("w", encoding="utf-8") as out:
             while block := list(islice(rows, 1000)):
                 out.writelines(json.dumps(row) + "\n" for row in block)
+            out.flush()
+            os.fsync(out.fileno())
         return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +18,12 @@ from kgray.cli.progress import Ticker
 from kgray.errors import InputError
 
 if TYPE_CHECKING:
-    from kgray.backfill import Asked, Checked, Summary
-    from kgray.intake import Refusal, Submitted
+    from kgray.backfill import RunRequest
     from kgray.memory import Memory
     from kgray.settings import Settings
 
 _ANY = click.IntRange(min=1)
-# Options that a job is given as they were given here: name -> how it is spelled.
+# Options that a job is given as they were given here.
 _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
 
@@ -70,76 +70,59 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
     from kgray.backfill import run_name
     from kgray.backfill.inputs import check_name
 
-    settings = call.settings()
-    given = options.pop("run")
+    settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
-    submitted = options.pop("submit")
-    server, python = options.pop("job_server"), options.pop("python")
-    if submitted:
-        return _submit(call, settings, run, paths, options, server=server, python=python)
-    if server or python:
+    if options["submit"]:
+        return _as_job(call, settings, run, paths, options)
+    if options["job_server"] or options["python"]:
         raise InputError("--job-server and --python are for --submit")
-    return _in_place(call, settings, run, paths, options)
+    request = _request(call, run, paths, options)
+    with call.memory(create=not options["dry_run"]) as memory:
+        if options["dry_run"]:
+            return _dry_run(call, settings, memory, request)
+        if options["on_error"] == "stop":
+            from kgray.backfill import forecast
+
+            found = forecast(memory.store, request)
+            if found.refused:
+                document = found.as_dict() | {"accepted": 0, "duplicate": 0}
+                return nothing_accepted(call, document, tuple(found.refusals))
+        return _in_place(call, memory, request)
 
 
-def _in_place(
-    call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]
-) -> int:
-    from kgray.backfill import Asked, check, find
+def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> RunRequest:
+    from kgray.backfill import RunRequest, find
     from kgray.intake import Defaults
     from kgray.times import from_datetime
 
     at = None if options["at"] is None else from_datetime(options["at"])
-    asked = Asked(
+    return RunRequest(
         run=run,
         inputs=find(paths, call.folder),
         defaults=Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at),
-        replace=options["replace"],
-        order=options["order"],
-        limit=options["limit"],
-        max_calls=options["max_calls"],
-        max_tokens=options["max_tokens"],
+        **{name: options[name] for name in ("replace", "order", "limit", "max_calls", "max_tokens")},
     )
-    with call.memory(create=not options["dry_run"]) as memory:
-        if options["dry_run"]:
-            return _dry_run(call, settings, memory, asked)
-        if options["on_error"] == "stop":
-            checked = check(memory.store, _rows(asked), replace=asked.replace)
-            if checked.refused:
-                document = checked.as_dict() | {"accepted": 0, "duplicate": 0}
-                return nothing_accepted(call, document, tuple(checked.refusals))
-        return _run(call, memory, asked)
 
 
-def _rows(asked: Asked) -> Iterator[Submitted | Refusal]:
-    from kgray.intake import read_file
-
-    for item in asked.inputs:
-        yield from read_file(Path(item.path), asked.defaults, name=item.name)
-
-
-def _run(call: Call, memory: Memory, asked: Asked) -> int:
+def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
     from kgray.backfill import backfill as carried_out
 
     ticker = Ticker()
     try:
         with Signals.gentle():
-            summary = finished(carried_out(memory, call.folder, asked, stop=Signals.asked, watch=ticker))
+            found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
     finally:
         ticker.close()
-    call.code = summary.exit_code
-    print_counts(call, summary.as_dict(), summary.report.refusals)
+    call.code = found.exit_code
+    document = found.as_dict()
+    print_counts(call, document, found.report.refusals)
     if not call.as_json:
-        _show(summary.as_dict()["report"])
+        _show(document["report"])
     say_quality(call)
-    _say_state(summary)
-    return summary.exit_code
-
-
-def _say_state(summary: Summary) -> None:
-    if summary.state == "limited":
+    if found.manifest.state == "limited":
         printing.note("--limit is reached; run it again to take the next rows")
-    say_end(summary.report, refused=summary.refused)
+    say_end(found.report, refused=found.refused)
+    return found.exit_code
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -166,77 +149,52 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
 
 
-def _dry_run(call: Call, settings: Settings, memory: Memory, asked: Asked) -> int:
-    from kgray.backfill import check
-    from kgray.backfill.inputs import check_sources
+def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
+    from kgray.backfill import forecast
     from kgray.cli.planning import estimator
 
-    if asked.replace:
-        check_sources(asked.inputs)
-    models = ("openai", "vllm")
-    estimate = estimator(settings) if settings.model.backend in models else None
-    checked = check(memory.store, _rows(asked), replace=asked.replace, estimate=estimate)
-    print_counts(call, checked.as_dict(), tuple(checked.refusals))
-    if not call.as_json:
-        _show_plan(checked)
-    if checked.refused:
-        printing.note(f"{checked.refused} would be refused")
-    return 1 if checked.refused else 0
-
-
-def _show_plan(checked: Checked) -> None:
-    if (plan := checked.plan) is None:
+    estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
+    found = forecast(memory.store, request, estimate=estimate)
+    print_counts(call, found.as_dict(), tuple(found.refusals))
+    if not call.as_json and found.plan is None:
         click.echo("Nothing is accepted. No language model is configured, so there is nothing to pay.")
-        return
-    click.echo(
-        f"Nothing is accepted. It would take about {plan.calls:,} model calls, {plan.prompt_tokens:,} prompt "
-        f"tokens and {plan.completion_tokens:,} completion tokens."
-    )
+    elif not call.as_json and (plan := found.plan):
+        click.echo(
+            f"Nothing is accepted. It would take about {plan.calls:,} model calls, {plan.prompt_tokens:,} "
+            f"prompt tokens and {plan.completion_tokens:,} completion tokens."
+        )
+    if found.refused:
+        printing.note(f"{found.refused} would be refused")
+    return 1 if found.refused else 0
 
 
 # ------------------------------------------------------------------------------------ as a job
 
 
-def _submit(
-    call: Call,
-    settings: Settings,
-    run: str,
-    paths: tuple[str, ...],
-    options: dict[str, Any],
-    *,
-    server: str | None,
-    python: str | None,
-) -> int:
-    import os
-
+def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.intake import Refusal
-    from kgray.runtime.jobs import follow
+    from kgray.runtime.jobs import Job, follow
     from kgray.settings import public_environ
 
     if options["dry_run"]:
         raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
-    address, token = _job_server(call, settings, server)
-    words = [python or sys.executable, "-m", "kgray", "backfill", *_handed_on(call, run, options)]
-    words += ["--", *(str(Path(path).absolute()) for path in paths)]
+    address, token = _job_server(call, settings, options["job_server"])
+    python = options["python"] or sys.executable
+    command = [python, "-m", "kgray", "backfill", *_job_options(call, run, options)]
+    command += ["--", *(str(Path(path).absolute()) for path in paths)]
+    job = Job(run=run, command=command, environ=public_environ(os.environ))
     with Signals.gentle():
         ended = follow(
-            address,
-            run,
-            words,
-            public_environ(os.environ),
-            tell=lambda line: click.echo(line, err=True),
-            stop=Signals.asked,
-            token=token,
+            address, job, tell=lambda line: click.echo(line, err=True), stop=Signals.asked, token=token
         )
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
         return 75
     call.code = ended.code
-    if ended.document is not None:
-        refusals = tuple(Refusal(**row) for row in ended.document["refusals"])
-        print_counts(call, ended.document, refusals)
-        if not call.as_json and "report" in ended.document:
-            _show(ended.document["report"])
+    if (document := ended.document) is not None:
+        print_counts(call, document, tuple(Refusal(**row) for row in document["refusals"]))
+        if not call.as_json and "report" in document:
+            _show(document["report"])
     printing.note(f"job {ended.job}: {ended.status.lower()}{f' ({ended.reason})' if ended.reason else ''}")
     return ended.code
 
@@ -257,10 +215,8 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
     )
 
 
-def _handed_on(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
+def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
     """Yield the job's options: this command's, with paths that do not depend on where it runs."""
-    import os
-
     from kgray.settings import config_file
 
     yield from ("--json", "--run", run, "--data", str(call.folder.absolute()))

@@ -24,16 +24,15 @@ def up(call: Call, profile: Path | None) -> int:
     Example:
       kgray up --data my-data
     """
-    from kgray.runtime import service
-    from kgray.runtime.turns import one_at_a_time
+    from kgray.runtime import lifecycle
 
     settings = call.settings()
     if profile is not None:
         settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
     with call.memory(create=True):
         pass  # the folder is made, and what is wrong with it is said, before Ray is started
-    with one_at_a_time(call.folder, printing.note):
-        told = service.up(settings, call.folder)
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        told = lifecycle.up(settings, call.folder)
     if call.as_json:
         printing.emit_json(told)
         return 0
@@ -57,12 +56,11 @@ def down(call: Call) -> int:
     Example:
       kgray down --data my-data
     """
-    from kgray.runtime import service
-    from kgray.runtime.turns import one_at_a_time
+    from kgray.runtime import lifecycle
 
     settings = call.settings()
-    with one_at_a_time(call.folder, printing.note):
-        ended = service.down(settings, call.folder)
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        ended = lifecycle.down(settings, call.folder)
     if call.as_json:
         printing.emit_json(ended)
     elif not any(ended.values()):

@@ -40,11 +40,11 @@ def status(call: Call, group: str | None) -> int:
     Example:
       kgray status
     """
-    from kgray.runtime import service
+    from kgray.runtime import lifecycle
 
     with call.memory() as memory:
         counts = finished(memory.status(group=group))
-    runtime = service.status(call.settings(), call.folder)
+    runtime = lifecycle.status(call.settings(), call.folder)
     states = ("accepted", "extracted", "committed", "failed")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}

@@ -11,7 +11,7 @@ import click
 from kgray.cli import printing
 
 if TYPE_CHECKING:
-    from kgray.backfill import Standing
+    from kgray.backfill import RunProgress
 
 _PATIENCE_S = 2.0
 _EVERY_S = 0.1
@@ -65,7 +65,7 @@ class Ticker:
         self._started = self._told = time.monotonic()
         self._shown = False
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: RunProgress) -> None:
         """Take note of where it stands."""
         moment = time.monotonic()
         if not self._terminal and moment - self._told >= self._every_s:
@@ -81,7 +81,7 @@ class Ticker:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def told(standing: Standing) -> str:
+def told(standing: RunProgress) -> str:
     """Return where a run stands, in one line."""
     counts = (
         (standing.accepted, "accepted", True),
@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _bar(standing: Standing) -> str:
+def _bar(standing: RunProgress) -> str:
     if not standing.total:
         return ""
     filled = min(_CELLS, _CELLS * standing.ended // standing.total)

@@ -1,15 +1,15 @@
 """Ray: the same engine over many processes. The one place that knows Ray; nothing in it is durable.
 
-profile     how big the machine room is; terms: what actors are built from, without secrets
-outcomes    values and errors as they cross a process border
-workers     who extracts, judges and embeds, inside an actor
-pools       the router over workers; models: the ports over a pool
-writer      the one writer of a shard, and the port that sends to it
-sequencer   the runner as a service, one a shard of groups
-actors      the plain classes as actors, and actors as what the plain classes ask for
-session     a Ray to work in; head: one that stays up
-deploy      find, start, compare, stop the named actors; ingest: a run through them
-service     what `kgray up`, `down` and `status` do; jobs: a backfill as a submitted job
-simulated   a cluster of several nodes on one machine
+profile     how big the machine room is; spec: what actors are built from, without secrets
+faults      errors as they cross a process border
+actors      how a class becomes an actor, and what a call to one can meet
+workers     the actors that extract, judge and embed
+pools       the router over workers; pooled: the model ports over it
+writer      the actor that writes a shard, and the port that sends to it
+sequencer   the actor that runs the runner as a service, one a shard of groups
+head        a Ray that stays up, for a data folder; session: this process in a Ray
+deploy      find, start, compare, stop the actors of a store
+ingest      a command's run through them; jobs: a backfill as a submitted job
+lifecycle   what `kgray up`, `down` and `status` do
 metrics     what Ray exports; logs: JSON lines with one trace id an episode
 """

@@ -1,13 +1,14 @@
-"""A Ray that stays up: started for a data folder, found by its later commands, ended by its process ids.
+"""A Ray that stays up: started for a data folder, noted in `<data>/ray.json`, ended by its process ids.
 
-`<data>/ray.json` says where it is. Its processes are a session of their own (setsid), so that they
-outlive the command that started them; `down` ends those of that session and no others.
+`ray start --head --block` starts it in a session of its own (setsid), so that it outlives the command that
+started it. `kgray down` ends the processes of that session and no others.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -15,15 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kgray.errors import StoreError, Unavailable
 from kgray.runtime import profile as profiles
 from kgray.runtime.profile import Profile
+from kgray.runtime.spec import export_secrets
 from kgray.settings import Settings
 
 FILE = "ray.json"
@@ -40,14 +43,12 @@ class Head:
     jobs: str  # the address that takes submitted jobs; "" without a dashboard
     pid: int
     started: int
-    token: str
+    token: str  # the file that holds it
     folder: str
     profile: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def alive(self) -> bool:
-        """Whether its first process runs."""
-        return started_at(self.pid) == self.started
+
+# ------------------------------------------------------------------------------------- the note
 
 
 def read(data: Path) -> Head | None:
@@ -61,14 +62,7 @@ def read(data: Path) -> Head | None:
         raise StoreError(
             f"{path} cannot be used ({error}): remove it, and end the Ray it told of by hand"
         ) from None
-    return head if head.alive else None
-
-
-def profile_for(settings: Settings, head: Head | None) -> Profile:
-    """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
-    if head is not None and settings.runtime.profile is None:
-        return profiles.profile_of(head.profile, FILE)
-    return profiles.chosen(settings)
+    return head if started_at(head.pid) == head.started else None
 
 
 def write(data: Path, head: Head) -> None:
@@ -84,14 +78,94 @@ def forget(data: Path) -> None:
     (data / FILE).unlink(missing_ok=True)
 
 
-def start(profile: Profile, environ: Mapping[str, str], folder: Path, data: Path) -> Head:
-    """Start `ray start --head` detached, note it in the data folder, and wait until it listens.
+def profile_for(settings: Settings, head: Head | None) -> Profile:
+    """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
+    if head is not None and settings.runtime.profile is None:
+        return profiles.profile_of(head.profile, FILE)
+    return profiles.chosen(settings)
 
-    environ: of its processes, with the token and the secrets; folder: its temporary files, a short path.
-    Where it does not come up, or the wait is broken off, it is ended and the note goes.
+
+# ------------------------------------------------------------------------------------ its token
+
+
+def new_folder() -> Path:
+    """Return a new folder for a Ray's files: a socket's path has 107 characters at most, some 60 Ray's."""
+    return Path(tempfile.mkdtemp(prefix="kgray-ray-"))
+
+
+def new_token(folder: Path) -> Path:
+    """Write a token that only the file's owner can read; return its file.
+
+    All Rays that one process starts have the same token: Ray reads the token once in a process.
     """
+    path = folder / "token"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, _token().encode())
+    finally:
+        os.close(handle)
+    return path
+
+
+@cache
+def _token() -> str:
+    return secrets.token_hex(32)
+
+
+def token_environment(path: Path) -> dict[str, str]:
+    """Return the variables by which Ray's processes ask for, and show, the token of a file."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+# -------------------------------------------------------------------------------- start and end
+
+
+def start(settings: Settings, profile: Profile, data: Path) -> Head:
+    """Start a Ray that stays, note it in the data folder, and wait until it listens.
+
+    Its processes find the secrets in their environment. Where it does not come up, or the wait is broken
+    off, it is ended and the note goes. Raises Unavailable.
+    """
+    folder = new_folder()
+    token = new_token(folder)
+    environ = {**os.environ, **token_environment(token)}
+    environ.pop("RAY_ADDRESS", None)
+    export_secrets(settings, environ)
     port, jobs_port = _free_port(), _free_port()
-    command = [
+    with (folder / "head.log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - the `ray` beside this interpreter
+            _command(profile, folder, port, jobs_port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+    head = Head(
+        address=f"{LOOPBACK}:{port}",
+        jobs=f"http://{LOOPBACK}:{jobs_port}" if profile.ray.dashboard else "",
+        pid=process.pid,
+        started=started_at(process.pid) or 0,
+        token=str(token),
+        folder=str(folder),
+        profile=profile.values(),
+    )
+    try:
+        write(data, head)  # before it is up: a command that is killed now leaves what `down` can end
+        until = time.monotonic() + _START_S
+        while not listens(head.address):
+            if process.poll() is not None or time.monotonic() > until:
+                said = (folder / "head.log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise Unavailable(f"Ray did not start: {' '.join(said)[:300]}", waited=True)
+            time.sleep(0.1)
+    except BaseException:
+        end(data, head)
+        raise
+    return head
+
+
+def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[str]:
+    return [
         str(Path(sys.executable).with_name("ray")),
         "start",
         "--head",
@@ -103,67 +177,45 @@ def start(profile: Profile, environ: Mapping[str, str], folder: Path, data: Path
         f"--include-dashboard={'true' if profile.ray.dashboard else 'false'}",
         f"--dashboard-host={LOOPBACK}",
         f"--dashboard-port={jobs_port}",
-        f"--dashboard-agent-listen-port={_free_port()}",  # a default port may be another Ray's
+        # These two have fixed defaults, which may be another Ray's.
+        f"--dashboard-agent-listen-port={_free_port()}",
         f"--ray-client-server-port={_free_port()}",
         f"--temp-dir={folder}",
         "--disable-usage-stats",
     ]
-    with (folder / "head.log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - the `ray` beside this interpreter
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=dict(environ),
-            start_new_session=True,
-        )
-    head = Head(
-        address=f"{LOOPBACK}:{port}",
-        jobs=f"http://{LOOPBACK}:{jobs_port}" if profile.ray.dashboard else "",
-        pid=process.pid,
-        started=started_at(process.pid) or 0,
-        token=environ["RAY_AUTH_TOKEN_PATH"],
-        folder=str(folder),
-        profile=profile.values(),
-    )
-    write(data, head)  # before it is up: a command that is killed now leaves what `down` can end
-    try:
-        _await(process, port, folder)
-    except BaseException:
-        end_session(process.pid)
-        forget(data)
-        raise
-    return head
 
 
-def _await(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-    until = time.monotonic() + _START_S
-    while not _listens(port):
-        if process.poll() is not None or time.monotonic() > until:
-            said = (folder / "head.log").read_text(errors="replace").strip().splitlines()[-1:]
-            raise Unavailable(f"Ray did not start: {' '.join(said)[:300]}", waited=True)
-        time.sleep(0.1)
-
-
-def new_folder() -> Path:
-    """Return a new folder for a Ray's files: a socket's path has 107 characters at most, some 60 Ray's."""
-    return Path(tempfile.mkdtemp(prefix="kgray-ray-"))
-
-
-def end(head: Head) -> int:
-    """End the processes of a Ray of ours; return how many there were."""
-    ended = end_session(head.pid) if head.alive else 0
+def end(data: Path, head: Head) -> int:
+    """End the processes of a Ray of ours, its files and its note; return how many processes there were."""
+    ended = _end_session(head.pid) if started_at(head.pid) == head.started else 0
     shutil.rmtree(head.folder, ignore_errors=True)
+    forget(data)
     return ended
 
 
-def end_session(leader: int) -> int:
+def listens(address: str, timeout_s: float = 0.5) -> bool:
+    """Whether somebody takes connections at an address, host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def started_at(pid: int) -> int | None:
+    """Return when a process started, in ticks since boot; None where there is none, or it is a zombie."""
+    row = _stat(pid)
+    return None if row is None or row[0] == "Z" else int(row[19])
+
+
+def _end_session(leader: int) -> int:
     """End all processes of a session: asked first, killed after a while. Returns how many there were."""
-    members = list(_members(leader))
+    members = _members(leader)
     with suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGTERM)  # Ray's own end: it stops what it started
+        os.kill(leader, signal.SIGTERM)  # `ray start --block` then ends what it started
     until = time.monotonic() + _END_S
-    while list(_members(leader)) and time.monotonic() < until:
+    while _members(leader) and time.monotonic() < until:
         _reap(leader)
         time.sleep(0.1)
     for pid in _members(leader):
@@ -173,21 +225,10 @@ def end_session(leader: int) -> int:
     return len(members)
 
 
-def started_at(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None where there is none, or it is a zombie."""
-    row = _stat(pid)
-    return None if row is None or row[0] == "Z" else int(row[19])
-
-
-def _members(session: int) -> Iterator[int]:
-    for path in Path("/proc").iterdir():
-        if (
-            path.name.isdigit()
-            and (row := _stat(int(path.name)))
-            and int(row[3]) == session
-            and row[0] != "Z"
-        ):
-            yield int(path.name)
+def _members(session: int) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    rows = ((pid, _stat(pid)) for pid in pids)
+    return [pid for pid, row in rows if row is not None and int(row[3]) == session and row[0] != "Z"]
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -208,9 +249,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,7 +1,7 @@
-"""A run through Ray: the driver appends to the store and waits; the sequencers carry out what is there.
+"""`memory.queueing.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
 
-The store is what is asked whether all has ended; what the sequencers tell is for progress and reasons. So
-the driver may die, or a sequencer, and the one that looks next sees the truth.
+Whether all has ended is asked of the store; what the sequencers tell is for progress and reasons. So the
+driver may die, or a sequencer, and the one that looks next sees the truth.
 """
 
 from __future__ import annotations
@@ -10,45 +10,31 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
-from importlib.util import find_spec
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgray.errors import KgrayError, SettingsError, Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.ingest.parts import Totals
-from kgray.memory.queueing import (
-    Done,
-    OnStep,
-    OnWait,
-    Queued,
-    Stop,
-    done_elsewhere,
-    ignore,
-    joined,
-    last_sequences,
-    never,
-    pending_now,
-    silent,
-    waiting,
-)
+from kgray.memory import queueing
+from kgray.memory.queueing import Done, OnStep, OnWait, Queued, Stop, done_elsewhere, joined
 from kgray.ports import Store
 from kgray.runtime import head as heads
-from kgray.runtime.outcomes import error_of
+from kgray.runtime.faults import error_of
+from kgray.runtime.session import Session, head_listens, open_session, require_ray
+from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
-    from kgray.runtime.session import Session
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
-_PROBE_S = 1.0  # a look that takes longer: is Ray there?
-_LOST_S = 10.0  # a sequencer that was not reached for so long is looked up, or started, anew
+_LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
 
 class RayIngest:
-    """`memory.queueing.Ingest` through Ray, which is started, or joined, when there is something to do."""
+    """Carries out through Ray, which is started, or joined, when there is something to do."""
 
     def __init__(self, settings: Settings, data: Path, store: Store) -> None:
         """Start nothing: reading never needs Ray."""
@@ -62,30 +48,31 @@ class RayIngest:
         *,
         groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None,
-        more: Stop = never,
-        stop: Stop = never,
-        on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
+        more: Stop = queueing.never,
+        stop: Stop = queueing.never,
+        on_step: OnStep = queueing.ignore,
+        on_wait: OnWait = queueing.silent,
     ) -> Done:
         """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
-        before = last_sequences(self._store) if before is None else before
+        before = queueing.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
-        wait = _Wait(self._store, own, _leftover(self._store, before, own, groups))
+        wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
             return wait.done()  # nothing to do is no reason to start Ray
-        follow = _Follow(self._up(), wait.has, on_step, on_wait)
+        follower = Follower(self._up(), wait.has, on_step, on_wait)
         while True:
             coming = more()
             left = wait.left()
-            reason = await self._looked(follow) if left or coming else ""
-            if reason is None:
-                gone = f"the Ray at {self._leave()} has ended"
-                return replace(wait.done(), stopped=True, reason=gone, totals=follow.known())
-            if follow.lost() and self._session is not None and not self._session.silent:
-                self._deployment = None
-                follow.over(self._up())
+            reason = await follower.look() if left or coming else ""
+            if follower.away_s and self._session is not None:
+                if await asyncio.to_thread(self._session.ended):
+                    gone = f"the Ray at {self._leave()} has ended"
+                    return replace(wait.done(), stopped=True, reason=gone, totals=follower.known())
+                if follower.away_s > _LOST_S and self._session.silent_since is None:
+                    self._deployment = None
+                    follower.follow(self._up())
             if stop() or reason or not (left or coming):
-                totals = await follow.totals()
+                totals = await follower.totals()
                 if stop():
                     self._land()
                     left = wait.left()
@@ -96,46 +83,31 @@ class RayIngest:
         """Leave Ray; what was started for this process ends. Idempotent."""
         deployment, session = self._deployment, self._session
         self._deployment = self._session = None
-        if deployment is not None and deployment.ours and session is not None and not session.owned:
-            deployment.stop(0)
-        if session is not None:
-            session.close()
+        if session is None:
+            return
+        if deployment is not None and deployment.ours and session.folder is None:
+            deployment.stop(0)  # in a Ray that stays
+        session.close()
 
     def _up(self) -> Deployment:
         """Return the actors, started where they are not there."""
         if self._deployment is None:
             require_ray()
-            from kgray.runtime.deploy import ensure
-            from kgray.runtime.session import listens, open_session
-            from kgray.runtime.terms import terms_of
-
             head = heads.read(self._data)
             profile = heads.profile_for(self._settings, head)
             if self._session is None:
                 self._session = open_session(self._settings, head, profile)
-            terms = terms_of(self._settings, self._data, profile.values())
+            from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
+
+            spec = spec_of(self._settings, self._data, profile.values())
             chosen = self._settings.runtime.profile is not None
             try:
-                self._deployment = ensure(terms, detached=False, chosen=chosen)
+                self._deployment = ensure(spec, detached=False, chosen=chosen)
             except Unavailable:
-                if not listens():
+                if not head_listens():
                     self._leave()
                 raise
         return self._deployment
-
-    async def _looked(self, follow: _Follow) -> str | None:
-        """Look, and meanwhile whether Ray is there: None, it has ended. Its calls would take long to tell."""
-        assert self._session is not None  # noqa: S101 - who is followed was found through it
-        looking = asyncio.create_task(follow.look())
-        try:
-            while not (await asyncio.wait({looking}, timeout=_PROBE_S))[0]:
-                if await asyncio.to_thread(self._session.ended):
-                    return None
-            if follow.away() and await asyncio.to_thread(self._session.ended):
-                return None
-            return looking.result()
-        finally:
-            looking.cancel()
 
     def _leave(self) -> str:
         """Leave a Ray that has ended, which would end this process too; return where it was."""
@@ -147,28 +119,19 @@ class RayIngest:
     def _land(self) -> None:
         """End what was started for this process, in order; what stays up goes on."""
         if self._deployment is not None and self._deployment.ours:
-            self._deployment.stop(self._deployment.terms.profile["limits"]["grace_s"])
+            self._deployment.stop(self._deployment.spec.profile["limits"]["grace_s"])
             self._deployment = None
 
 
-def require_ray() -> None:
-    """Raise SettingsError where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise SettingsError(
-            'runtime.backend = "ray" needs Ray, which is not installed: pip install "kgray[ray]", '
-            'or use runtime.backend = "local".'
-        )
-
-
-class _Wait:
-    """What a run waits for, asked of the store."""
+class _Awaited:
+    """What a run waits for, asked of the store: what it has queued, and what was pending before."""
 
     def __init__(self, store: Store, queued: Mapping[str, Queued], rest: Mapping[str, Queued]) -> None:
         self._store, self._queued, self._rest = store, queued, rest
 
     def left(self) -> bool:
         """Whether anything has not ended."""
-        return waiting(self._store, self._rest) or waiting(self._store, self._queued)
+        return queueing.waiting(self._store, self._rest) or queueing.waiting(self._store, self._queued)
 
     def has(self, group: str, sequence: int) -> bool:
         """Whether it is an episode that is waited for."""
@@ -181,34 +144,31 @@ class _Wait:
         return Done(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
 
 
-class _Follow:
-    """What the sequencers tell, from when a run began to follow them."""
+class Follower:
+    """Asks the sequencers of a deployment for news; keeps what is of this run."""
 
     def __init__(
         self, deployment: Deployment, mine: Callable[[str, int], bool], on_step: OnStep, on_wait: OnWait
     ) -> None:
         """mine: whether a step that was taken before the first look is of this run."""
         self._mine, self._on_step, self._on_wait = mine, on_step, on_wait
-        self._told = False
+        self._waits = False  # on_wait was called
         self._since = [0] * len(deployment.sequencers)
-        self._first: list[dict[str, Any]] = []
+        self._first: list[dict[str, Any]] = []  # each sequencer's stats when this run began
         self._last: list[dict[str, Any]] = []
-        self._gone = Totals()  # of processes that were followed by others
-        self.over(deployment)
+        self._ended = Totals()  # of processes that others took the place of
+        self.follow(deployment)
 
-    def over(self, deployment: Deployment) -> None:
+    def follow(self, deployment: Deployment) -> None:
         """Follow these from now on; what stood still because of a fault tries again."""
         self._deployment = deployment
         self._away_since: float | None = None
         deployment.resume()
 
-    def away(self) -> bool:
-        """Whether a sequencer did not answer the last look."""
-        return self._away_since is not None
-
-    def lost(self) -> bool:
-        """Whether a sequencer has not answered for long."""
-        return self._away_since is not None and time.monotonic() - self._away_since > _LOST_S
+    @property
+    def away_s(self) -> float:
+        """For how long a sequencer has not answered; 0 where all answered the last look."""
+        return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def look(self) -> str:
         """Hand on new steps; return why to stop, "" while there is no reason. Raises a sequencer's fault."""
@@ -219,36 +179,22 @@ class _Follow:
             return ""  # it restarts; the store tells what has ended meanwhile
         self._away_since = None
         known, self._last = self._last or self._begin(rows), rows
-        for number, row in enumerate(rows):
-            if row["pid"] != known[number]["pid"]:  # another process: its steps are told by the next look
-                ended = _since(self._first[number]["totals"], known[number]["totals"])
-                self._gone = joined(self._gone, ended)
-                self._first[number], self._since[number] = row | _NOTHING_YET, 0
+        for shard, row in enumerate(rows):
+            if row["pid"] != known[shard]["pid"]:  # another process: its steps are told by the next look
+                ended = _since(self._first[shard]["totals"], known[shard]["totals"])
+                self._ended = joined(self._ended, ended)
+                self._first[shard], self._since[shard] = row | _NOTHING_YET, 0
             else:
                 for step in row["steps"]:
                     self._on_step(*step)
-                self._since[number] = row["stepped"]
-            if row["waits_for"] and not self._told:
-                self._told = True
+                self._since[shard] = row["stepped"]
+            if row["waits_for"] and not self._waits:
+                self._waits = True
                 self._on_wait(f"waiting: {row['waits_for']}")
             if row["fault"] is not None:
                 raise error_of(row["fault"])
-        return next(
-            (
-                row["reason"]
-                for row, first in zip(rows, self._first, strict=True)
-                if row["given_up"] > first["given_up"]
-            ),
-            "",
-        )
-
-    def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take the first look: what was there before this run is none of its own."""
-        fresh, self._deployment.fresh = self._deployment.fresh, False
-        self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
-        for row in rows:
-            row["steps"] = [step for step in row["steps"] if fresh or self._mine(*step[:2])]
-        return rows
+        pairs = zip(rows, self._first, strict=True)
+        return next((row["reason"] for row, first in pairs if row["given_up"] > first["given_up"]), "")
 
     async def totals(self) -> Totals:
         """Return how the run went, after a last look; what went wrong was said before.
@@ -267,19 +213,22 @@ class _Follow:
 
     def known(self) -> Totals:
         """Return how the run went, as far as it was told."""
-        total = self._gone
+        total = self._ended
         for first, last in zip(self._first, self._last, strict=True):
             total = joined(total, _since(first["totals"], last["totals"]))
         return total
 
+    def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take the first look: what was done before this run does not count, unless they are fresh."""
+        fresh, self._deployment.fresh = self._deployment.fresh, False
+        self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
+        for row in rows:
+            row["steps"] = [step for step in row["steps"] if fresh or self._mine(*step[:2])]
+        return rows
 
-def vars_of(totals: Totals) -> dict[str, Any]:
-    """Return totals as plain values."""
-    return {field.name: getattr(totals, field.name) for field in fields(totals)}
 
-
-# What a process that starts anew has to tell of before it began.
-_NOTHING_YET: dict[str, Any] = {"totals": vars_of(Totals()), "given_up": 0}
+# What a sequencer has done before it starts.
+_NOTHING_YET: dict[str, Any] = {"totals": asdict(Totals()), "given_up": 0}
 
 
 def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
@@ -300,7 +249,7 @@ def _leftover(
     for group, last in before.items():
         if groups is None or group in groups:
             own = queued[group].sequences if group in queued else None
-            queue = pending_now(store, group, last=last, without=own)
+            queue = queueing.pending_now(store, group, last=last, without=own)
             if queue.last:
                 found[group] = queue
     return found

@@ -1,4 +1,4 @@
-"""A command as a job of a Ray cluster: submitted once, followed to its end, by whoever asks.
+"""A command as a job of a Ray cluster: submitted once, and followed to its end by any number of commands.
 
 Ray refuses a submission id that it has seen, failed jobs included, so ids are `kgray-<run>-<attempt>`: the
 newest one is looked up first and followed while it goes on; once it has ended, the next attempt is submitted.
@@ -11,13 +11,15 @@ import json
 import logging
 import re
 import shlex
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from kgray.errors import KgrayError, SettingsError, Unavailable
@@ -25,7 +27,7 @@ from kgray.errors import KgrayError, SettingsError, Unavailable
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-_GOES_ON = frozenset({"PENDING", "RUNNING"})
+_T = TypeVar("_T")
 _AGENT_S = 60.0  # right after Ray's start no agent takes jobs yet
 _AWAY_S = 30.0  # a server that does not answer for so long is gone
 _PAUSE_S = 0.5
@@ -35,7 +37,7 @@ _CPUS = 0.1  # of the driver, which waits: more than none, so that a head withou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedJob:
     """How a job ended. code: for the process that followed it; document: the JSON line that it ended with."""
 
     job: str
@@ -45,65 +47,81 @@ class Ended:
     document: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to run as the next attempt of a run.
+
+    command   with its arguments, the interpreter first; environ: what is set for it. Neither may hold a
+              secret: everybody who may list jobs can read both
+    """
+
+    run: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+
+    def id(self, attempt: int) -> str:
+        """Return the submission id of an attempt."""
+        return f"kgray-{self.run}-{attempt}"
+
+
 def follow(
     server: str,
-    run: str,
-    words: Sequence[str],
-    environ: Mapping[str, str],
+    job: Job,
     *,
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     token: Path | None = None,
-) -> Ended | None:
-    """Submit a command as the run's next attempt, or find the one that goes on; follow its log to its end.
+) -> EndedJob | None:
+    """Submit the job, or find the attempt that goes on; follow its log to its end.
 
     server    the job server's address, http or https
-    words     the command, the interpreter first; environ: what is set for it. Neither may hold a secret:
-              whoever may list jobs reads both
-    tell      told every line of its log; stop: True ends the following, not the job (then None)
+    tell      called with every line of its log; stop: True ends the following, not the job (then None)
     token     the file of the server's token; None = as the environment says
     Raises SettingsError where Ray is not installed, Unavailable where no job server answers.
     """
     if find_spec("ray") is None:
         raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
-    if token is not None:
-        from kgray.runtime.session import use_token
-
-        use_token(token)
-    with _told(server, _NONE):
-        client = _client(server)
-    with _told(server, _WENT):
-        job, status = _newest(client, run)
-        goes_on = status in _GOES_ON
+    with _in_one_line(server, _NONE):
+        client = _within(lambda: _client(server, token))
+    with _in_one_line(server, _WENT):
+        attempt, goes_on = _newest(client, job)
         if not goes_on:
-            job = _submitted(client, run, job + 1, words, environ)
-    if not goes_on:
-        tell(f"kgray: job {_id(run, job)} is submitted")
-    else:
-        tell(f"kgray: job {_id(run, job)} goes on already, and is followed")
-    return asyncio.run(_followed(client, _id(run, job), tell, stop))
+            attempt = _submit(client, job, attempt + 1)
+    name = job.id(attempt)
+    tell(f"kgray: job {name} {'goes on already, and is followed' if goes_on else 'is submitted'}")
+    return asyncio.run(followed(client, name, tell, stop))
 
 
-def _id(run: str, attempt: int) -> str:
-    return f"kgray-{run}-{attempt}"
-
-
-def _client(server: str) -> JobSubmissionClient:
+def _client(server: str, token: Path | None) -> JobSubmissionClient:
     from ray.job_submission import JobSubmissionClient
 
-    class Client(JobSubmissionClient):
-        """Ray's, which alone would wait for an answer without end."""
-
-        def _do_request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Ray's
-            return super()._do_request(*args, **{"timeout": _AWAY_S} | kwargs)
-
-    # It tells of every connection that it closes.
+    # It logs every connection that it closes.
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    return Client(server)
+    headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
+    return JobSubmissionClient(server, headers=headers)
+
+
+def _started(call: Callable[[], _T]) -> Future[_T]:
+    """Make a call of the client in a thread that nobody has to wait for: the client waits without end."""
+    found: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def _within(call: Callable[[], _T]) -> _T:
+    """Return what a call of the client returns. Raises TimeoutError where the server does not answer."""
+    return _started(call).result(_AWAY_S)
 
 
 @contextmanager
-def _told(server: str, line: str) -> Iterator[None]:
+def _in_one_line(server: str, line: str) -> Iterator[None]:
     """Raise Unavailable with this line for whatever the client meets; SettingsError for want of a token.
 
     line: with places for the server, without what may be secret in its address, and for the error's class
@@ -115,19 +133,22 @@ def _told(server: str, line: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - the client meets Ray's, requests' and the parsers' errors
         if _wants_token(error):
             raise SettingsError(
-                f"the Ray job server at {_shown(server)} asks for a token, and has none or another one of "
+                f"the Ray job server at {shown(server)} asks for a token, and has none or another one of "
                 f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
             ) from None
         # The client's own words tell the whole address, which may hold a password.
-        said = line.format(server=_shown(server), error=type(error).__name__)
+        said = line.format(server=shown(server), error=type(error).__name__)
         raise Unavailable(said, waited=True) from None
 
 
 def _wants_token(error: Exception) -> bool:
-    return type(error).__name__ == "AuthenticationError"
+    from ray.exceptions import AuthenticationError
+
+    return isinstance(error, AuthenticationError)
 
 
-def _shown(server: str) -> str:
+def shown(server: str) -> str:
+    """Return a server's address without user, password, path and query."""
     parts = urlsplit(server)
     try:
         port = f":{parts.port}" if parts.port else ""
@@ -136,20 +157,18 @@ def _shown(server: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
-def _newest(client: JobSubmissionClient, run: str) -> tuple[int, str]:
-    """Return the number and the status of the run's newest attempt; (0, "") where there is none."""
-    form = re.compile(re.escape(f"kgray-{run}-") + r"(\d+)")
-    newest, status = 0, ""
-    for job in client.list_jobs():
-        match = form.fullmatch(job.submission_id or "")
-        if match and int(match[1]) > newest:
-            newest, status = int(match[1]), str(getattr(job.status, "value", job.status))
-    return newest, status
+def _newest(client: JobSubmissionClient, job: Job) -> tuple[int, bool]:
+    """Return the run's newest attempt and whether it goes on; (0, False) where there is none."""
+    form = re.compile(re.escape(job.id(0)[:-1]) + r"(\d+)")
+    attempts = [
+        (int(match[1]), not found.status.is_terminal())
+        for found in _within(client.list_jobs)
+        if (match := form.fullmatch(found.submission_id or ""))
+    ]
+    return max(attempts, default=(0, False))
 
 
-def _submitted(
-    client: JobSubmissionClient, run: str, attempt: int, words: Sequence[str], environ: Mapping[str, str]
-) -> int:
+def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
     """Return the attempt that goes on now: another process may have been faster with it, which is as good.
 
     So is one that was taken while its answer was lost. Raises KgrayError where it was refused.
@@ -157,17 +176,19 @@ def _submitted(
     deadline = time.monotonic() + _AGENT_S
     while True:
         try:
-            client.submit_job(
-                entrypoint=shlex.join(words),
-                submission_id=_id(run, attempt),
-                runtime_env={"env_vars": dict(environ)},
-                metadata={"kgray_run": run, "kgray_attempt": str(attempt)},
-                entrypoint_num_cpus=_CPUS,
+            _within(
+                lambda: client.submit_job(
+                    entrypoint=shlex.join(job.command),
+                    submission_id=job.id(attempt),
+                    runtime_env={"env_vars": dict(job.environ)},
+                    metadata={"kgray_run": job.run, "kgray_attempt": str(attempt)},
+                    entrypoint_num_cpus=_CPUS,
+                )
             )
         except Exception as error:
             if _wants_token(error):
                 raise
-            if _newest(client, run)[0] >= attempt:
+            if _newest(client, job)[0] >= attempt:
                 return attempt
             if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
                 raise
@@ -181,36 +202,36 @@ def _submitted(
             return attempt
 
 
-async def _followed(
+async def followed(
     client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Callable[[], bool]
-) -> Ended | None:
-    log = _Log(tell)
+) -> EndedJob | None:
+    """Follow a job to its end; None: `stop()` was true before. Raises Unavailable: the server stays away."""
+    log = JobLog(tell)
     reading = asyncio.create_task(_read(client, job, log))
     try:
-        while True:
-            done, _ = await asyncio.wait({reading}, timeout=_PAUSE_S)
+        while not (await asyncio.wait({reading}, timeout=_PAUSE_S))[0]:
             if stop():
                 return None
-            if done:
-                break
+        if stop():
+            return None
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    info = reading.result()
+    details = reading.result()
     log.end()
-    status = str(getattr(info.status, "value", info.status))
-    code = info.driver_exit_code
+    status = details.status.value
+    code = details.driver_exit_code
     if code is None:
-        code = 0 if status == "SUCCEEDED" else 75 if status == "STOPPED" else 1
+        code = {"SUCCEEDED": 0, "STOPPED": 75}.get(status, 1)
     # A driver that a signal ended has a negative code; nothing was lost, and the next attempt goes on.
     code = code if 0 <= code <= 255 else 75
-    told = "" if status == "SUCCEEDED" or log.document else (info.message or "")
-    reason = next(iter(told.splitlines()[-1:]), "")[:300]
-    return Ended(job=job, status=status, code=code, reason=reason, document=log.document)
+    said = "" if status == "SUCCEEDED" or log.document else (details.message or "")
+    reason = next(iter(said.splitlines()[-1:]), "")[:300]
+    return EndedJob(job=job, status=status, code=code, reason=reason, document=log.document)
 
 
-async def _read(client: JobSubmissionClient, job: str, log: _Log) -> Any:  # noqa: ANN401 - Ray's JobDetails
-    """Read the log until the job has ended, and return how; a connection that breaks is made anew.
+async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # noqa: ANN401 - Ray's JobDetails
+    """Read the log until the job has ended, and return how; a connection that breaks is made again.
 
     Raises Unavailable where the server stays away.
     """
@@ -218,12 +239,14 @@ async def _read(client: JobSubmissionClient, job: str, log: _Log) -> Any:  # noq
     while True:
         log.again()
         try:
-            async for piece in _pieces(client, job):
+            async for piece in client.tail_job_logs(job):
                 log.take(piece)
         except Exception:  # noqa: BLE001 - whatever a connection meets: the job's state decides
             await asyncio.sleep(_PAUSE_S)
         try:
-            info = await asyncio.to_thread(client.get_job_info, job)
+            details = await asyncio.wait_for(
+                asyncio.wrap_future(_started(lambda: client.get_job_info(job))), _AWAY_S
+            )
         except Exception as error:  # noqa: BLE001 - the same
             away = away or time.monotonic()
             if time.monotonic() - away > _AWAY_S:
@@ -234,51 +257,47 @@ async def _read(client: JobSubmissionClient, job: str, log: _Log) -> Any:  # noq
                 ) from None
         else:
             away = None
-            if str(getattr(info.status, "value", info.status)) not in _GOES_ON:
-                return info
+            if details.status.is_terminal():
+                return details
         await asyncio.sleep(_PAUSE_S)
 
 
-def _pieces(client: JobSubmissionClient, job: str) -> AsyncIterator[str]:
-    found: AsyncIterator[str] = client.tail_job_logs(job)
-    return found
+class JobLog:
+    """A log that comes in pieces, and from its start again: hands each line on once.
 
-
-class _Log:
-    """A log that comes in pieces, and from its start again; lines go on once. The last JSON line is kept."""
+    document: the last line that is a kgray report, which is not handed on.
+    """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._seen = self._skip = 0
+        self._read = self._told = 0  # lines, of this reading and of all
         self._rest = ""
         self.document: dict[str, Any] | None = None
 
     def again(self) -> None:
-        """Expect what was seen once more."""
-        self._skip = self._seen
+        """Expect the log from its start."""
+        self._read, self._rest = 0, ""
 
     def take(self, piece: str) -> None:
         """Take the next piece."""
-        new = piece[self._skip :]
-        self._skip = max(0, self._skip - len(piece))
-        self._seen += len(new)
-        *lines, self._rest = (self._rest + new).split("\n")
+        *lines, self._rest = (self._rest + piece).split("\n")
         for line in lines:
-            self._line(line)
+            self._read += 1
+            if self._read > self._told:
+                self._told = self._read
+                self._line(line)
 
     def end(self) -> None:
-        """Take what has no end of line."""
+        """Take a last line that has no end of line."""
         if self._rest:
-            self._line(self._rest)
-            self._rest = ""
+            self.take("\n")
 
     def _line(self, line: str) -> None:
-        if line.startswith("{"):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                found = None
-            if isinstance(found, dict) and "accepted" in found:
-                self.document = found
-                return
-        self._tell(line)
+        try:
+            found = json.loads(line) if line.startswith("{") else None
+        except ValueError:
+            found = None
+        if isinstance(found, dict) and "accepted" in found:
+            self.document = found
+        else:
+            self._tell(line)

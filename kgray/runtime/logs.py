@@ -1,4 +1,4 @@
-"""JSON lines with stage and episode, and one trace id from acceptance to commit; no text of an episode.
+"""JSON lines of the actors: stage, episode and trace id; no line holds a text of an episode.
 
 The trace id follows from the group and the sequence, which the log gives an episode when it is accepted:
 every process knows it without being told.
@@ -13,23 +13,27 @@ import sys
 from typing import Any
 
 from kgray import times
-from kgray.runtime.outcomes import Fault, Outcome
+from kgray.runtime.faults import Fault, Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")
-_OWN = ("role", "stage", "group", "sequence", "trace", "seconds", "error", "count", "epoch")
+_FIELDS = ("stage", "group", "sequence", "trace", "seconds", "error", "epoch")
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object a record."""
+class _JsonLines(logging.Formatter):
+    """One JSON object a record: when, how grave, what, who, and our own fields where they are set."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as JSON: when, how grave, what, and our own fields where they are set."""
         row: dict[str, Any] = {
             "at": times.show(round(record.created * 1_000_000)),
             "level": record.levelname,
             "message": record.getMessage(),
+            "role": self._role,
         }
-        row |= {name: getattr(record, name) for name in _OWN if getattr(record, name, None) is not None}
+        row |= {name: found for name in _FIELDS if (found := getattr(record, name, None)) is not None}
         if record.exc_info:
             row["traceback"] = self.formatException(record.exc_info)
         return json.dumps(row, ensure_ascii=False)
@@ -38,13 +42,7 @@ class JsonLines(logging.Formatter):
 def start(role: str) -> None:
     """Send this process's lines to its standard error, which Ray keeps in a file of the session."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-
-    def mark(record: logging.LogRecord) -> bool:
-        record.role = role
-        return True
-
-    handler.addFilter(mark)
+    handler.setFormatter(_JsonLines(role))
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
     LOGGER.setLevel(logging.INFO)
@@ -58,7 +56,7 @@ def trace_of(group: str, sequence: int) -> str:
 def stage(
     name: str, group: str, sequence: int, *, seconds: float | None = None, outcome: Outcome = None
 ) -> None:
-    """Say that an episode has passed a stage."""
+    """Log that an episode has passed a stage."""
     extra = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
     if seconds is not None:
         extra["seconds"] = round(seconds, 4)

@@ -1,8 +1,8 @@
-"""The router over a pool of workers: least in flight, what a lost worker had in hand goes to another.
+"""The router over a pool of workers: each chunk goes to the worker with the least in flight.
 
-Plain Python over a small protocol: it knows nothing of Ray. A chunk's parts come back one by one; those
-that do not come back are sent again, here and not by Ray, whose repeated generator may give other parts
-in another order. Requests may be made twice; what they give is taken once (R21).
+It knows nothing of Ray. The outcomes of a chunk come back one by one; calls whose worker is lost are sent
+to another worker, here and not by Ray, whose repeated generator may yield other outcomes in another order.
+So a request may be carried out twice; its outcome is taken once (R21).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from kgray.errors import Unavailable
-from kgray.runtime.outcomes import Answered, Fault, Lost, Numbered, Outcome, error_of
+from kgray.runtime.faults import Fault, Lost, NumberedOutcome, NumberedRequest, Outcome, error_of
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
@@ -28,12 +28,12 @@ class Worker(Protocol):
 
     name: str
 
-    def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Answered]]:
-        """Yield what has ended of a chunk, as it ends. Raises Lost where the process went away."""
+    def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
         ...
 
     def abandon(self, numbers: Sequence[int]) -> None:
-        """Say that nobody waits for these any longer; what comes of it is not known."""
+        """Tell the worker that nobody waits for these any longer."""
         ...
 
     async def health(self) -> None:
@@ -46,20 +46,20 @@ class Worker(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Part:
-    """One request on its way."""
+class PoolCall:
+    """One request on its way. lost_at: when a worker that held it was lost first; holder: who has it now."""
 
     number: int
     request: Any
     answer: asyncio.Future[Any]
-    lost_at: float | None = None  # when it first was in a worker's hand that went away
+    lost_at: float | None = None
     times_lost: int = 0
     holder: Worker | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
-    """A worker's place in the pool. missing: it went away, or does not answer."""
+class _Member:
+    """A worker of the pool. missing: it went away, or does not answer."""
 
     worker: Worker
     in_flight: int = 0
@@ -69,7 +69,7 @@ class _Seat:
 
 
 class Pool:
-    """Sends chunks to workers and each part's outcome to whom it belongs; used from one event loop."""
+    """Sends chunks to workers and hands their outcomes to the callers; used from one event loop."""
 
     def __init__(
         self,
@@ -80,76 +80,64 @@ class Pool:
         health_every_s: float = 5.0,
         health_deadline_s: float = 60.0,
     ) -> None:
-        """Take the workers over.
+        """Route to these workers.
 
-        patience_s         how long a part that was lost is sent again before its caller is told
-        answer_deadline_s  what a worker has not answered after so long is lost, though it lives: longer than
-                           it waits for a model by itself
+        patience_s         how long a call that was lost is sent again before its caller gets Unavailable
+        answer_deadline_s  a call without an answer for so long is lost, though its worker lives: longer than
+                           a worker itself waits for a model
         """
-        self._seats = [_Seat(worker) for worker in workers]
-        self._patience_s = patience_s
+        self._members = [_Member(worker) for worker in workers]
+        self._patience_s, self._answer_s = patience_s, answer_deadline_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
-        self._answer_s = answer_deadline_s
-        # Routers share workers, and one that was killed leaves its calls behind: no number is of two calls.
+        # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
         self._numbers = count(secrets.randbits(62))
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._closed = False
-        self.outage: tuple[float, str] | None = None  # wall clock and reason; None = the last answer was one
+        self.outage: tuple[float, str] | None = None  # since when (wall clock), and why; None = all is well
 
-    def part(self, request: object) -> Part:
+    def call(self, request: object) -> PoolCall:
         """Return a request with a number and a place for its answer."""
-        return Part(next(self._numbers), request, asyncio.get_running_loop().create_future())
+        return PoolCall(next(self._numbers), request, asyncio.get_running_loop().create_future())
 
-    def send(self, parts: Sequence[Part], *, avoid: Collection[Worker] = ()) -> None:
-        """Send a chunk to the worker with the least in flight."""
-        seat = self._least(avoid)
-        seat.in_flight += len(parts)
-        for part in parts:
-            part.holder = seat.worker
-        carrying = self._spawn(self._carry(seat, parts))
-        seat.carrying.add(carrying)
-        carrying.add_done_callback(seat.carrying.discard)
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._look_after())
+    def send(self, calls: Sequence[PoolCall], *, avoid: Collection[Worker] = ()) -> None:
+        """Send a chunk to the worker with the least in flight; the first of equals."""
+        member = min(self._members, key=lambda m: (m.missing, m.worker in avoid, m.in_flight))
+        member.in_flight += len(calls)
+        for call in calls:
+            call.holder = member.worker
+        carrying = self._spawn(self._carry(member, calls))
+        member.carrying.add(carrying)
+        carrying.add_done_callback(member.carrying.discard)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
 
-    def abandon(self, part: Part) -> None:
-        """Take no more interest in a part; its worker is told."""
-        part.answer.cancel()
-        if part.holder is not None:
-            part.holder.abandon([part.number])
+    def abandon(self, call: PoolCall) -> None:
+        """Wait for a call no longer, and tell its worker."""
+        call.answer.cancel()
+        if call.holder is not None:
+            call.holder.abandon([call.number])
 
     def in_flight(self) -> int:
-        """Return how many parts are at workers."""
-        return sum(seat.in_flight for seat in self._seats)
+        """Return how many calls workers have in hand."""
+        return sum(member.in_flight for member in self._members)
 
-    def standing(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[dict[str, Any]]:
         """Return each worker's name, what it has in hand, whether it is missing, how often it hung."""
         return [
-            {"name": s.worker.name, "in_flight": s.in_flight, "missing": s.missing, "restarts": s.restarts}
-            for s in self._seats
+            {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
+            for m in self._members
         ]
 
-    async def drain(self, grace_s: float) -> int:
-        """Wait until nothing is at workers, at most so long; return how much still is."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=grace_s)
-        return self.in_flight()
-
     async def close(self) -> None:
-        """End what is under way; whoever waits is cancelled."""
+        """End all calls; their callers are cancelled."""
         self._closed = True
-        tasks = [*self._tasks, *([self._watch] if self._watch is not None else [])]
+        tasks = [*self._tasks, *([self._watching] if self._watching is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------------------- inside
-
-    def _least(self, avoid: Collection[Worker]) -> _Seat:
-        return min(
-            self._seats, key=lambda seat: (seat.missing, seat.worker in avoid, seat.in_flight)
-        )  # the first of equals
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -157,32 +145,32 @@ class Pool:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _carry(self, seat: _Seat, parts: Sequence[Part]) -> None:
-        left = {part.number: part for part in parts}
+    async def _carry(self, member: _Member, calls: Sequence[PoolCall]) -> None:
+        left = {call.number: call for call in calls}
         try:
-            reason = await self._carried(seat, left)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is each caller's to meet
-            for part in left.values():
-                if not part.answer.done():
-                    part.answer.set_exception(error)
+            reason = await self._carried(member, left)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
+            for call in left.values():
+                if not call.answer.done():
+                    call.answer.set_exception(error)
             return
         finally:
-            seat.in_flight -= len(left)
-        if lost := [part for part in left.values() if not part.answer.done()]:
-            self._spawn(self._send_again(lost, seat.worker, reason))
+            member.in_flight -= len(left)
+        if lost := [call for call in left.values() if not call.answer.done()]:
+            self._spawn(self._send_again(lost, member.worker, reason))
 
-    async def _carried(self, seat: _Seat, left: dict[int, Part]) -> str:
-        """Hand out what comes back, and take it out of `left`; return why some did not come back."""
-        worker = seat.worker
+    async def _carried(self, member: _Member, left: dict[int, PoolCall]) -> str:
+        """Hand out what comes back, and take it out of `left`; return why the rest did not come back."""
+        worker = member.worker
         try:
             async with asyncio.timeout(self._answer_s):
-                async for ended in worker.work([(part.number, part.request) for part in left.values()]):
+                async for ended in worker.work([(call.number, call.request) for call in left.values()]):
                     for number, outcome in ended:
-                        if (part := left.pop(number, None)) is not None:
-                            seat.in_flight -= 1
-                            self._settle(part, outcome)
+                        if (call := left.pop(number, None)) is not None:
+                            member.in_flight -= 1
+                            self._settle(call, outcome)
         except Lost as error:
-            seat.missing = True
+            member.missing = True
             return str(error)
         except TimeoutError:
             worker.abandon(list(left))
@@ -191,95 +179,93 @@ class Pool:
             if self._closed:
                 raise
             return f"{worker.name} did not answer within {self._deadline_s:g} s"
-        seat.missing = False
+        member.missing = False
         return f"{worker.name} ended its work without an answer"
 
-    def _settle(self, part: Part, outcome: Outcome) -> None:
-        if isinstance(outcome, Fault):
-            if outcome.kind == Unavailable.__name__:
-                self._out(outcome.message)
-            if not part.answer.done():
-                part.answer.set_exception(error_of(outcome))
+    def _settle(self, call: PoolCall, outcome: Outcome) -> None:
+        if not isinstance(outcome, Fault):
+            self.outage = None
+            if not call.answer.done():
+                call.answer.set_result(outcome)
             return
-        self.outage = None
-        if not part.answer.done():
-            part.answer.set_result(outcome)
+        if outcome.kind == Unavailable.__name__:
+            self._note_outage(outcome.message)
+        if not call.answer.done():
+            call.answer.set_exception(error_of(outcome))
 
-    async def _send_again(self, parts: list[Part], lost: Worker, reason: str) -> None:
+    async def _send_again(self, calls: list[PoolCall], lost: Worker, reason: str) -> None:
         now = time.monotonic()
-        self._out(reason)
-        again = []
-        for part in parts:
-            part.lost_at = now if part.lost_at is None else part.lost_at
-            part.times_lost += 1
-            part.holder = None
-            if part.answer.done():
-                continue  # given up in this very moment
-            if part.times_lost > 1 and now - part.lost_at >= self._patience_s:
-                part.answer.set_exception(Unavailable(f"no worker answers: {reason}", waited=True))
-            else:
-                again.append(part)
-        times = max((part.times_lost for part in again), default=0)
-        if again and (all(seat.missing for seat in self._seats) or times > len(self._seats)):
+        self._note_outage(reason)
+        times = 0
+        for call in calls:
+            call.lost_at = now if call.lost_at is None else call.lost_at
+            call.times_lost += 1
+            call.holder = None
+            spent = call.times_lost > 1 and now - call.lost_at >= self._patience_s
+            if spent and not call.answer.done():
+                call.answer.set_exception(Unavailable(f"no worker answers: {reason}", waited=True))
+            elif not spent:
+                times = max(times, call.times_lost)
+        if times and (all(member.missing for member in self._members) or times > len(self._members)):
             await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
-        if again := [part for part in again if not part.answer.done()]:
+        if again := [call for call in calls if not call.answer.done()]:
             self.send(again, avoid=(lost,))
 
-    def _out(self, reason: str) -> None:
+    def _note_outage(self, reason: str) -> None:
         if self.outage is None:
             self.outage = (time.time(), reason)
 
-    async def _look_after(self) -> None:
+    async def _watch(self) -> None:
         """Ask those with work in hand, and those that went away, whether they live; end what hangs."""
-        while any(seat.in_flight or seat.missing for seat in self._seats):
+        while any(member.in_flight or member.missing for member in self._members):
             await asyncio.sleep(self._every_s)
-            asked = [seat for seat in self._seats if seat.in_flight or seat.missing]
-            await asyncio.gather(*(self._probe(seat) for seat in asked))
+            asked = [member for member in self._members if member.in_flight or member.missing]
+            await asyncio.gather(*(self._probe(member) for member in asked))
 
-    async def _probe(self, seat: _Seat) -> None:
+    async def _probe(self, member: _Member) -> None:
         try:
-            await asyncio.wait_for(seat.worker.health(), self._deadline_s)
+            await asyncio.wait_for(member.worker.health(), self._deadline_s)
         except TimeoutError:
-            seat.missing = True
-            seat.restarts += 1
-            seat.worker.restart()
-            for carrying in list(seat.carrying):
-                carrying.cancel()  # its parts go to others; one that hangs may not even end its streams
+            member.missing = True
+            member.restarts += 1
+            member.worker.restart()
+            for carrying in list(member.carrying):
+                carrying.cancel()  # its calls go to others: a process that hangs may not end its streams
         except Lost:
-            seat.missing = True
+            member.missing = True
         else:
-            seat.missing = False
+            member.missing = False
 
 
-class Gathering:
-    """Calls made in the same moments, sent as chunks of at most `size`."""
+class Chunker:
+    """Gathers calls made in the same moments into chunks of at most `size`."""
 
     def __init__(self, pool: Pool, *, size: int, linger_s: float) -> None:
         """linger_s: how long the first of a chunk waits for more."""
         self._pool, self._size, self._linger_s = pool, size, linger_s
-        self._waiting: list[Part] = []
+        self._waiting: list[PoolCall] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
         """Return what a worker makes of a request, or raise the error it answers with."""
-        part = self._pool.part(request)
-        self._waiting.append(part)
+        call = self._pool.call(request)
+        self._waiting.append(call)
         if len(self._waiting) >= self._size:
             self._flush()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._flush)
         try:
-            return await part.answer
+            return await call.answer
         except asyncio.CancelledError:
             with suppress(ValueError):
-                self._waiting.remove(part)
-            self._pool.abandon(part)
+                self._waiting.remove(call)
+            self._pool.abandon(call)
             raise
 
     def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        parts, self._waiting = self._waiting, []
-        if parts:
-            self._pool.send(parts)
+        calls, self._waiting = self._waiting, []
+        if calls:
+            self._pool.send(calls)

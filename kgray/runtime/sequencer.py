@@ -1,7 +1,7 @@
-"""The runner as a service: it owns the groups of one shard, and has workers and the writer do the work.
+"""The sequencer of a shard: an actor that runs the runner as a service over the groups of its shard.
 
-It decides; workers read and answer; the writer writes. Nothing it holds is durable: where it is killed,
-the next one takes a new epoch, reads the store and goes on, and nothing is asked twice (R21, R23).
+It decides, in order; workers read and answer; the writer writes. Nothing it holds is durable: where it is
+killed, the next one takes a new epoch, reads the store and goes on, and nothing is asked twice (R21, R23).
 """
 
 from __future__ import annotations
@@ -12,291 +12,298 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
+
+import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
 from kgray.memory.queueing import joined
 from kgray.records import Episode
-from kgray.runtime import logs
-from kgray.runtime.metrics import SequencerMetrics
-from kgray.runtime.models import PooledEmbedder, PooledExtractor, PooledJudge
-from kgray.runtime.outcomes import Fault, Lost, error_of, fault_of
-from kgray.runtime.pools import Gathering, Pool, Worker
+from kgray.runtime import logs, metrics
+from kgray.runtime.actors import Handle, RemoteWorker, control, reached
+from kgray.runtime.faults import Fault, error_of, fault_of
+from kgray.runtime.pooled import PooledEmbedder, PooledExtractor, PooledJudge
+from kgray.runtime.pools import Chunker, Pool
 from kgray.runtime.profile import Profile, profile_of
-from kgray.runtime.terms import Terms
-from kgray.runtime.writer import RemoteWriter, WriterLink
+from kgray.runtime.spec import DeploymentSpec
+from kgray.runtime.writer import RemoteWriter
 from kgray.settings import Settings
 
-CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests, where they are not set
-_STEPS = 4096  # the latest, for those who follow
-_LOOK_S = 0.5  # between two measures of the lag
+CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
+_STEPS = 4096  # the latest steps, kept for those who follow
+_MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
 _CALLS = 4  # of a model that one request may make, one after the other: read, repaired, asked once more
 _AFTER_OUTAGE_S = 5.0  # the patience was spent already
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """The processes that work for a sequencer. newest: whether it is still the one that its name finds."""
-
-    writer: WriterLink
-    models: Sequence[Worker]
-    embedders: Sequence[Worker]
-    newest: Callable[[], Awaitable[bool]]
-
-
 class Sequencer:
-    """Serves one shard from `serve()` on; what is asked of it from other threads reads plain fields."""
+    """Serves one shard from its start on, so that one that Ray starts again goes on by itself.
 
-    def __init__(self, terms: Terms, shard: int, links: Links) -> None:
-        """Open nothing yet: what is wrong is told by `stats`, not by a failed start."""
-        self.terms, self._shard, self._links = terms, shard, links
-        self._profile: Profile = profile_of(terms.profile, "the deployment")
-        self._parts: Parts | None = None
-        self._pools: tuple[Pool, ...] = ()
+    The service has the event loop of the constructor; control calls come from another thread and read plain
+    fields. What is wrong is told by `stats`, not by a failed start.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
+        self,
+        spec: DeploymentSpec,
+        shard: int,
+        writer: str,
+        models: Sequence[str],
+        embedders: Sequence[str],
+    ) -> None:
+        """Begin to serve. The other actors are named: a handle would not outlive the process that sent it."""
+        context = ray.get_runtime_context()
+        self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
+        logs.start(self._name)
+        self._me = context.get_worker_id()
+        self._profile: Profile = profile_of(spec.profile, "the deployment")
+        self._models = [RemoteWorker(name, self._named(name)) for name in models]
+        self._embedders = [RemoteWorker(name, self._named(name)) for name in embedders]
+        self._writer = RemoteWriter(
+            self._named(writer),
+            deadline_s=self._profile.limits.write_deadline_s,
+            patience_s=spec.values["model.patience_s"],
+        )
+        self._parts: Parts | None = None  # built by the service, which can be tried again
+        self._pools: list[Pool] = []
         self._runner: Runner | None = None
-        self._writer: RemoteWriter | None = None
         self._past = Totals()  # of the runs before the one that goes on
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
         self._stepped = 0
         self._guard = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._nudge = asyncio.Event()  # of the service's loop: look what was asked from outside
         self._ended = threading.Event()
-        self._metrics = SequencerMetrics(shard)
-        self.stopping = False
-        self.state = "starting"  # serving | waiting | out | faulty | replaced | stopped
-        self.waits_for = ""  # who holds the store
-        self.given_up = 0  # outages that lasted longer than the patience, and full disks
-        self.reason = ""  # of the last one
-        self.fault: Fault | None = None
-        self.epoch = self.lag = 0
-        self.held_bytes = 0  # about what the states of the groups in memory take
+        self._exported = metrics.TotalsExport()
+        self._stopping = False
+        self._state = "starting"  # serving | waiting | out | faulty | replaced | stopped
+        self._waits_for = ""  # who holds the store
+        self._given_up = 0  # outages that lasted longer than the patience, and full disks
+        self._reason = ""  # of the last one
+        self._fault: Fault | None = None
+        self._lag = 0
+        self._held_bytes = 0  # about what the states of the groups in memory take
+        self._loop = asyncio.get_running_loop()
+        self._nudge = asyncio.Event()  # set from outside: look at what was asked
+        self._service = asyncio.create_task(self._serve())
+
+    def _named(self, name: str) -> Handle:
+        return ray.get_actor(name, namespace=self._spec.namespace)
 
     # ----------------------------------------------------------------------------- the service
 
-    async def serve(self) -> None:
+    async def _serve(self) -> None:
         """Carry out what is pending and what comes, until it is drained or replaced."""
-        self._loop = asyncio.get_running_loop()
         measuring = asyncio.create_task(self._measure())
         try:
-            while not self.stopping:
+            while not self._stopping:
                 await self._serve_once()
         finally:
             measuring.cancel()
             for pool in self._pools:
                 await pool.close()
-            self.state = "replaced" if self.state == "replaced" else "stopped"
+            self._state = "replaced" if self._state == "replaced" else "stopped"
             self._ended.set()
 
     async def _serve_once(self) -> None:
         try:
-            parts = self._built()
+            if self._parts is None:
+                self._parts = self._built()
             if self._runner is None:
-                self._writer = await self._begin()
-                if self._writer is None:
+                if not await self._begin():
                     return
-                self._runner = Runner(replace(parts, writer=self._writer))
-            self.state = "serving"
-            await self._runner.serve(mine=self._mine, stop=self._stops, on_step=self._step)
+                self._runner = Runner(replace(self._parts, writer=self._writer))
+            self._state = "serving"
+            shards = self._profile.sequencer.shards
+            await self._runner.serve(
+                mine=lambda group: shard_of(group, shards) == self._shard,
+                stop=lambda: self._stopping,
+                on_step=self._step,
+            )
         except StaleWriter:
-            await self._superseded()
+            self._end_run()
+            if await self._replaced():
+                self._state, self._stopping = "replaced", True
+                logs.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self._writer.epoch})
         except (Unavailable, NoSpace) as error:
-            self.given_up, self.reason, self.state = self.given_up + 1, str(error), "out"
+            self._given_up, self._reason, self._state = self._given_up + 1, str(error), "out"
             logs.LOGGER.warning("out of reach: %s", error)
-            # A server comes back by itself. A full disk does not, and each try would ask the model anew for
-            # what cannot be written: it waits for whoever comes next.
+            # A server comes back by itself. A full disk does not, and each try would ask the model again for
+            # what cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told, and may have it tried again
+        except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`, and may `resume`
             logs.LOGGER.exception("the service stands still")
-            self.fault, self.state = fault_of(error), "faulty"
-            self._account()
-            self._runner = None
-            await self._while_faulty()
+            self._fault, self._state = fault_of(error), "faulty"
+            self._end_run()
+            await self._until_resumed()
         finally:
-            if self._runner is not None:
-                self._account()
+            self._account()
 
     def _built(self) -> Parts:
-        if self._parts is not None:
-            return self._parts
-        settings = self.terms.settings()
-        local = self.terms.parts()
-        models, embedders = (self._pool(w, settings) for w in (self._links.models, self._links.embedders))
-        self._pools = tuple(pool for pool in (models, embedders) if pool is not None)
-        assert models is not None  # noqa: S101 - a profile has at least one
-        chunk_requests = settings.runtime.chunk_requests or CHUNK
-        reading = self._gathering(models, settings.runtime.chunk_episodes or CHUNK)
-        judging = self._gathering(models, chunk_requests)
-        self._parts = replace(
+        """Open the store; return its parts with the pools in place of the models."""
+        settings, local = self._spec.settings(), self._spec.parts()
+        models = self._pool(self._models, settings)
+        requests = settings.runtime.chunk_requests or CHUNK
+        reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
+        embedder = local.embedder
+        if self._embedders:
+            embedding = self._chunker(self._pool(self._embedders, settings), requests)
+            embedder = PooledEmbedder(embedding, embedder)
+        return replace(
             local,
-            watch=_tell,
+            watch=_log_stage,
             extractor=PooledExtractor(reading, local.extractor),
-            judge=PooledJudge(judging, local.judge),
-            embedder=local.embedder
-            if embedders is None
-            else PooledEmbedder(self._gathering(embedders, chunk_requests), local.embedder),
+            judge=PooledJudge(self._chunker(models, requests), local.judge),
+            embedder=embedder,
         )
-        return self._parts
 
-    def _pool(self, workers: Sequence[Worker], settings: Settings) -> Pool | None:
-        if not workers:
-            return None
+    def _pool(self, workers: Sequence[RemoteWorker], settings: Settings) -> Pool:
         limits = self._profile.limits
-        return Pool(
+        pool = Pool(
             workers,
             patience_s=settings.model.patience_s,
             answer_deadline_s=settings.model.patience_s + _CALLS * settings.model.timeout_s,
             health_every_s=limits.health_every_s,
             health_deadline_s=limits.health_deadline_s,
         )
+        self._pools.append(pool)
+        return pool
 
-    def _gathering(self, pool: Pool, size: int) -> Gathering:
-        return Gathering(pool, size=size, linger_s=self._profile.limits.linger_ms / 1000)
+    def _chunker(self, pool: Pool, size: int) -> Chunker:
+        return Chunker(pool, size=size, linger_s=self._profile.limits.linger_ms / 1000)
 
-    async def _begin(self) -> RemoteWriter | None:
-        """Take a new epoch; wait where another process holds the store. None: asked to stop meanwhile.
+    async def _begin(self) -> bool:
+        """Take a new epoch; wait where another process holds the store. False: asked to stop meanwhile.
 
         Raises Unavailable where the writer, or its store, is out of reach beyond the patience.
         """
-        patience_s = self.terms.values["model.patience_s"]
+        patience_s = self._spec.values["model.patience_s"]
         until = time.monotonic() + patience_s
-        while not self.stopping:
-            try:
-                found = await self._links.writer.begin()
-            except Lost as lost:
-                found = Fault(kind=Unavailable.__name__, message=f"the writer is out of reach: {lost}")
-            if isinstance(found, int):
-                self.epoch, self.waits_for = found, ""
-                logs.LOGGER.info("serves", extra={"epoch": found})
-                return RemoteWriter(self._links.writer, found, patience_s=patience_s)
+        while not self._stopping:
+            found = await self._writer.begin()
+            if isinstance(found, RemoteWriter):
+                self._writer, self._waits_for = found, ""
+                logs.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
+                return True
             if found.kind == Locked.__name__:
                 until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
             elif found.kind != Unavailable.__name__ or time.monotonic() >= until:
                 raise error_of(found)
-            self.waits_for, self.state = found.message, "waiting"
+            self._waits_for, self._state = found.message, "waiting"
             await self._sleep(_PAUSE_S)
-        return None
+        return False
 
-    async def _superseded(self) -> None:
-        """Another run took the store: end where it is a newer sequencer, else begin anew."""
-        self._account()
-        self._runner = None
-        if not await self._newest():
-            self.state, self.stopping = "replaced", True
-            logs.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self.epoch})
-
-    async def _newest(self) -> bool:
-        """Whether it is not replaced; asked again while Ray cannot tell: the service must not end of that."""
-        while not self.stopping:
+    async def _replaced(self) -> bool:
+        """Whether its name finds another process now; asked again while Ray cannot tell."""
+        while not self._stopping:
             try:
-                return await self._links.newest()
+                namesake = await asyncio.to_thread(self._named, self._name)
+                return bool((await reached(namesake.describe.remote()))["worker"] != self._me)
             except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
                 logs.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
                 await self._sleep(_AFTER_OUTAGE_S)
-        return True
+        return False
 
-    async def _while_faulty(self) -> None:
-        while self.fault is not None and not self.stopping:
+    async def _until_resumed(self) -> None:
+        while self._fault is not None and not self._stopping:
             await self._sleep(None)
 
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until something is asked from outside, at most so long."""
-        if self.stopping:
+        if self._stopping:
             return
         self._nudge.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._nudge.wait(), seconds)
-
-    def _mine(self, group: str) -> bool:
-        return shard_of(group, self._profile.sequencer.shards) == self._shard
-
-    def _stops(self) -> bool:
-        return self.stopping
 
     def _step(self, group: str, sequence: int, outcome: str) -> None:
         with self._guard:
             self._steps.append((group, sequence, outcome))
             self._stepped += 1
 
+    def _end_run(self) -> None:
+        """Give the runner up; the next try begins with a new epoch."""
+        self._account()
+        self._runner = None
+
     def _account(self) -> None:
         """Add the run's totals to those before it; each run starts its own."""
         if self._runner is not None:
             self._past, self._runner.totals = joined(self._past, self._runner.totals), Totals()
 
-    def _totals(self) -> Totals:
-        runner = self._runner  # read once: this is asked from other threads too
-        return self._past if runner is None else joined(self._past, runner.totals)
-
     async def _measure(self) -> None:
         while True:
             if self._parts is not None:
                 with suppress(KgrayError):  # the run meets it too, and says so
-                    self.lag = self._parts.store.pending_count()
-                self._metrics.tell(self._totals(), lag=self.lag, in_flight=self._in_flight())
+                    self._lag = self._parts.store.pending_count()
+                metrics.gauge("kgray_log_lag", self._lag, shard=self._shard)
+                metrics.gauge("kgray_in_flight", self._in_flight(), shard=self._shard)
+                self._exported.export(self._totals())
             if self._runner is not None:
-                self.held_bytes = self._runner.committer.size()
-            await asyncio.sleep(_LOOK_S)
-
-    def _in_flight(self) -> int:
-        runner = self._runner
-        return runner.in_flight() if runner is not None else 0
+                self._held_bytes = self._runner.committer.size()
+            await asyncio.sleep(_MEASURE_S)
 
     # ------------------------------------------------------------------------ asked from outside
 
-    def stats(self, since: int = 0) -> dict[str, Any]:
+    def _totals(self) -> Totals:
+        runner = self._runner  # read once: the service may give it up meanwhile
+        return self._past if runner is None else joined(self._past, runner.totals)
+
+    def _in_flight(self) -> int:
+        runner = self._runner
+        return 0 if runner is None else runner.in_flight()
+
+    @control
+    async def stats(self, since: int = 0) -> dict[str, Any]:
         """Return how it goes; steps: those after the `since`-th, as far as they are kept."""
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
-        writer = self._writer
-        outages = [pool.outage for pool in self._pools]
-        outages += [writer.outage] if writer is not None else []
+        runner = self._runner
+        outages = [*(pool.outage for pool in self._pools), self._writer.outage]
         outage = min((found for found in outages if found is not None), default=None)
         return {
             "pid": os.getpid(),
             "shard": self._shard,
-            "state": self.state,
-            "epoch": self.epoch,
-            "window": self.terms.values["runtime.window"],
+            "state": self._state,
+            "epoch": self._writer.epoch,
+            "window": self._spec.values["runtime.window"],
             "in_flight": self._in_flight(),
-            "posting": self._runner is not None and not self._runner.committer.outbox.idle,
-            "lag": self.lag,
-            "held_bytes": self.held_bytes,
+            "posting": runner is not None and not runner.committer.outbox.idle,
+            "lag": self._lag,
+            "held_bytes": self._held_bytes,
             "totals": asdict(self._totals()),
             "outage": None if outage is None else {"since": outage[0], "reason": outage[1]},
-            "given_up": self.given_up,
-            "reason": self.reason,
-            "waits_for": self.waits_for,
-            "fault": self.fault,
-            "workers": [row for pool in self._pools for row in pool.standing()],
+            "given_up": self._given_up,
+            "reason": self._reason,
+            "waits_for": self._waits_for,
+            "fault": self._fault,
+            "workers": [row for pool in self._pools for row in pool.stats()],
             "stepped": stepped,
             "steps": steps[-(stepped - since) :] if stepped > since else [],
         }
 
-    def describe(self) -> dict[str, Any]:
-        """Return who this is and what it was built from."""
-        return {"name": f"sequencer {self._shard}", "pid": os.getpid(), "terms": self.terms, "fault": None}
+    @control
+    async def describe(self) -> dict[str, Any]:
+        """Return what the actor was built from, and which process it is."""
+        return {"pid": os.getpid(), "worker": self._me, "spec": self._spec, "fault": None}
 
-    def resume(self) -> None:
+    @control
+    async def resume(self) -> None:
         """Try again after a fault, or at once after an outage: what was wrong may have been put right."""
-        self.fault = None
-        self._wake()
+        self._fault = None
+        self._loop.call_soon_threadsafe(self._nudge.set)
 
+    @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
-        self.stopping = True
-        self._wake()
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)
         return self._in_flight()
-
-    def _wake(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._nudge.set)
 
 
 def shard_of(group: str, shards: int) -> int:
@@ -304,6 +311,6 @@ def shard_of(group: str, shards: int) -> int:
     return zlib.crc32(group.encode()) % shards
 
 
-def _tell(stage: str, seconds: float, episode: Episode | None) -> None:
+def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:
     if episode is not None:
         logs.stage(stage, episode.group, episode.sequence, seconds=seconds)

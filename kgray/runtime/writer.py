@@ -1,7 +1,8 @@
-"""The one writer of a shard: it holds the store, and refuses whoever is not the newest (R23).
+"""The one writer of a shard: `GraphWriter` holds the store in an actor, `RemoteWriter` sends to it.
 
-`GraphWriter` runs in an actor of its own; its order is not trusted, its repetition neither: a batch bears
-its run's epoch, one is on its way at a time, and what was done already changes nothing when it comes again.
+Neither order nor repetition of calls is trusted: a batch carries its run's epoch, which the store checks
+in the same transaction (R23). One batch is on its way at a time, and one that was written changes nothing
+when it comes again.
 """
 
 from __future__ import annotations
@@ -11,32 +12,34 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
+
+import ray
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
 from kgray.ports import Commit, Failed, Store, Write
-from kgray.runtime import logs
-from kgray.runtime.metrics import WriterMetrics
-from kgray.runtime.outcomes import Fault, Lost, error_of, fault_of
-from kgray.runtime.terms import Terms
+from kgray.runtime import logs, metrics
+from kgray.runtime.actors import Handle, control, reached
+from kgray.runtime.faults import Fault, Lost, error_of, fault_of
+from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0
-_PASSING = (Locked.__name__, Unavailable.__name__)  # what another process does now, it will have done
+_PASSING = (Locked.__name__, Unavailable.__name__)  # waited out: another process is done after a while
 
 
 class GraphWriter:
-    """Holds one shard of the store for writing; calls come one at a time."""
+    """Holds one shard of the store for writing; `begin` and `write` run one at a time."""
 
-    def __init__(self, terms: Terms, shard: int) -> None:
+    def __init__(self, spec: DeploymentSpec, shard: int) -> None:
         """Open nothing yet: what is wrong with the store is an answer, not a failed start."""
-        self.terms, self._shard = terms, shard
+        logs.start(f"writer-{shard}")
+        self._spec, self._shard = spec, shard
         self._store: Store | None = None
         self._held = ExitStack()
         self._epoch = 0
-        self._last = 0  # the number of the last batch of this epoch that was written
+        self._last = 0  # number of the last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
-        self._metrics = WriterMetrics()
 
     def begin(self) -> int | Fault:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
@@ -46,17 +49,17 @@ class GraphWriter:
             return fault_of(error)
 
     def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
-        """Carry out a run's batch; None = it is durable. number: of the batch in its run."""
+        """Write a run's batch; None = it is durable. number: of the batch in its run, from 1."""
         try:
             if epoch < self._epoch:
                 raise StaleWriter(f"epoch {epoch} was followed by {self._epoch}: another run writes now")
             if epoch > self._epoch:
-                self._hold(epoch)  # this process is new, or another of its kind gave the epoch
+                self._hold(epoch)  # this process is new, or another writer's process gave the epoch
             if number <= self._last:
                 self._repeats += 1  # durable already: only the answer was lost
                 return None
             since = time.monotonic()
-            assert self._store is not None  # noqa: S101 - it is held
+            assert self._store is not None  # noqa: S101 - `_hold` has opened it
             self._store.write(writes)
             self._note(number, writes, time.monotonic() - since)
         except KgrayError as error:
@@ -65,8 +68,9 @@ class GraphWriter:
             return fault_of(error)
         return None
 
+    @control
     def stats(self) -> dict[str, Any]:
-        """Return the epoch, and how much was written under it and before."""
+        """Return the epoch, and how much this process has written."""
         return {
             "pid": os.getpid(),
             "shard": self._shard,
@@ -76,9 +80,10 @@ class GraphWriter:
             "repeats": self._repeats,
         }
 
+    @control
     def describe(self) -> dict[str, Any]:
-        """Return who this is and what it was built from."""
-        return {"name": f"writer {self._shard}", "pid": os.getpid(), "terms": self.terms, "fault": None}
+        """Return what the actor was built from."""
+        return {"pid": os.getpid(), "spec": self._spec, "fault": None}
 
     def close(self) -> None:
         """Let the store go; the next batch takes it again."""
@@ -90,9 +95,9 @@ class GraphWriter:
     def _hold(self, epoch: int | None) -> int:
         self._release()
         if self._store is None:
-            self._store = self.terms.parts().store
+            self._store = self._spec.parts().store
         self._epoch = self._held.enter_context(self._store.writing(epoch=epoch, shard=self._shard))
-        self._metrics.epoch(self._shard, self._epoch)
+        metrics.gauge("kgray_writer_epoch", self._epoch, shard=self._shard)
         logs.LOGGER.info("holds the store", extra={"epoch": self._epoch})
         return self._epoch
 
@@ -105,33 +110,36 @@ class GraphWriter:
         self._last = number
         self._batches += 1
         self._writes += len(writes)
-        self._metrics.batch(len(writes), seconds)
+        metrics.observe("kgray_commit_seconds", seconds)
+        metrics.observe("kgray_batch_size", len(writes), of="write")
         for write in writes:
             if isinstance(write, Commit | Failed):
                 ended = "committed" if isinstance(write, Commit) else "failed"
                 logs.stage(ended, write.group, write.sequence)
 
 
-class WriterLink(Protocol):
-    """The writer's process, as a run sees it; Lost where it is gone, slow or out of reach."""
-
-    async def begin(self) -> int | Fault:
-        """Take a new epoch."""
-        ...
-
-    async def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
-        """Carry out a batch."""
-        ...
-
-
 class RemoteWriter:
-    """`ports.Writer` of one run: the same batch is sent until it is known to be durable."""
+    """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable.
 
-    def __init__(self, link: WriterLink, epoch: int, *, patience_s: float) -> None:
-        """epoch: as `begin` gave it to this run."""
-        self._link, self.epoch, self._patience_s = link, epoch, patience_s
+    epoch   as `begin` gave it to the run; it never changes, so a late batch of an older run stays stale
+    outage  since when (wall clock) and why batches are not written; None = they are
+    """
+
+    def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float, epoch: int = 0) -> None:
+        """deadline_s: of one call, then the actor is started again; patience_s: of one batch."""
+        self._handle, self.epoch = handle, epoch
+        self._deadline_s, self._patience_s = deadline_s, patience_s
         self._number = 0
         self.outage: tuple[float, str] | None = None
+
+    async def begin(self) -> RemoteWriter | Fault:
+        """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
+        found = await self._called("begin")
+        if isinstance(found, Fault):
+            return found
+        return RemoteWriter(
+            self._handle, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found
+        )
 
     async def write(self, writes: Sequence[Write]) -> None:
         """Write a batch; durable on return.
@@ -140,16 +148,10 @@ class RemoteWriter:
         StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
         """
         self._number += 1
+        number = self._number
         until = time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        while True:
-            try:
-                fault = await self._link.write(self.epoch, self._number, writes)
-            except Lost as lost:
-                fault = Fault(kind=Unavailable.__name__, message=f"the writer is out of reach: {lost}")
-            if fault is None:
-                self.outage = None
-                return
+        while (fault := await self._called("write", self.epoch, number, writes)) is not None:
             if fault.kind not in _PASSING:
                 raise error_of(fault)
             self.outage = self.outage or (time.time(), fault.message)
@@ -157,3 +159,19 @@ class RemoteWriter:
                 raise Unavailable(fault.message, waited=True)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
+        self.outage = None
+
+    async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
+        """Return what the actor answers; Unavailable as a Fault where its answer does not come."""
+
+        async def sent() -> Any:  # noqa: ANN401 - as above
+            return await getattr(self._handle, method).remote(*args)
+
+        try:
+            return await asyncio.wait_for(reached(sent()), self._deadline_s)
+        except Lost as error:
+            reason = str(error)
+        except TimeoutError:
+            ray.kill(self._handle, no_restart=False)
+            reason = f"the writer did not answer within {self._deadline_s:g} s"
+        return Fault(kind=Unavailable.__name__, message=f"the writer is out of reach: {reason}")

@@ -1,1 +1,1 @@
-"""Stores: the embedded one (SQLite), and what every store shares: packing, removals, words, the lock."""
+"""Stores: the embedded one (SQLite), and what every store shares: packing, removals, words."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgray.backfill import feeding
+from kgray.backfill import run
 from kgray.backfill.manifest import RunFolder
 from kgray.errors import StoreError
 from kgray.stores.sqlite.store import SqliteStore
@@ -353,7 +353,7 @@ def test_an_order_of_times_is_resumed_in_the_middle_and_begins_anew_where_a_file
     args = ("backfill", "a.jsonl", "--order", "reference-time", "--json")
     assert counts(kgray(*args, "--limit", "8").json) == (8, 0, 1, 8, 0)
     with monkeypatch.context() as patch:
-        patch.delattr("kgray.backfill.reading.read_file")  # what is sorted is not read and checked again
+        patch.delattr("kgray.backfill.rows.read_file")  # what is sorted is not read and checked again
         assert counts(kgray(*args, "--limit", "8").json) == (8, 8, 1, 8, 0)
     kgray.write("a.jsonl", *rows[::-1])
     whole = kgray(*args)
@@ -414,8 +414,8 @@ def test_a_run_that_goes_on_is_not_carried_out_twice(kgray):
 
 def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(kgray, monkeypatch):
     """The input is far longer than what is ever accepted and not carried out."""
-    monkeypatch.setattr(feeding, "WAITING", 60)
-    monkeypatch.setattr(feeding, "BATCH", 20)
+    monkeypatch.setattr(run, "WAITING", 60)
+    monkeypatch.setattr(run, "BATCH", 20)
     seen: list[tuple[int, int]] = []
     plain = SqliteStore.accept
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 import kgray
-from kgray.backfill import Asked, backfill, find
+from kgray.backfill import RunRequest, backfill, find
 from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError
 from kgray.intake import Defaults
 from kgray.memory import Memory
@@ -96,7 +96,7 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
     rows = [{"id": f"{n}", "at": n, "group": "g", "triples": ANN} for n in range(9)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = find([str(tmp_path / "rows.jsonl")], tmp_path / "d")
-    asked = Asked(run="r", inputs=found, defaults=Defaults(), order="reference-time", limit=5)
+    asked = RunRequest(run="r", inputs=found, defaults=Defaults(), order="reference-time", limit=5)
     async with kgray.open(tmp_path / "d") as memory:
         await backfill(memory, tmp_path / "d", asked)
         kept = tmp_path / "d" / "runs" / "r"

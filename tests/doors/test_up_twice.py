@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from importlib.util import find_spec
 
-from kgray.runtime import turns
+import pytest
+
+from kgray.runtime import lifecycle
 from tests.doors.shell import Shell
 
 
@@ -13,7 +16,7 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
     data = kgray.folder / "kgray-data"
     assert kgray("init").code == 0
     note = data / "ray.json"
-    with turns.one_at_a_time(data, lambda _: None):
+    with lifecycle.one_at_a_time(data, lambda _: None):
         second = kgray.start("down", "--json")
         assert second.stderr is not None
         line = second.stderr.readline().decode()
@@ -24,3 +27,26 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
     assert line == f"kgray: waiting: {holder} starts or ends the Ray of kgray-data now\n"
     assert second.returncode == 2
     assert "ray.json cannot be used" in err.decode()
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
+def test_where_nobody_listens_it_is_said_at_once_and_what_was_accepted_is_kept(kgray: Shell) -> None:
+    """Ray itself would try for a minute, and log it."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}
+    kgray.write("a.jsonl", {"id": "1", "text": "x", "group": "g", "at": 0})
+
+    added = kgray("add", "a.jsonl")
+    status = kgray("status", "--json")
+
+    line = f"no Ray answers at {address}: nobody listens there"
+    assert (added.code, added.err) == (75, f"kgray: {line}\n")
+    assert status.json["groups"]["g"]["accepted"] == 1
+    assert status.json["runtime"] == {
+        "backend": "ray",
+        "address": address,
+        "state": "unreachable",
+        "reason": line,
+    }

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from kgray.locks import INGEST_LOCK
 from kgray.ports import Store
-from kgray.stores.lock import LOCK_FILE
 from kgray.stores.sqlite import open_sqlite
 from tests.graph.by_hand import WIDTH
 
@@ -77,7 +77,7 @@ class SqliteStores(Stores):
         self._place = 0
 
     def lose_hold(self) -> None:
-        (self._folder / LOCK_FILE).unlink()
+        (self._folder / INGEST_LOCK).unlink()
 
     @property
     def _folder(self) -> Path:

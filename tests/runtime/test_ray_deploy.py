@@ -23,7 +23,7 @@ from kgray.ingest.parts import Totals
 from kgray.ports import Declined, Judged
 from kgray.records import Operation
 from kgray.runtime import head as heads
-from kgray.runtime.terms import differences, terms_of
+from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
@@ -40,7 +40,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(tmp_path, {"KGRAY_RUNTIME_BACKEND": "ray"})
 
 
-def test_terms_hold_no_secret_and_come_back_as_the_settings(tmp_path: Path) -> None:
+def test_a_spec_holds_no_secret_and_comes_back_as_the_settings(tmp_path: Path) -> None:
     """What travels to actors is plain; they take secrets from their environment, and say what it lacks."""
     given = load(
         None,
@@ -53,9 +53,9 @@ def test_terms_hold_no_secret_and_come_back_as_the_settings(tmp_path: Path) -> N
             "relations": {"WORKS_AT": {"cardinality": "many", "excludes": ["LEFT"]}},
         },
     )
-    terms = terms_of(given, tmp_path, {})
+    spec = spec_of(given, tmp_path, {})
 
-    packed = pickle.dumps(terms)
+    packed = pickle.dumps(spec)
     assert KEY.encode() not in packed
     back = pickle.loads(packed)  # noqa: S301 - packed two lines above
     assert back.secrets == ("model.api_key",)
@@ -65,8 +65,8 @@ def test_terms_hold_no_secret_and_come_back_as_the_settings(tmp_path: Path) -> N
 
 
 def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
-    ours = terms_of(load(None, environ={}, overrides={"runtime.window": 8}), Path("/srv/a"), {"name": "a"})
-    theirs = terms_of(
+    ours = spec_of(load(None, environ={}, overrides={"runtime.window": 8}), Path("/srv/a"), {"name": "a"})
+    theirs = spec_of(
         load(None, environ={}, overrides={"model.name": "m", "runtime.address": "far:1"}),
         Path("/srv/b"),
         {"name": "b"},
@@ -79,38 +79,38 @@ def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
         "the data folder is /srv/a here and /srv/b there",
     ]
     assert differences(ours, ours) == []
-    assert ours.namespace() != theirs.namespace()
+    assert ours.namespace != theirs.namespace
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: Path) -> None:
     """R23: a batch that comes again changes nothing; a run that another one followed changes nothing."""
-    from kgray.runtime.outcomes import Fault
+    from kgray.runtime.faults import Fault
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open(tmp_path)
     sequence = memory.store.request(Operation(group="g", kind="undo", target=1), now=1)
     batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
-    terms = terms_of(Settings(), tmp_path, {})
-    first = GraphWriter(terms, 0)
+    spec = spec_of(Settings(), tmp_path, {})
+    first = GraphWriter(spec, 0)
     epoch = first.begin()
     assert isinstance(epoch, int)
 
     assert first.write(epoch, 1, batch) is None
     assert first.write(epoch, 1, batch) is None
     assert first.stats()["repeats"] == 1
-    locked = GraphWriter(terms, 0).begin()
+    locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Fault)
     assert (locked.kind, str(os.getpid()) in locked.message) == ("Locked", True)
     first.close()
-    second = GraphWriter(terms, 0)  # the process was started anew: it takes the run's epoch over
+    second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
     assert second.write(epoch, 2, batch) is None
     newer = second.begin()
     assert newer == epoch + 1
     stale = second.write(epoch, 3, batch)
     assert isinstance(stale, Fault)
     assert stale.kind == StaleWriter.__name__
-    locked = GraphWriter(terms, 0).begin()
+    locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Fault)
     assert locked.kind == "Locked", "an older run's batch does not take the store from the newest"
     second.close()
@@ -126,9 +126,9 @@ async def test_actors_are_not_mixed(tmp_path: Path) -> None:
     with over_ray(tmp_path) as memory:
         await memory.add("Alice works at Acme", group="g", id="1")
         settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
-        profile = memory.runtime._deployment.terms.profile  # type: ignore[attr-defined]
+        profile = memory.runtime._deployment.spec.profile  # type: ignore[attr-defined]
         with pytest.raises(SettingsError) as refused:
-            ensure(terms_of(settings, tmp_path, profile), detached=False, chosen=True)
+            ensure(spec_of(settings, tmp_path, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)
     assert str(refused.value).endswith("kgray down")
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
@@ -240,13 +240,15 @@ Samples = list[tuple[str, dict[str, str], float]]
 @pytest.fixture(scope="module")
 def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """Return what Ray exports of a run of one episode of the group `traced`, once all is there."""
-    from kgray.runtime.metrics import SequencerMetrics, WorkerMetrics
+    from kgray.runtime import metrics
 
     with over_ray(tmp_path_factory.mktemp("traced"), embedders=1) as memory:
         asyncio.run(memory.add(TEXT, group="traced", id="1"))
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
-        WorkerMetrics().call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
-        SequencerMetrics(9).tell(Totals(stalls=1, wasted_tokens=2), lag=3, in_flight=4)
+        metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
+        metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
+        metrics.gauge("kgray_log_lag", 3, shard=9)
+        metrics.gauge("kgray_in_flight", 4, shard=9)
         until = time.monotonic() + 90
         found: Samples = []
         # Names alone may be of processes that other tests had.
@@ -283,11 +285,11 @@ def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) 
 
 
 @pytest.mark.usefixtures("exported")
-def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes() -> None:
+def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: Any) -> None:
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
     from kgray.runtime.logs import trace_of
 
-    found = [row for row in log_rows() if row.get("group") == "traced"]
+    found = [row for row in log_rows(ray_session.folder) if row.get("group") == "traced"]
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
         ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
@@ -298,10 +300,8 @@ def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes() -> None:
     assert TEXT not in json.dumps(found)
 
 
-def log_rows() -> list[dict[str, Any]]:
-    """Return the JSON lines that the actors of the session's Ray wrote."""
-    import ray
-
-    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
-    lines = [line for path in folder.glob("worker-*.err") for line in path.read_text().splitlines()]
+def log_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the JSON lines that the actors of a Ray wrote, whose files are in a folder."""
+    paths = folder.glob("ray/session_*[0-9]/logs/worker-*.err")
+    lines = [line for path in paths for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines if line.startswith("{")]

@@ -53,7 +53,7 @@ def starts_actors(driver: subprocess.Popen[bytes]) -> bool:
     """Whether a process of the command's Ray has become a writer, which comes before a sequencer."""
     for process in psutil.Process(driver.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "ray::WriterActor" in " ".join(process.cmdline()):
+            if "ray::GraphWriter" in " ".join(process.cmdline()):
                 return True
     return False
 

@@ -12,24 +12,25 @@ import pytest
 import kgray
 from kgray.errors import SettingsError
 from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
-from kgray.runtime.terms import Terms, terms_of
+from kgray.runtime.spec import DeploymentSpec, spec_of
 from kgray.settings import Settings
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
-def terms(folder: Path, workers: int) -> Terms:
+def spec(folder: Path, workers: int) -> DeploymentSpec:
     profile = Profile(
         extraction=WorkersProfile(workers=workers, cpus=0.1),
         embedding=WorkersProfile(workers=0),
         limits=LimitsProfile(grace_s=0.0),
     )
-    return terms_of(Settings(), folder, profile.values())
+    return spec_of(Settings(), folder, profile.values())
 
 
 @pytest.mark.slow
 def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    from kgray.runtime.deploy import answer, ensure, find
+    from kgray.runtime.actors import answer
+    from kgray.runtime.deploy import ensure, find
 
     kgray.open(tmp_path).close()
     both = threading.Barrier(2)
@@ -37,13 +38,13 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
     def up(workers: int) -> Any:
         both.wait()
         try:
-            return ensure(terms(tmp_path, workers), detached=True, chosen=True)
+            return ensure(spec(tmp_path, workers), detached=True, chosen=True)
         except SettingsError as error:
             return error
 
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(up, (1, 2)))
-    found = find(terms(tmp_path, 1).namespace())
+    found = find(spec(tmp_path, 1).namespace)
     assert found is not None
     try:
         (refused,) = [told for told in answers if isinstance(told, SettingsError)]
@@ -51,8 +52,8 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
         assert "profile extraction.workers is" in str(refused)
         assert [name for name, _ in found.all()] == [name for name, _ in started.all()]
         assert {
-            answer(h.describe.remote())["terms"].profile["extraction"]["workers"] for _, h in found.all()
-        } == {len(started.models)}
+            answer(h.describe.remote())["spec"].profile["extraction"]["workers"] for _, h in found.all()
+        } == {len([name for name in started.actors if name.startswith("models-")])}
     finally:
         found.stop(0)
 
@@ -65,11 +66,12 @@ def test_what_a_start_that_was_killed_left_behind_is_found_and_ended(tmp_path: P
     from kgray.runtime.deploy import ensure, find
 
     kgray.open(tmp_path).close()
-    whole = ensure(terms(tmp_path, 1), detached=True, chosen=True)
-    for handle in (*whole.sequencers, *whole.models.values()):
-        ray.kill(handle, no_restart=True)
+    whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
+    for name, handle in whole.all():
+        if not name.startswith("writer-"):
+            ray.kill(handle, no_restart=True)
 
-    left = find(whole.terms.namespace())
+    left = find(whole.spec.namespace)
 
     assert left is not None
-    assert (left.stop(0), find(whole.terms.namespace())) == (1, None)
+    assert (left.stop(0), find(whole.spec.namespace)) == (1, None)

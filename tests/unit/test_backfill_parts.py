@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import run_name
-from kgray.backfill.reports import Standing
+from kgray.backfill.report import RunProgress
 from kgray.backfill.sorting import Sorter
-from kgray.backfill.spending import Budget
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
 from kgray.memory.queueing import Sequences, joined
 from kgray.ports import GroupCounts
-from kgray.runtime.jobs import _followed, _Log, _shown
+from kgray.runtime.jobs import JobLog, followed, shown
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
@@ -178,24 +178,24 @@ def test_names_that_are_no_folders_are_refused():
 
 
 def test_where_a_run_stands_is_one_line():
-    standing = Standing(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
+    standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
     assert progress.told(standing) == ("1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left")
-    assert progress.told(Standing(duplicate=3, refused=1)) == (
+    assert progress.told(RunProgress(duplicate=3, refused=1)) == (
         "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed, 0.0/s"
     )
 
 
 def test_sorting_is_told_while_nothing_is_accepted_yet():
-    assert progress.told(Standing(sorting=7)) == (
+    assert progress.told(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed, 0.0/s"
     )
 
 
 def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
     ticker = progress.Ticker(every_s=0)
-    ticker(Standing(accepted=1))
+    ticker(RunProgress(accepted=1))
     quiet = progress.Ticker(every_s=60)
-    quiet(Standing(accepted=2))
+    quiet(RunProgress(accepted=2))
     assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed, 0.0/s\n"
 
 
@@ -207,7 +207,7 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
 def test_a_log_that_is_read_again_tells_each_line_once(cuts, breaks):
     text = 'kgray: 3 accepted\n{"broken\n{"accepted": 3}\nRay says more\nlast'
     told: list[str] = []
-    log = _Log(told.append)
+    log = JobLog(told.append)
     for end in [*breaks, len(text)]:
         log.again()
         at = 0
@@ -234,11 +234,11 @@ def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, 
 
 
 def test_a_server_is_named_without_what_stands_before_its_host():
-    assert _shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
+    assert shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
 async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monkeypatch):
-    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.0)
+    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.2)
     monkeypatch.setattr("kgray.runtime.jobs._PAUSE_S", 0.01)
 
     class Gone:
@@ -251,5 +251,5 @@ async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monke
 
     told: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
-        await _followed(Gone(), "j", told.append, lambda: False)
+        await followed(Gone(), "j", told.append, lambda: False)
     assert told == ["of j"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from kgray.ingest.parts import Totals
-from kgray.runtime.ingest import _Follow, vars_of
+from kgray.runtime.ingest import Follower
 
 Step = tuple[str, int, str]
 
@@ -31,7 +32,7 @@ class Told:
                 "steps": self.steps[since[0] :],
                 "posting": False,
                 "stepped": len(self.steps),
-                "totals": vars_of(Totals(committed=self.committed)),
+                "totals": asdict(Totals(committed=self.committed)),
                 "given_up": self.given_up,
                 "reason": "the model is away" if self.given_up else "",
                 "waits_for": "",
@@ -49,10 +50,10 @@ class Told:
         self.steps, self.committed, self.given_up = [], 0, 0
 
 
-def follow(told: Told, own: range) -> tuple[_Follow, list[int]]:
+def follow(told: Told, own: range) -> tuple[Follower, list[int]]:
     heard: list[int] = []
     deployment: Any = told
-    found = _Follow(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
+    found = Follower(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
     return found, heard
 
 

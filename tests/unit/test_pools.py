@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
-from kgray.runtime.outcomes import Answered, Fault, Lost, Numbered, error_of, fault_of
-from kgray.runtime.pools import Gathering, Pool
+from kgray.runtime.faults import Fault, Lost, NumberedOutcome, NumberedRequest, error_of, fault_of
+from kgray.runtime.pools import Chunker, Pool
 
 Answers = Callable[[Any], Awaitable[Any]]
 
@@ -27,7 +27,7 @@ class Hands:
         self.lost = asyncio.Event()  # its process goes away
         self.hangs = False
 
-    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Answered]]:
+    async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
         self.chunks.append([request for _, request in chunk])
         self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
@@ -85,7 +85,7 @@ def pool_of(
 
 async def test_calls_of_one_moment_are_chunks_that_go_to_the_least_loaded():
     first, second = Hands("first", echo), Hands("second", echo)
-    calls = Gathering(pool_of(first, second), size=3, linger_s=0.001)
+    calls = Chunker(pool_of(first, second), size=3, linger_s=0.001)
 
     answers = await asyncio.gather(*(calls.ask(n) for n in range(7)))
 
@@ -101,7 +101,7 @@ async def test_a_part_that_is_done_does_not_wait_for_its_chunk():
             await slow.wait()
         return request
 
-    calls = Gathering(pool_of(Hands("one", answers)), size=2, linger_s=10.0)
+    calls = Chunker(pool_of(Hands("one", answers)), size=2, linger_s=10.0)
     late = asyncio.create_task(calls.ask("slow"))
     await asyncio.sleep(0)
 
@@ -118,7 +118,7 @@ async def test_a_lost_workers_unfinished_parts_go_to_another():
         return "from the first"
 
     first, second = Hands("first", one_of_two), Hands("second", echo)
-    calls = Gathering(pool_of(first, second), size=2, linger_s=0.0)
+    calls = Chunker(pool_of(first, second), size=2, linger_s=0.0)
     asked = [asyncio.create_task(calls.ask(name)) for name in ("first", "second")]
     assert await asked[0] == "from the first"
     first.lost.set()
@@ -130,7 +130,7 @@ async def test_a_lost_workers_unfinished_parts_go_to_another():
 async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
     hung, other = Hands("hung", never), Hands("other", echo)
     hung.hangs = True
-    calls = Gathering(pool_of(hung, other, deadline_s=0.02), size=1, linger_s=0.0)
+    calls = Chunker(pool_of(hung, other, deadline_s=0.02), size=1, linger_s=0.0)
 
     assert await calls.ask("a") == "<a>"
     assert (hung.restarts, hung.chunks, other.chunks) == (1, [["a"]], [["a"]])
@@ -143,7 +143,7 @@ async def test_what_a_worker_that_lives_never_answers_goes_to_another():
         return await (never if request == "lost" else echo)(request)
 
     mute, other = Hands("mute", all_but_one), Hands("other", echo)
-    calls = Gathering(pool_of(mute, other, answer_s=0.1), size=2, linger_s=0.0)
+    calls = Chunker(pool_of(mute, other, answer_s=0.1), size=2, linger_s=0.0)
 
     assert await asyncio.gather(calls.ask("lost"), calls.ask("quick")) == ["<lost>", "<quick>"]
 
@@ -155,7 +155,7 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
     pool = pool_of(mute, patience_s=0.1, answer_s=0.1)
 
     with pytest.raises(Unavailable, match=r"mute lives, and gave no answer within 0\.1 s"):
-        await Gathering(pool, size=1, linger_s=0.0).ask("a")
+        await Chunker(pool, size=1, linger_s=0.0).ask("a")
 
     assert (len(mute.chunks), pool.in_flight()) == (2, 0)
 
@@ -166,7 +166,7 @@ async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spen
     pool = pool_of(gone, patience_s=0.1)
 
     with pytest.raises(Unavailable, match="no worker answers: gone died") as caught:
-        await Gathering(pool, size=1, linger_s=0.0).ask("a")
+        await Chunker(pool, size=1, linger_s=0.0).ask("a")
 
     assert caught.value.waited
     assert len(gone.chunks) >= 2
@@ -183,7 +183,7 @@ async def test_an_error_comes_back_as_itself_and_an_outage_is_noted_until_an_ans
         return request
 
     pool = pool_of(Hands("one", answers))
-    calls = Gathering(pool, size=8, linger_s=0.0)
+    calls = Chunker(pool, size=8, linger_s=0.0)
 
     bad, out = await asyncio.gather(calls.ask("bad"), calls.ask("out"), return_exceptions=True)
 
@@ -198,12 +198,11 @@ async def test_an_error_comes_back_as_itself_and_an_outage_is_noted_until_an_ans
 async def test_who_gives_up_waiting_is_not_waited_for():
     worker = Hands("one", never)
     pool = pool_of(worker)
-    call = asyncio.create_task(Gathering(pool, size=1, linger_s=0.0).ask("a"))
+    call = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
     await asyncio.sleep(0.01)
 
     call.cancel()
     await asyncio.wait((call,))
-    await pool.drain(0.0)
 
     assert call.cancelled()
     assert len(worker.numbers) == 1
@@ -216,14 +215,14 @@ async def test_two_routers_over_one_worker_never_speak_of_each_others_calls():
     """Shards share workers, and a router that was killed leaves calls behind: a number is of one call."""
     worker = Hands("one", echo)
     for _ in range(2):
-        await asyncio.gather(*(Gathering(pool_of(worker), size=1, linger_s=0.0).ask(n) for n in range(3)))
+        await asyncio.gather(*(Chunker(pool_of(worker), size=1, linger_s=0.0).ask(n) for n in range(3)))
 
     assert len(set(worker.numbers)) == len(worker.numbers) == 6
 
 
 async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():
     worker = Hands("one", echo)
-    calls = Gathering(pool_of(worker), size=8, linger_s=0.01)
+    calls = Chunker(pool_of(worker), size=8, linger_s=0.01)
     call = asyncio.create_task(calls.ask("a"))
     await asyncio.sleep(0)
     call.cancel()

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from kgray import locks
 from kgray.ports import Store, Write
-from kgray.stores import lock
 from kgray.stores.neo4j import fence, founding, schema, writing
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.copying import CopyingFace
@@ -76,7 +76,7 @@ class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
         """Hold a shard: folder lock, lease, and a fencing epoch, new or adopted; see `ports.Store`."""
         with ExitStack() as stack:
             if self.folder is not None and shard == 0:
-                stack.enter_context(lock.held(self.folder))
+                stack.enter_context(locks.ingesting(self.folder))
             held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard))
             self._held = held
             try:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kgray import locks
 from kgray.errors import StoreError
 from kgray.ports import Commit, ResponseCache, Store, Write
-from kgray.stores import lock
 from kgray.stores.sqlite import folder, schema, writing
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
@@ -90,7 +90,7 @@ class SqliteStore(LogFace, ReadingFace, CopyingFace):
         """Hold the folder's ingest lock and a fencing epoch, new or adopted; see `ports.Store`."""
         if shard:
             raise StoreError(f"the embedded store is one shard, 0, and has no shard {shard}")
-        with lock.held(self.folder), self._db.fenced(epoch) as held:
+        with locks.ingesting(self.folder), self._db.fenced(epoch) as held:
             yield held
 
     def write(self, writes: Sequence[Write]) -> None:

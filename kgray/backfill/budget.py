@@ -1,4 +1,4 @@
-"""What a run may spend of the model: calls and tokens, counted as the store's ledger counts them."""
+"""What an attempt may spend of the model: calls and tokens, counted as the store's ledger counts them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARE = 10  # ... and as many times as long as the last one took: counting read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spending:
     """Model calls and tokens, and how many episodes have ended."""
 
     calls: int = 0
@@ -26,49 +26,30 @@ class Spent:
         """Tokens of both kinds."""
         return self.prompt_tokens + self.completion_tokens
 
-    def since(self, before: Spent) -> Spent:
-        """Return what came on top of an earlier count."""
-        return Spent(
-            calls=self.calls - before.calls,
-            prompt_tokens=self.prompt_tokens - before.prompt_tokens,
-            completion_tokens=self.completion_tokens - before.completion_tokens,
-            ended=self.ended - before.ended,
-        )
-
-
-def spent(store: Store) -> Spent:
-    """Return what the store's ledger counts in all groups."""
-    counts = store.counts().values()
-    return Spent(
-        calls=sum(c.calls for c in counts),
-        prompt_tokens=sum(c.prompt_tokens for c in counts),
-        completion_tokens=sum(c.completion_tokens for c in counts),
-        ended=sum(c.committed + c.failed for c in counts),
-    )
-
 
 class Budget:
-    """Calls and tokens that one attempt may spend; None = any number.
+    """Calls and tokens that one attempt may spend, counted from now on; None = any number.
 
     What is asked already is waited for and kept, so a run may end a few calls above its bound.
     """
 
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
-        """Count from now on."""
         self._store, self._calls, self._tokens = store, calls, tokens
-        self._before = spent(store)
-        self._now = Spent()
-        self._next = 0.0
+        self.bounded = calls is not None or tokens is not None
+        self._before = Spending()
+        self._before = self.spent()
+        self._now = Spending()
 
-    @property
-    def bounded(self) -> bool:
-        """Whether there is any bound."""
-        return self._calls is not None or self._tokens is not None
-
-    def spent(self) -> Spent:
+    def spent(self) -> Spending:
         """Return what was spent since the start, counted now."""
         began = time.monotonic()
-        self._now = spent(self._store).since(self._before)
+        counts, before = self._store.counts().values(), self._before
+        self._now = Spending(
+            calls=sum(c.calls for c in counts) - before.calls,
+            prompt_tokens=sum(c.prompt_tokens for c in counts) - before.prompt_tokens,
+            completion_tokens=sum(c.completion_tokens for c in counts) - before.completion_tokens,
+            ended=sum(c.committed + c.failed for c in counts) - before.ended,
+        )
         ended = time.monotonic()
         self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
         return self._now
@@ -97,7 +78,7 @@ class Budget:
             paid = self._payable(bound, self.spent())
         return paid - waiting
 
-    def _payable(self, bound: int, now: Spent) -> int:
+    def _payable(self, bound: int, now: Spending) -> int:
         if self._calls is not None:
             bound = min(bound, self._calls - now.calls)
         if self._tokens is not None:
@@ -105,5 +86,5 @@ class Budget:
             bound = min(bound, -(-(self._tokens - now.tokens) // each))
         return bound
 
-    def _recent(self) -> Spent:
+    def _recent(self) -> Spending:
         return self.spent() if time.monotonic() >= self._next else self._now

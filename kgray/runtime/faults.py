@@ -1,12 +1,12 @@
-"""What crosses a process border: requests with a number, and what became of them. Errors travel as values.
+"""Errors as values, for the way from one process to another.
 
-An exception that Ray carries would arrive wrapped, with a traceback of another process, and could not be
-told from one that Ray itself raises; so what kgray raises on purpose is a `Fault` on the way.
+An exception that Ray carries arrives wrapped, with a traceback of another process, and cannot be told
+from one that Ray itself raises. So an actor returns a `Fault` where kgray raised an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,12 +17,12 @@ _T = TypeVar("_T")
 
 
 class Lost(Exception):
-    """The process at the other end went away, or cannot be reached: what it had in hand is not known."""
+    """A call's answer did not come: the process went away, hangs, or is out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An error as a value: the class's name, its line, and what its class keeps beside it."""
+    """An error: the name of its class, its message, and what its class keeps beside the message."""
 
     kind: str
     message: str
@@ -31,8 +31,8 @@ class Fault:
 
 
 Outcome = Any  # a value of the port's own, or a Fault
-Answered = tuple[int, Outcome]  # the number of the request, and what became of it
-Numbered = tuple[int, Any]  # the number and the request
+NumberedRequest = tuple[int, Any]
+NumberedOutcome = tuple[int, Outcome]
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -46,7 +46,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def error_of(fault: Fault) -> Exception:
-    """Return the error that a fault tells of; RuntimeError for what was none of ours."""
+    """Return the error that a fault stands for; RuntimeError where its class is not one of kgray's."""
     cls = getattr(errors, fault.kind, None)
     if not (isinstance(cls, type) and issubclass(cls, KgrayError)):
         return RuntimeError(f"{fault.kind}: {fault.message}")
@@ -57,16 +57,9 @@ def error_of(fault: Fault) -> Exception:
     return cls(fault.message)
 
 
-def value_of(outcome: Outcome) -> Any:  # noqa: ANN401 - the port's value
-    """Return the value, or raise the error that stands in its place."""
-    if isinstance(outcome, Fault):
-        raise error_of(outcome) from None
-    return outcome
-
-
-async def caught(call: Callable[[], Awaitable[_T]]) -> _T | Fault:
-    """Make a call and return its value, or its error as a value."""
+async def outcome_of(call: Awaitable[_T]) -> _T | Fault:
+    """Return what a call returns, or the error that it raises as a value."""
     try:
-        return await call()
+        return await call
     except Exception as error:  # noqa: BLE001 - the other side decides what it means
         return fault_of(error)

@@ -1,4 +1,7 @@
-"""The ports over pools: a caller cannot tell them from local ones."""
+"""The model ports over a pool of workers: a caller cannot tell them from local models.
+
+Each has the local model too, built in this process for its identity, dimensions and keys alone.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from kgray.ports import (
-    Embedder,
-    ExtractionRequest,
-    Extractor,
-    Judge,
-    Judged,
-    Matrix,
-    QuestionRequest,
-)
+from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.records import Extraction
-from kgray.runtime.pools import Gathering
+from kgray.runtime.pools import Chunker
 
 
 class PooledExtractor:
     """`ports.Extractor` over a pool."""
 
-    def __init__(self, calls: Gathering, local: Extractor) -> None:
-        """local: the same extractor, built here for its identity alone."""
+    def __init__(self, calls: Chunker, local: Extractor) -> None:
         self._calls, self._local = calls, local
 
     @property
@@ -41,13 +35,12 @@ class PooledExtractor:
 class PooledJudge:
     """`ports.Judge` over a pool."""
 
-    def __init__(self, calls: Gathering, local: Judge) -> None:
-        """local: the same judge, built here for identity and keys: a key costs no call."""
+    def __init__(self, calls: Chunker, local: Judge) -> None:
         self._calls, self._local = calls, local
         self.identity = local.identity
 
     def key(self, request: QuestionRequest) -> str:
-        """Return the request's key, computed here."""
+        """Return the request's key, computed here: it costs no call."""
         return self._local.key(request)
 
     async def judge(self, request: QuestionRequest) -> Judged:
@@ -59,15 +52,14 @@ class PooledJudge:
 class PooledEmbedder:
     """`ports.Embedder` over a pool."""
 
-    def __init__(self, calls: Gathering, local: Embedder) -> None:
-        """local: the same embedder, built here for identity and dimensions alone."""
+    def __init__(self, calls: Chunker, local: Embedder) -> None:
         self._calls = calls
         self.identity, self.dimensions = local.identity, local.dimensions
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimensions); one call for a list."""
+        """Return (len(texts), dimensions); one request for the whole list."""
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
         found: Any = await self._calls.ask(tuple(texts))
-        # A copy of our own: rows that are kept must not hold the transport's memory, which is read-only.
+        # A copy: rows that are kept must not hold the transport's memory, which is read-only.
         return np.array(found, dtype=np.float32)

@@ -1,25 +1,47 @@
-"""A deployment that stays up, for a data folder: what `up`, `down` and `status` do."""
+"""What `kgray up`, `down` and `status` do for a data folder: a deployment that outlives its command."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kgray import locks
 from kgray.errors import Unavailable
 from kgray.runtime import head as heads
-from kgray.runtime.ingest import require_ray
-from kgray.runtime.outcomes import Fault
-from kgray.runtime.profile import Profile
-from kgray.runtime.terms import Terms, hand_over, terms_of
+from kgray.runtime.faults import Fault
+from kgray.runtime.session import Session, join, require_ray
+from kgray.runtime.spec import DeploymentSpec, spec_of
 from kgray.settings import Settings
 
-if TYPE_CHECKING:
-    from kgray.runtime.session import Session
+LOCK_FILE = "ray.lock"
+_PAUSE_S = 0.1
+
+
+@contextmanager
+def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Let one `up` or `down` of a folder work at a time; `tell` is called once where it has to wait.
+
+    Two that begin together would each start a Ray, and one of them would stay with no note of it. In a
+    folder that is not there no Ray is noted, so nothing is locked.
+    """
+    if not data.is_dir():
+        yield
+        return
+    told = False
+
+    def wait(holder: str) -> None:
+        nonlocal told
+        if not told:
+            tell(f"waiting: {holder} starts or ends the Ray of {data} now")
+            told = True
+        time.sleep(_PAUSE_S)
+
+    with locks.held(data / LOCK_FILE, wait):
+        yield
 
 
 def up(settings: Settings, data: Path) -> dict[str, Any]:
@@ -29,15 +51,17 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
     changes nothing. Raises SettingsError where other settings or versions are up, Unavailable without a Ray.
     """
     require_ray()
-    from kgray.runtime.deploy import ensure
-
     there = heads.read(data)
     profile = heads.profile_for(settings, there)
-    head = None if settings.runtime.address is not None else there or _start(settings, data, profile)
+    head = None
+    if settings.runtime.address is None:
+        head = there or heads.start(settings, profile, data)
     try:
         with _joined(settings, head) as session:
-            terms = terms_of(settings, data, profile.values())
-            found = ensure(terms, detached=True, chosen=settings.runtime.profile is not None)
+            from kgray.runtime.deploy import ensure
+
+            spec = spec_of(settings, data, profile.values())
+            found = ensure(spec, detached=True, chosen=settings.runtime.profile is not None)
             return {
                 "address": session.address,
                 "jobs": "" if head is None else head.jobs,
@@ -46,7 +70,7 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
             }
     except BaseException:  # an interruption too: what was started for nothing does not stay
         if head is not None and there is None:
-            _end(data, head)
+            heads.end(data, head)
         raise
 
 
@@ -56,18 +80,18 @@ def down(settings: Settings, data: Path) -> dict[str, Any]:
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:
         require_ray()
-        from kgray.runtime.deploy import find
-
         try:
-            with _joined(settings, head) as _:
-                found = find(_terms(settings, data, head).namespace())
+            with _joined(settings, head):
+                from kgray.runtime.deploy import find
+
+                found = find(_spec(settings, data, head).namespace)
                 if found is not None:
-                    ended["actors"] = found.stop(found.terms.profile["limits"]["grace_s"])
+                    ended["actors"] = found.stop(found.spec.profile["limits"]["grace_s"])
         except Unavailable:
             if head is None:
                 raise  # a Ray of ours that does not answer is ended all the same
     if head is not None:
-        ended["processes"] = heads.end(head)
+        ended["processes"] = heads.end(data, head)
     heads.forget(data)
     return ended
 
@@ -76,33 +100,33 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
     """Return what is up for the folder; it starts nothing.
 
     {"backend"} alone where nothing is; else "address", "state" (up | down | unreachable), "window",
-    "in_flight", "lag", "epochs" (one a shard), "actors" (what each tells, by name).
+    "in_flight", "lag", "epochs" (one a shard), "actors" (each actor's stats, by name).
     """
     head = heads.read(data)
-    told: dict[str, Any] = {"backend": settings.runtime.backend}
+    shown: dict[str, Any] = {"backend": settings.runtime.backend}
     if head is None and settings.runtime.address is None:
-        return told
+        return shown
     require_ray()
-    from kgray.runtime.deploy import find
-
-    told["address"] = settings.runtime.address or (head.address if head is not None else "")
+    shown["address"] = settings.runtime.address or (head.address if head is not None else "")
     try:
-        with _joined(settings, head) as _:
-            found = find(_terms(settings, data, head).namespace())
+        with _joined(settings, head):
+            from kgray.runtime.deploy import find
+
+            found = find(_spec(settings, data, head).namespace)
             if found is None:
-                return told | {"state": "down"}
+                return shown | {"state": "down"}
             actors = {name: _plain(row) for name, row in found.status().items()}
     except Unavailable as error:
-        return told | {"state": "unreachable", "reason": str(error)}
+        return shown | {"state": "unreachable", "reason": str(error)}
     shards = [row for name, row in sorted(actors.items()) if name.startswith("sequencer-")]
     summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight")}
     lag = max((row.get("lag", 0) for row in shards), default=0)
     epochs = [row.get("epoch") for row in shards]
-    return told | {"state": "up", **summed, "lag": lag, "epochs": epochs, "actors": actors}
+    return shown | {"state": "up", **summed, "lag": lag, "epochs": epochs, "actors": actors}
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what an actor tells as JSON takes it, without the steps."""
+    """Return an actor's stats as JSON takes them, without the steps."""
     return {
         key: asdict(value) if isinstance(value, Fault) else value
         for key, value in row.items()
@@ -110,34 +134,13 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _terms(settings: Settings, data: Path, head: heads.Head | None) -> Terms:
-    return terms_of(settings, data, heads.profile_for(settings, head).values())
-
-
-def _start(settings: Settings, data: Path, profile: Profile) -> heads.Head:
-    from kgray.runtime.session import new_token, token_environment
-
-    folder = heads.new_folder()
-    environ = {**os.environ, **token_environment(new_token(folder)), "RAY_USAGE_STATS_ENABLED": "0"}
-    environ.pop("RAY_ADDRESS", None)
-    hand_over(settings, environ)  # actors find the secrets there, and nowhere else
-    try:
-        return heads.start(profile, environ, folder, data)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _end(data: Path, head: heads.Head) -> None:
-    heads.end(head)
-    heads.forget(data)
+def _spec(settings: Settings, data: Path, head: heads.Head | None) -> DeploymentSpec:
+    return spec_of(settings, data, heads.profile_for(settings, head).values())
 
 
 @contextmanager
 def _joined(settings: Settings, head: heads.Head | None) -> Iterator[Session]:
     """Be in the Ray at the settings' address, else in the folder's."""
-    from kgray.runtime.session import join
-
     if settings.runtime.address is not None:
         session = join(settings.runtime.address)
     else:

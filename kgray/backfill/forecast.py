@@ -6,13 +6,16 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from kgray.backfill.reports import SHOWN
+from kgray.backfill.inputs import check_sources
+from kgray.backfill.report import SHOWN
+from kgray.backfill.run import RunRequest
 from kgray.backfill.sorting import Sorter
-from kgray.intake import Refusal, Submitted
+from kgray.intake import Refusal, Submitted, read_file
+from kgray.memory import Report
 from kgray.ports import Store, conflict
 from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
@@ -22,7 +25,7 @@ _BATCH = 500
 
 
 @dataclass(slots=True, kw_only=True)
-class Checked:
+class Forecast:
     """What would become of the rows. plan: what reading the accepted ones costs, where it was asked for."""
 
     accepted: int = 0
@@ -39,32 +42,24 @@ class Checked:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray backfill --dry-run --json` prints."""
-        return {
-            "accepted": self.accepted,
-            "duplicate": self.duplicate,
-            "refused": self.refused,
-            "committed": 0,
-            "failed": 0,
-            "retracted": 0,
-            "refusals": [refusal.as_dict() for refusal in self.refusals],
-            "dry_run": True,
-            "plan": None if self.plan is None else self.plan.as_dict(),
-        }
+        report = Report(
+            accepted=self.accepted, duplicate=self.duplicate, refusals=tuple(self.refusals)
+        ).as_dict()
+        plan = None if self.plan is None else self.plan.as_dict()
+        return report | {"refused": self.refused, "dry_run": True, "plan": plan}
 
 
-def check(
-    store: Store,
-    items: Iterable[Submitted | Refusal],
-    *,
-    replace: bool = False,
-    estimate: Estimate | None = None,
-) -> Checked:
-    """Return what accepting these rows would do.
+def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> Forecast:
+    """Return what accepting all rows of a run's files would do.
 
-    replace    an id that is taken by other content is no conflict
-    estimate   told of the drafts that would be accepted; what repeats inside the input is among them
+    estimate   given the drafts that would be accepted; what repeats inside the input is among them
     """
-    found = Checked()
+    found, replace = Forecast(), request.replace
+    if replace:
+        check_sources(request.inputs)
+    items = chain.from_iterable(
+        read_file(Path(item.path), request.defaults, name=item.name) for item in request.inputs
+    )
     with tempfile.TemporaryDirectory(prefix="kgray-check-") as folder:
         ids = Sorter(Path(folder))
         fresh = _fresh(store, items, found, ids, replace=replace)
@@ -72,22 +67,19 @@ def check(
             deque(fresh, maxlen=0)
         else:
             found.plan = estimate(fresh)
-        _compare(ids.sorted(), found, replace=replace)
+        _count(ids.sorted(), found, replace=replace)
     found.refusals.sort(key=lambda refusal: (refusal.file, refusal.line or 0))
     return found
 
 
 def _fresh(
-    store: Store, items: Iterable[Submitted | Refusal], found: Checked, ids: Sorter, *, replace: bool
+    store: Store, items: Iterable[Submitted | Refusal], found: Forecast, ids: Sorter, *, replace: bool
 ) -> Iterator[Draft]:
     """Yield the drafts that the store does not hold; note their ids: repeats show when these are sorted."""
-    rows = iter(items)
-    number = 0
+    rows = enumerate(items)
     while batch := list(islice(rows, _BATCH)):
-        taken = [item for item in batch if isinstance(item, Submitted)]
-        held = _held(store, taken)
-        for item in batch:
-            number += 1
+        held = _held(store, [item.draft for _, item in batch if isinstance(item, Submitted)])
+        for number, item in batch:
             if isinstance(item, Refusal):
                 found.refuse(item)
                 continue
@@ -96,17 +88,18 @@ def _fresh(
             if stored == digest:
                 found.duplicate += 1
             elif stored is not None and not replace:
-                found.refuse(_conflict(item, conflict(draft, stored)))
+                reason = conflict(draft, stored)
+                found.refuse(Refusal(file=item.file, line=item.line, field="id", reason=reason))
             else:
                 ids.add([draft.id, number, digest, item.file, item.line, draft.client_id])
                 yield draft
 
 
-def _held(store: Store, items: list[Submitted]) -> dict[tuple[str, str], str]:
+def _held(store: Store, drafts: list[Draft]) -> dict[tuple[str, str], str]:
     """Return (group, id) -> content hash of what the store holds of these."""
     asked: dict[str, list[str]] = {}
-    for item in items:
-        asked.setdefault(item.draft.group, []).append(item.draft.id)
+    for draft in drafts:
+        asked.setdefault(draft.group, []).append(draft.id)
     return {
         (group, id_): digest
         for group, wanted in asked.items()
@@ -114,7 +107,7 @@ def _held(store: Store, items: list[Submitted]) -> dict[tuple[str, str], str]:
     }
 
 
-def _compare(rows: Iterator[list[Any]], found: Checked, *, replace: bool) -> None:
+def _count(rows: Iterator[list[Any]], found: Forecast, *, replace: bool) -> None:
     """Count rows by id, which tells the group too: a later one repeats the first or contradicts it."""
     last, content = None, ""
     for id_, _, digest, file, line, client_id in rows:
@@ -129,7 +122,3 @@ def _compare(rows: Iterator[list[Any]], found: Checked, *, replace: bool) -> Non
         else:
             found.accepted += 1
             last, content = id_, digest
-
-
-def _conflict(item: Submitted, reason: str) -> Refusal:
-    return Refusal(file=item.file, line=item.line, field="id", reason=reason)

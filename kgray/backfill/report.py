@@ -1,0 +1,127 @@
+"""Where an attempt stands, and what it answers in the end: `kgray backfill --json`, report.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kgray.backfill.budget import Spending
+from kgray.backfill.manifest import Manifest
+from kgray.ingest.parts import Totals
+from kgray.memory import Report
+from kgray.ports import FailedEpisode
+
+SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all
+_FIRST = 10  # failures that are shown with their reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """Where an attempt stands.
+
+    ended    episodes committed or failed by it, of `accepted` and of what was pending before
+    rate     of them a second, lately
+    total    about how many there will be; None = not known yet. left_s: about how long they take
+    sorting  rows read so far, while they are sorted and none is accepted yet
+    """
+
+    accepted: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    ended: int = 0
+    failed: int = 0
+    rate: float = 0.0
+    total: int | None = None
+    sorting: int = 0
+
+    @property
+    def left_s(self) -> float | None:
+        """About how many seconds are left; None where nothing tells."""
+        return (self.total - self.ended) / self.rate if self.total is not None and self.rate else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What an attempt answers.
+
+    manifest  of the run, as the attempt left it; refused rows are the whole run's
+    report    as of `kgray add`: accepted, committed and failed are this attempt's; duplicate counts the rows,
+              too, that an earlier attempt took and this one passed over (skipped)
+    failures  {"classes": how many a class, "first": the first ones with their reason}
+    spent     model calls and tokens of this attempt
+    """
+
+    manifest: Manifest
+    report: Report
+    skipped: int
+    failures: Mapping[str, Any]
+    spent: Spending
+    totals: Totals
+    elapsed_s: float
+
+    @property
+    def refused(self) -> int:
+        """How many rows of the run were not taken."""
+        return self.manifest.total("refused")
+
+    @property
+    def exit_code(self) -> int:
+        """75 stopped, 1 something refused or failed, 0 all done."""
+        return 75 if self.report.stopped else 1 if self.refused or self.report.failed else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form: as of `kgray add`, and "report"."""
+        manifest, totals, rate = self.manifest, self.totals, self._rate()
+        return self.report.as_dict() | {
+            "refused": self.refused,
+            "report": {
+                "run": manifest.run,
+                "attempt": manifest.attempt,
+                "state": manifest.state,
+                "reason": self.report.reason,
+                "files": len(manifest.files),
+                "rows": manifest.total("rows"),
+                "skipped": self.skipped,
+                "failures": self.failures,
+                "calls": self.spent.calls,
+                "prompt_tokens": self.spent.prompt_tokens,
+                "completion_tokens": self.spent.completion_tokens,
+                "requests": totals.requests,
+                "stalls": totals.stalls,
+                "wasted": totals.wasted,
+                "wasted_tokens": totals.wasted_tokens,
+                "seconds": {stage: round(seconds, 3) for stage, seconds in totals.seconds.items()},
+                "elapsed_s": round(self.elapsed_s, 3),
+                "episodes_per_s": None if rate is None else round(rate, 2),
+                "all_attempts": dict(manifest.sums),
+            },
+        }
+
+    def _rate(self) -> float | None:
+        """Episodes a second from the first claim to the last commit; None where this process saw neither."""
+        claim, commit = self.totals.first_claim, self.totals.last_commit
+        if claim is None or commit is None or commit <= claim:
+            return None
+        return (self.report.committed + self.report.failed) / (commit - claim)
+
+
+def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
+    """Return how many episodes failed of each class, and the first ones with their reason."""
+    classes: Counter[str] = Counter()
+    first: list[dict[str, Any]] = []
+    for row in failed:
+        classes[row.failure.kind] += 1
+        if len(first) < _FIRST:
+            first.append(
+                {
+                    "group": row.episode.group,
+                    "id": row.episode.id,
+                    "client_id": row.episode.client_id,
+                    "class": row.failure.kind,
+                    "message": row.failure.message,
+                    "attempts": row.failure.attempts,
+                }
+            )
+    return {"classes": dict(classes), "first": first}

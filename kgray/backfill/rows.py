@@ -1,0 +1,142 @@
+"""The files' rows, each with its place: in the order of the files, or of the rows' reference times."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kgray.backfill.inputs import InputFile
+from kgray.backfill.manifest import VERSION, Manifest
+from kgray.backfill.sorting import Sorter
+from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
+from kgray.memory.leavings import SORTED
+from kgray.records import Draft
+
+Order = Literal["file", "reference-time"]
+Stop = Callable[[], bool]
+_AT_ONCE = 16  # rows that are read before other tasks run
+_REFUSED_FIRST, _UNTIMED_LAST = -(1 << 62), 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRow:
+    """One row and where it stands in the order of reading, from 0. item None: the file has no more."""
+
+    file: InputFile
+    number: int
+    item: Submitted | Refusal | None
+
+
+class RowReader:
+    """Reads the rows of a run that no earlier attempt has had; tells how many are left."""
+
+    def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:
+        """Read the manifest's files; folder: of the run, where sorted rows lie meanwhile."""
+        self._manifest, self._defaults, self._stop = manifest, defaults, stop
+        self._sorted_rows = folder / SORTED
+        self._position = Position()  # in the file that is being read
+        self._size = 0  # bytes of that file
+        self._read = 0  # rows, with those that an earlier attempt had
+        self._bytes = 0  # of the files that are read
+        self._all: int | None = None  # rows, once they are all known
+        self.complete = False  # every row was handed out
+        self.sorting = 0  # rows that are read to be sorted, while they are
+
+    def rows(self) -> AsyncGenerator[PlacedRow]:
+        """Yield the rows in the run's order."""
+        return self._by_time() if self._manifest.by_time else self._by_file()
+
+    def left(self) -> int | None:
+        """Return about how many rows are not read yet; None where nothing tells."""
+        if self._all is not None:
+            return self._all - self._read
+        whole = sum(file.size for file in self._manifest.files)
+        had = self._bytes + self._position.share() * self._size
+        return round((whole - had) * self._read / had) if had and self._read else None
+
+    async def _by_file(self) -> AsyncGenerator[PlacedRow]:
+        for file in self._manifest.files:
+            self._read += file.rows
+            if file.complete:
+                self._bytes += file.size
+                continue
+            async for number, item in self._items(file, file.rows):
+                self._read += 1
+                yield PlacedRow(file=file, number=number, item=item)
+            yield PlacedRow(file=file, number=-1, item=None)
+        self.complete = True
+
+    async def _items(self, file: InputFile, skip: int) -> AsyncIterator[tuple[int, Submitted | Refusal]]:
+        """Yield the rows of a file behind the first `skip`, with their numbers."""
+        self._position, self._size = Position(), file.size
+        path, position = Path(file.path), self._position
+        items = read_file(path, self._defaults, name=file.name, skip=skip, position=position)
+        for number, item in enumerate(items, skip):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            yield number, item
+        self._size, self._bytes = 0, self._bytes + file.size
+
+    async def _by_time(self) -> AsyncGenerator[PlacedRow]:
+        """Yield by (reference time, file, row): refusals first, what acceptance will time last."""
+        files, skip = self._manifest.files, self._manifest.ordered
+        if all(file.complete for file in files):
+            self._read = self._all = skip
+            self.complete = True
+            return
+        sorter = await self._sorted()
+        if sorter is None:
+            return
+        self._all, self.sorting = sorter.count, 0
+        for number, packed in enumerate(sorter.sorted()):
+            self._read += 1
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if number >= skip:
+                yield PlacedRow(file=files[packed[1]], number=number, item=_unpacked(packed[3]))
+        for file in files:
+            yield PlacedRow(file=file, number=-1, item=None)
+        self.complete = True
+        shutil.rmtree(self._sorted_rows, ignore_errors=True)
+
+    async def _sorted(self) -> Sorter | None:
+        """Return the rows sorted, by an earlier attempt where it came so far; None: asked to stop."""
+        files = [[file.name, file.path, file.size, file.mtime_ns] for file in self._manifest.files]
+        of = {"version": VERSION, "options": self._manifest.options, "files": files}
+        if (kept := Sorter.kept(self._sorted_rows, of)) is not None:
+            return kept
+        sorter = Sorter(self._sorted_rows)
+        for at, file in enumerate(self._manifest.files):
+            async for number, item in self._items(file, 0):
+                if self._stop():
+                    return None
+                time, held, size = _packed(item)
+                sorter.add([time, at, number, held], size)
+                self.sorting = sorter.count
+        sorter.keep(of)
+        return sorter
+
+
+def _packed(item: Submitted | Refusal) -> tuple[int, Any, int]:
+    """Return the time to sort by, what the item holds as JSON, and about how many characters it takes."""
+    if isinstance(item, Refusal):
+        return _REFUSED_FIRST, item.as_dict(), len(item.reason)
+    draft = item.draft
+    time = _UNTIMED_LAST if draft.reference_time is None else draft.reference_time
+    held = [item.file, item.line, item.whole, *(getattr(draft, name) for name in _DRAFT)]
+    return time, held, len(draft.text) + len(draft.metadata)
+
+
+_DRAFT = ("group", "source", "kind", "text", "speaker", "reference_time", "client_id", "metadata")
+
+
+def _unpacked(held: Any) -> Submitted | Refusal:  # noqa: ANN401 - as `_packed` made it
+    if isinstance(held, dict):
+        return Refusal(**held)
+    file, line, whole, *values = held
+    draft = Draft(**dict(zip(_DRAFT, values, strict=True)))
+    return Submitted(draft=draft, file=file, line=line, whole=whole)

@@ -1,0 +1,117 @@
+"""What an attempt of a backfill reads again of what an earlier one has had."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.backfill.inputs import InputFile
+from kgray.backfill.manifest import Manifest, RunFolder, next_attempt
+from kgray.intake import Refusal
+
+OPTIONS = {"group": None, "source": None, "kind": None, "at": None, "replace": False, "order": "file"}
+
+
+def file(name: str, size: int = 10, rows: int = 0) -> InputFile:
+    return InputFile(name=name, path=f"/in/{name}", size=size, mtime_ns=1, rows=rows, accepted=rows)
+
+
+def before(**options: Any) -> Manifest:
+    """Return the manifest of a first attempt that has read some of two files."""
+    return Manifest(
+        run="r",
+        options=OPTIONS | options,
+        ordered=7,
+        files=[file("a.jsonl", rows=3), file("b.txt", rows=4)],
+        sums={"accepted": 7, "committed": 6, "failed": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "earlier", "options", "rows", "ordered"),
+    [
+        pytest.param([file("a.jsonl"), file("b.txt")], {}, {}, [3, 4], 7, id="nothing-has-changed"),
+        pytest.param([file("a.jsonl", 11), file("b.txt")], {}, {}, [0, 4], 7, id="a-file-has-changed"),
+        pytest.param(
+            [file("b.txt"), file("c.jsonl"), file("a.jsonl")], {}, {}, [4, 0, 3], 7, id="a-file-is-new"
+        ),
+        pytest.param([file("a.jsonl"), file("b.txt")], {}, {"group": "g"}, [0, 0], 7, id="other-options"),
+        pytest.param(
+            [file("a.jsonl"), file("b.txt")],
+            {"replace": True},
+            {"replace": True},
+            [3, 0],
+            7,
+            id="a-text-file-is-replaced-as-a-whole",
+        ),
+        pytest.param(
+            [file("a.jsonl"), file("b.txt")],
+            {"order": "reference-time"},
+            {"order": "reference-time"},
+            [3, 4],
+            7,
+            id="the-order-of-times-goes-on",
+        ),
+        pytest.param(
+            [file("a.jsonl"), file("b.txt", 11)],
+            {"order": "reference-time"},
+            {"order": "reference-time"},
+            [0, 0],
+            0,
+            id="one-file-that-has-changed-moves-all-places",
+        ),
+    ],
+)
+def test_what_is_read_again(
+    inputs: list[InputFile],
+    earlier: dict[str, Any],
+    options: dict[str, Any],
+    rows: list[int],
+    ordered: int,
+) -> None:
+    found = next_attempt("r", inputs, OPTIONS | options, before(**earlier))
+
+    assert [each.rows for each in found.files] == rows
+    assert (found.attempt, found.state, found.ordered) == (2, "running", ordered)
+    assert found.sums == {"accepted": 7, "committed": 6, "failed": 1}
+
+
+def test_an_attempt_changes_no_input_of_its_request() -> None:
+    """The same request may be carried out twice."""
+    inputs = [file("a.jsonl")]
+
+    next_attempt("r", inputs, OPTIONS, None).files[0].count("accepted")
+
+    assert inputs == [file("a.jsonl")]
+
+
+def test_a_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    with folder.locked():
+        assert folder.load() is None
+        folder.save(before())
+        assert folder.load() == before()
+        shown = json.loads((folder.path / "manifest.json").read_text())
+    assert (shown["version"], shown["rows"], shown["files"][0]) == (1, 7, asdict(file("a.jsonl", rows=3)))
+
+
+def test_of_earlier_refusals_those_of_rows_that_are_not_read_again_stay(tmp_path: Path) -> None:
+    """A killed attempt may have noted more than its manifest knows, the last line by half."""
+    folder = RunFolder(tmp_path, "r")
+    bad = Refusal(file="a.jsonl", line=2, field="text", reason="no text")
+    with folder.locked():
+        folder.open_refused(before())
+        for row, path in ((1, "/in/a.jsonl"), (3, "/in/a.jsonl"), (0, "/in/gone.jsonl")):
+            folder.refuse(bad, path, row)
+    with (folder.path / "refused.jsonl").open("a") as out:
+        out.write('{"file": "a.js')
+    with folder.locked():
+        manifest = before()
+        folder.open_refused(manifest)
+
+        assert folder.refusals(10) == (bad,)
+    assert [each.refused for each in manifest.files] == [1, 0]

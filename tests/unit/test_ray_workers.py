@@ -1,0 +1,132 @@
+"""Workers and the writer's port without Ray: the classes that become actors are plain ones."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kgray
+from kgray.backends.hashing import HashingEmbedder
+from kgray.errors import StaleWriter, Unavailable
+from kgray.ports import Declined
+from kgray.records import Operation
+from kgray.settings import Settings, load
+
+if find_spec("ray") is None:
+    pytest.skip('Ray is not installed: pip install "kgray[ray]"', allow_module_level=True)
+
+RUNTIME = Path(kgray.__file__).parent / "runtime"
+
+
+async def outcomes(worker: Any, chunk: Sequence[tuple[int, Any]]) -> dict[int, Any]:
+    """Return what a worker makes of a chunk, by number."""
+    return {number: outcome async for ended in worker.work(chunk) for number, outcome in ended}
+
+
+async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path) -> None:
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    long = tuple(f"word {n} " + "x" * 4000 for n in range(20))  # more than one batch
+    lists = {1: ("a", "b"), 2: ("c",), 3: long}
+    found: dict[int, Any] = {}
+    for part in await asyncio.gather(
+        outcomes(worker, [(1, lists[1]), (2, lists[2])]), outcomes(worker, [(3, lists[3])])
+    ):
+        found |= part
+
+    local = HashingEmbedder(found[1].shape[1])
+    for number, texts in lists.items():
+        assert np.array_equal(found[number], await local.embed(texts))
+    stats = await worker.stats()
+    assert (stats["running"], stats["done"]) == (0, 3)
+
+
+async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(tmp_path: Path) -> None:
+    """The actor starts all the same: a process that fails while it starts would be started for ever."""
+    from kgray.runtime.faults import Fault
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    lacking = load(None, environ={}, overrides={"embedder.api_key": "sk-not-in-the-environment"})
+    worker = EmbedWorker(spec_of(lacking, tmp_path, {}), "embedder-0")
+
+    found = await outcomes(worker, [(1, ("a",)), (2, ("b",))])
+
+    fault = (await worker.describe())["fault"]
+    assert isinstance(fault, Fault)
+    assert fault.kind == "SettingsError"
+    assert "KGRAY_EMBEDDER_API_KEY is not set where Ray's processes run" in fault.message
+    assert found == {1: fault, 2: fault}
+
+
+class Losing:
+    """The handle of a writer of this process, whose first answer to every kind of call is lost."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self.calls: list[str] = []
+
+    def __getattr__(self, method: str) -> Any:
+        from ray.exceptions import RaySystemError
+
+        async def remote(*args: Any) -> Any:
+            answer = getattr(self._writer, method)(*args)
+            self.calls.append(method)
+            if self.calls.count(method) == 1:
+                raise RaySystemError(ConnectionError("the answer is lost"))
+            return answer
+
+        return type("Method", (), {"remote": staticmethod(remote)})
+
+
+async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_written_once(
+    tmp_path: Path,
+) -> None:
+    """R23: neither the order of calls nor their repetition is trusted."""
+    from kgray.runtime.faults import Fault
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.writer import GraphWriter, RemoteWriter
+
+    memory = kgray.open(tmp_path)
+    sequence = memory.store.request(Operation(group="g", kind="undo", target=1), now=1)
+    batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
+    graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), 0)
+    handle = Losing(graph_writer)
+    idle = RemoteWriter(handle, deadline_s=60.0, patience_s=60.0)
+
+    lost = await idle.begin()
+    assert isinstance(lost, Fault)
+    assert (lost.kind, "the answer is lost" in lost.message) == (Unavailable.__name__, True)
+    port = await idle.begin()
+    assert isinstance(port, RemoteWriter)
+    await port.write(batch)
+
+    assert handle.calls == ["begin", "begin", "write", "write"]
+    stats = graph_writer.stats()
+    assert (stats["epoch"], stats["batches"], stats["repeats"]) == (port.epoch, 1, 1)
+    assert port.outage is None
+    assert memory.store.result("g", sequence) == {"error": "no such merge"}
+    newer = await port.begin()
+    assert isinstance(newer, RemoteWriter)
+    with pytest.raises(StaleWriter):  # also where both runs are of one process
+        await port.write(batch)
+    graph_writer.close()
+    memory.close()
+
+
+def test_the_runtime_uses_no_private_name_of_ray() -> None:
+    private = re.compile(
+        r"ray\.cluster_utils|\bray(?:\.\w+)*\._\w+|from ray[\w.]*\._\w+ import|from ray[\w.]* import .*\b_\w+"
+    )
+    found = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
+
+    assert {name: uses for name, uses in found.items() if uses} == {}
