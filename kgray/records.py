@@ -200,6 +200,7 @@ class Episode:
     metadata: str = "{}"
     state: State = "accepted"
     bulk: bool = False  # in the backfill lane; of no meaning to the graph
+    attempts: int = 0  # failed so far, those of the sequences it was retried from included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
