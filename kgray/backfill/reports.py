@@ -10,7 +10,7 @@ from kgray.backfill.manifest import State
 from kgray.backfill.spending import Spent
 from kgray.ingest.parts import Totals
 from kgray.memory import Report
-from kgray.ports import FailedEpisode
+from kgray.ledger import FailedEpisode
 
 FIRST = 10  # failures that are shown with their reason
 SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all

@@ -234,7 +234,7 @@ class _Attempt:
         found = Failures()
         queued = self._feeder.queued
         for group in sorted(self._before.keys() | queued.keys()):
-            for row in self._store.failures(group):
+            for row in failures(self._store, group):
                 sequence, queue = row.episode.sequence, queued.get(group)
                 if self._was_pending(group, sequence) or (queue is not None and sequence in queue.sequences):
                     found.add(row)
