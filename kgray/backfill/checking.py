@@ -13,6 +13,7 @@ from typing import Any
 from kgray.backfill.reports import SHOWN
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted
+from kgray.ledger import conflict, standing
 from kgray.planning import Plan
 from kgray.ports import Store
 from kgray.records import Draft

@@ -21,6 +21,7 @@ from kgray.backfill.reports import SHOWN, Failures, Standing, Summary
 from kgray.backfill.spending import Budget
 from kgray.errors import KgrayError, Unavailable
 from kgray.intake import Defaults
+from kgray.ledger import failures
 from kgray.memory import Memory, Report
 from kgray.memory.leavings import SORTED
 from kgray.memory.queueing import Done, last_sequences, never
