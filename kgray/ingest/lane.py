@@ -18,12 +18,13 @@ from typing import Any
 
 from kgray.derivation.change import Change
 from kgray.errors import ContentError
-from kgray.ingest.ahead import AheadState, Key, Rows
+from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import Attempt, attempt_to_decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.gate import Gate, Urgency
+from kgray.ingest.known import KnownState
 from kgray.ingest.parts import Parts, Stop, Totals, Watch
 from kgray.ingest.state import GroupState
 from kgray.ingest.values import Answers, Questions, Read
@@ -98,7 +99,7 @@ class Lane:
         self.last = 0  # the sequence of the newest entry that was taken
         self._parts, self._committer, self._gate = parts, committer, gate
         self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
-        self._rows = Rows(parts.embedder.dimensions)
+        self._rows = AheadRows(parts.embedder.dimensions)
         self._took = took
         self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
         self._by_sequence: dict[int, Ticket] = {}
@@ -191,7 +192,7 @@ class Lane:
         found, and the later episodes that read them are touched.
         """
         answers = Answers(vectors=ticket.vectors)
-        keys: set[Key] = {("ruling", fact.relation) for fact in read.extraction.facts}
+        keys: set[ReadKey] = {("ruling", fact.relation) for fact in read.extraction.facts}
         sequence = read.episode.sequence
         while True:
             view = AheadState(base, self._rows, sequence)
@@ -260,7 +261,7 @@ class Lane:
         self._watch("embed", time.monotonic() - since, None)
         vectors.update(zip(texts, found, strict=True))
 
-    def _attempt(self, read: Read, state: GroupState, answers: Answers) -> Attempt:
+    def _attempt(self, read: Read, state: KnownState, answers: Answers) -> Attempt:
         since = time.monotonic()
         attempt = attempt_to_decide(read, state, answers, self._parts.rules)
         self._watch("decide", time.monotonic() - since, read.episode)
@@ -311,7 +312,7 @@ class Lane:
         try:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
-                self._rows.forget()
+                self._rows = AheadRows(self._parts.embedder.dimensions)
                 self._ended(self.group, entry.sequence, outcome)
             else:
                 await self._commit(ticket, entry)
@@ -335,7 +336,7 @@ class Lane:
         self._rows.reads(entry.sequence, set())
         if self._committer.kept(self.group) is None:
             # The state will be read anew: what was decided ahead stands on rows that are gone.
-            self._rows.forget()
+            self._rows = AheadRows(self._parts.embedder.dimensions)
             for later in self.tickets:
                 later.touched.set()
 

@@ -65,10 +65,6 @@ class GroupState:
         """Whether an entity stands for a question that is still open: never, on the true state."""
         return False
 
-    def near_names(self, vector: Vector, floor: float, limit: int) -> list[str]:
-        """Return the shown entities one of whose names is near, nearest first, each once."""
-        return list(dict.fromkeys(entity for _, entity in self.near_scored(vector, floor, limit)))
-
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of the names that are near, nearest first."""
         found = []

@@ -153,7 +153,7 @@ class Reading:
         with self._db.snapshot():
             return find_words(self._db, no, scope, query, limit)
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str | int, float]]:
         """Return (id, cosine), best first, ties by insertion; see `ports.Store` and vectors.py."""
         no = self._db.number(group)
         if no is None or limit <= 0:
@@ -165,7 +165,7 @@ class Reading:
             take = 2 * limit
             while True:
                 found = self._vectors.nearest(no, scope, vector, take)
-                best: dict[str, float] = {}
+                best: dict[str | int, float] = {}
                 for owner, score in found:
                     best.setdefault(owner, score)
                 if len(best) >= limit or len(found) < take:

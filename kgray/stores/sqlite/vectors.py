@@ -67,7 +67,7 @@ class VectorSets:
         self._budget = budget_bytes
         self._sets: OrderedDict[tuple[int, SearchScope], _Set] = OrderedDict()
 
-    def nearest(self, no: int, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(self, no: int, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str | int, float]]:
         """Return (owner, cosine), best first, ties by insertion; an owner once for each of its vectors.
 
         To be called inside a snapshot: the set in memory is brought to it first.
@@ -86,7 +86,7 @@ class VectorSets:
         keys = [int(key) for key in known.keys[chosen[best]]]
         owners: dict[int, Any] = dict(self._db.rows(sql.VECTORS[scope].owners_at, (array(keys),)))
         found = zip(keys, scores[best], strict=True)
-        return [(str(owners[key]), min(1.0, max(-1.0, float(score)))) for key, score in found]
+        return [(owners[key], min(1.0, max(-1.0, float(score)))) for key, score in found]
 
     def clear(self) -> None:
         """Release the memory."""
