@@ -8,7 +8,7 @@ as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
@@ -118,7 +118,8 @@ class ReadStatements:
 
     last    BY_KEYS: the last key in use
     after   BY_PLACES: the next pages
-    place   how many columns at the end of its rows are their place, which no reader asked for
+    place   BY_PLACES: where the columns of a row's place stand in it
+    extra   BY_PLACES: how many of them, at the end, no reader asked for
     keys    the values are sequences, to be given as keys
     """
 
@@ -126,7 +127,8 @@ class ReadStatements:
     sql: str
     last: str = ""
     after: str = ""
-    place: int = 0
+    place: tuple[int, ...] = ()
+    extra: int = 0
     keys: bool = False
 
 
@@ -137,7 +139,7 @@ def column_of(kind: Kind, name: str) -> str:
     return f"t.{name}"
 
 
-def columns_of(kind: Kind, names: tuple[str, ...] = ()) -> str:
+def columns_of(kind: Kind, names: Sequence[str] = ()) -> str:
     """Return what reads these columns of a row of table `t`, all by default."""
     return ", ".join(column_of(kind, name) for name in names or kind.names)
 
@@ -155,20 +157,22 @@ def _of_read(read: Read) -> ReadStatements:
         return _by_values(read, chosen)
     order = kind.order or kind.key
     lies = layout(kind)
-    # Rows are inserted in the order of their places: keys are in that order too.
-    if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order[0] == "sequence"):
+    # Where no index has the order, the keys have it: rows are inserted in the order of their places.
+    if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order != kind.key):
         sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
         return ReadStatements(way=Way.BY_KEYS, sql=sql, last=OF_KIND[kind].last)
     if order != kind.key:  # births: three small columns, and no index has them in this order
         sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.no = ?1 ORDER BY {_order(kind)}"
         return ReadStatements(way=Way.AT_ONCE, sql=sql)
-    select = f"SELECT {chosen}, {_order(kind)} FROM {kind.name} AS t WHERE t.no = ?1"
+    names = [*read.chosen, *(name for name in order if name not in read.chosen)]
+    select = f"SELECT {columns_of(kind, names)} FROM {kind.name} AS t WHERE t.no = ?1"
     marks = ", ".join(f"?{2 + n}" for n in range(len(order)))
     return ReadStatements(
         way=Way.BY_PLACES,
         sql=f"{select} ORDER BY {_order(kind)} LIMIT ?2",
         after=f"{select} AND ({_order(kind)}) > ({marks}) ORDER BY {_order(kind)} LIMIT ?{2 + len(order)}",
-        place=len(order),
+        place=tuple(names.index(name) for name in order),
+        extra=len(names) - len(read.chosen),
     )
 
 
