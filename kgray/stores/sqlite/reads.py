@@ -54,8 +54,6 @@ def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) ->
                     break
                 place = [page[-1][n] for n in how.place]
                 page = run(how.after, (no, *place, _PAGE_ROWS))
-        case Way.AT_ONCE:
-            yield run(how.sql, (no,))
 
 
 def _restoring(place: int, made: Callable[[Any], Any]) -> Restored:

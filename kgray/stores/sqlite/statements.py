@@ -30,7 +30,8 @@ class KindStatements:
     last     (first key, last key): the last key in use, None where there is none
     found    COUNTED: the key of the row with (no, key columns)
     replace  COUNTED: (stored columns, key)
-    index, reindex, unindex, unindex_all    full text, where the kind has any
+    index, reindex, unindex, unindex_key, unindex_all
+             full text, where the kind has any: (key, words) twice, the row's name, (key), as clear
     """
 
     put: str
@@ -42,6 +43,7 @@ class KindStatements:
     index: str = ""
     reindex: str = ""
     unindex: str = ""
+    unindex_key: str = ""
     unindex_all: str = ""
 
 
@@ -87,6 +89,7 @@ def _of_kind(kind: Kind) -> KindStatements:
         index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
         reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
         unindex=f"DELETE FROM {words} WHERE rowid = {rowid}" if kind.words else "",
+        unindex_key=f"DELETE FROM {words} WHERE rowid = ?" if kind.words else "",
         unindex_all=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?" if kind.words else "",
     )
 
@@ -109,7 +112,6 @@ class Way(Enum):
     BY_VALUES = "(no, values as JSON)"
     BY_KEYS = "(first key, last key): a page is a range of keys"
     BY_PLACES = "(no, limit), then (no, place of the last row, limit)"
-    AT_ONCE = "(no)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +163,6 @@ def _of_read(read: Read) -> ReadStatements:
     if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order != kind.key):
         sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
         return ReadStatements(way=Way.BY_KEYS, sql=sql, last=OF_KIND[kind].last)
-    if order != kind.key:  # births: three small columns, and no index has them in this order
-        sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.no = ?1 ORDER BY {_order(kind)}"
-        return ReadStatements(way=Way.AT_ONCE, sql=sql)
     names = [*read.chosen, *(name for name in order if name not in read.chosen)]
     select = f"SELECT {columns_of(kind, names)} FROM {kind.name} AS t WHERE t.no = ?1"
     marks = ", ".join(f"?{2 + n}" for n in range(len(order)))
