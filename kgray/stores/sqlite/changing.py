@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import count
 from operator import itemgetter
 from typing import Any
 
@@ -26,6 +27,9 @@ from kgray.stores.sqlite.database import key_of, keys_of, one
 from kgray.stores.sqlite.schema import Layout, layout
 from kgray.stores.sqlite.vectors import sign_bits
 from kgray.stores.words import marked, words
+
+_Numbered = tuple[int, Row, Row]  # a key, a row, the row as bound
+_Told = tuple[int, str | None]  # a key, the text that its row is found by
 
 
 class Change:
@@ -46,7 +50,7 @@ class Change:
                 self._put_counted(kind, rows)
             case _:
                 no = self._no
-                bound = [(no, *row) for row in _bound(kind.names, rows, kind)]
+                bound = [(no, *row) for row in _bound(_lists(kind), rows)]
                 self._connection.executemany(sql.OF_KIND[kind].put, bound)
 
     def drop(self, kind: Kind, keys: Sequence[Key]) -> None:
@@ -62,7 +66,7 @@ class Change:
     def patch(self, patch: Patch) -> None:
         """Change some columns of rows; none of them is indexed as text, none is a vector."""
         kind, width = patch.kind, len(patch.kind.key)
-        values = _bound(patch.columns, [row[width:] for row in patch.rows], kind)
+        values = _bound(_lists(kind, patch.columns), [row[width:] for row in patch.rows])
         named = (self._name(kind, row[:width]) for row in patch.rows)
         statement = sql.patch(kind, patch.columns)
         self._connection.executemany(
@@ -111,54 +115,61 @@ class Change:
             (highest,) = one(self._connection, how.last, keys_of(no))
             if highest is not None and min(keys) <= highest:
                 self._connection.execute(sql.COUNT_REMOVAL, (no,))
-        stored = self._stored(kind, [row[1:] for row in rows])
-        bound = [(key, no, *row) for key, row in zip(keys, stored, strict=True)]
+        bound = [(key, no, *row[1:]) for key, row in zip(keys, self._stored(kind, rows), strict=True)]
         self._connection.executemany(how.put, bound)
         if kind.words:
             told = [(key, kind.text(row)) for key, row in zip(keys, rows, strict=True)]
-            self._index(how.index if new else how.reindex, told)
-            gone = [(key,) for key, text in told if text is None]
-            if gone and not new:
-                self._connection.executemany(how.unindex, gone)
+            if new:
+                self._index(how.index, told)
+            else:
+                self._reindex(kind, told)
 
     def _put_counted(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Insert rows behind those that are there; a row that is there already keeps its key."""
         connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
         (highest,) = one(connection, how.last, keys_of(no))
-        rows = sorted(rows, key=_place(kind))
+        rows = sorted(rows, key=_values(kind, kind.order or kind.key))
         key = (key_of(no, 0) if highest is None else highest) + 1
-        stored = list(enumerate(self._stored(kind, rows), key))
+        numbered = list(zip(count(key), rows, self._stored(kind, rows), strict=False))
         before = connection.total_changes()
-        connection.executemany(how.put, [(n, no, *row) for n, row in stored])
-        told = list(enumerate(rows, key)) if kind.words else []
+        connection.executemany(how.put, [(n, no, *stored) for n, _, stored in numbered])
         if connection.total_changes() - before < len(rows):
-            there = [self._key_of(kind, row) for row in rows]
-            met = [n for n, row in enumerate(stored) if there[n] != row[0]]
-            if not kind.first_wins:
-                self._replace(kind, [(rows[n], there[n], stored[n][1]) for n in met])
-            told = [pair for pair, found in zip(told, there, strict=True) if pair[0] == found] if told else []
-        self._index(how.index, [(n, kind.text(row)) for n, row in told])
+            numbered = self._settle(kind, numbered)
+        if kind.words:
+            self._index(how.index, [(n, kind.text(row)) for n, row, _ in numbered])
 
-    def _replace(self, kind: Kind, met: Iterable[tuple[Row, int, Row]]) -> None:
-        """Give rows that are there new values; (row, its key, the row as stored)."""
-        connection, how = self._connection, sql.OF_KIND[kind]
-        changed = False
-        for row, key, stored in met:
-            if kind.vector:
-                if one(connection, sql.VECTORS[kind.vector].vectors, (key, key)) == (key, stored[-1]):
-                    continue
-                changed = True
-            connection.execute(how.replace, (*stored, key))
-            if kind.words:
-                self._index(how.reindex, [(key, kind.text(row))])
-        if changed:
+    def _settle(self, kind: Kind, numbered: Iterable[_Numbered]) -> list[_Numbered]:
+        """Replace the rows that were there already, but first_wins; return those that were not."""
+        connection, how, named = self._connection, sql.OF_KIND[kind], _values(kind, kind.key)
+        new: list[_Numbered] = []
+        stale = False
+        for n, row, stored in numbered:
+            (there,) = one(connection, how.found, (self._no, *named(row)))
+            if there == n:
+                new.append((n, row, stored))
+            elif not kind.first_wins:
+                stale |= bool(kind.vector) and not self._holds_vector(kind, there, row[-1])
+                connection.execute(how.replace, (*stored, there))
+                if kind.words:
+                    self._reindex(kind, [(there, kind.text(row))])
+        if stale:
             connection.execute(sql.COUNT_REMOVAL, (self._no,))
+        return new
 
-    def _key_of(self, kind: Kind, row: Row) -> int:
-        (found,) = one(self._connection, sql.OF_KIND[kind].found, (self._no, *kind.key_of(row)))
-        return int(found)
+    def _holds_vector(self, kind: Kind, key: int, vector: bytes) -> bool:
+        scope = kind.vector
+        return scope is not None and bool(
+            one(self._connection, sql.VECTORS[scope].vectors, (key, key)) == (key, vector)
+        )
 
-    def _index(self, statement: str, told: Iterable[tuple[int, str | None]]) -> None:
+    def _reindex(self, kind: Kind, told: Sequence[_Told]) -> None:
+        """Index rows that may have been indexed before; one without a text is found no more."""
+        how = sql.OF_KIND[kind]
+        self._index(how.reindex, told)
+        if gone := [(key,) for key, text in told if text is None]:
+            self._connection.executemany(how.unindex_key, gone)
+
+    def _index(self, statement: str, told: Iterable[_Told]) -> None:
         no = self._no
         found = [(key, marked(words(text), no)) for key, text in told if text is not None]
         if found:
@@ -167,7 +178,7 @@ class Change:
     def _stored(self, kind: Kind, rows: Sequence[Row]) -> Sequence[Row]:
         """Return rows as bound; the columns of a vector kind end with the vector."""
         if not kind.vector:
-            return _bound(kind.names, rows, kind)
+            return _bound(_lists(kind), rows)
         wide = {len(row[-1]) for row in rows} - {4 * self._dimensions}
         if wide:
             raise StoreError(
@@ -178,24 +189,25 @@ class Change:
         return [(*row[:-1], signs, row[-1]) for row, signs in zip(rows, bits, strict=True)]
 
 
-def _bound(columns: Sequence[str], rows: Sequence[Row], kind: Kind) -> Sequence[Row]:
-    """Return values as SQLite takes them: tuples of texts as JSON."""
-    lists = _texts(kind)
-    if lists.isdisjoint(columns):
+def _bound(lists: frozenset[int], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return values as SQLite takes them: tuples of texts, which stand in the places `lists`, as JSON."""
+    if not lists:
         return rows
-    places = [name in lists for name in columns]
-    return [
-        tuple([pack(value) if listed else value for value, listed in zip(row, places, strict=True)])
-        for row in rows
-    ]
+    return [tuple([pack(v) if n in lists else v for n, v in enumerate(row)]) for row in rows]
 
 
 @cache
-def _texts(kind: Kind) -> frozenset[str]:
-    return frozenset(column.name for column in kind.columns if column.type == "texts")
+def _lists(kind: Kind, columns: tuple[str, ...] = ()) -> frozenset[int]:
+    """Return where tuples of texts stand among some columns, all by default."""
+    texts = {column.name for column in kind.columns if column.type == "texts"}
+    return frozenset(n for n, name in enumerate(columns or kind.names) if name in texts)
 
 
 @cache
-def _place(kind: Kind) -> Callable[[Row], Any]:
-    """Return what sorts rows as a scan gives them."""
-    return itemgetter(*(kind.names.index(name) for name in kind.order or kind.key))
+def _values(kind: Kind, columns: tuple[str, ...]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return what takes the values of some columns out of a row."""
+    places = [kind.names.index(name) for name in columns]
+    if len(places) > 1:
+        return itemgetter(*places)
+    (place,) = places
+    return lambda row: (row[place],)

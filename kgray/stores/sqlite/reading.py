@@ -98,10 +98,9 @@ class Reading:
         return GroupHead(named=named, last=row[1], last_recorded=row[2])
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Yield the rows of a declared read, page by page; see `ports.Store`."""
+        """Return the rows of a declared read, read page by page; see `ports.Store`."""
         no = self._db.number(group)
-        if no is not None:
-            yield from read_rows(self._db.rows, read, no, values)
+        return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None

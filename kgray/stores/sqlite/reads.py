@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kgray.kinds import READS, Read, Row
@@ -14,6 +15,7 @@ from kgray.stores.sqlite.statements import Way
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
+Restored = Callable[[list[Row]], list[Row]]
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
 
@@ -23,11 +25,11 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows of a declared read of the group with this number."""
-    how = sql.OF_READ[read]
-    restored = _RESTORED[read]
-    for page in _pages(run, how, no, values):
-        yield from page if restored is None else restored(page)
+    """Return the rows of a declared read of the group with this number, read page by page."""
+    pages = _pages(run, sql.OF_READ[read], no, values)
+    for restored in _RESTORED[read]:
+        pages = map(restored, pages)
+    return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
 
 def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
@@ -47,32 +49,29 @@ def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) ->
         case Way.BY_PLACES:
             page = run(how.sql, (no, _PAGE_ROWS))
             while page:
-                yield [row[: -how.place] for row in page]
+                yield [row[: -how.extra] for row in page] if how.extra else page
                 if len(page) < _PAGE_ROWS:
                     break
-                page = run(how.after, (no, *page[-1][-how.place :], _PAGE_ROWS))
-        case Way.AT_ONCE:
-            yield run(how.sql, (no,))
+                place = [page[-1][n] for n in how.place]
+                page = run(how.after, (no, *place, _PAGE_ROWS))
+
+
+def _restoring(place: int, made: Callable[[Any], Any]) -> Restored:
+    """Return what makes the value in one place of each row."""
+    after = place + 1
+    return lambda page: [(*row[:place], made(row[place]), *row[after:]) for row in page]
 
 
 def _tuple(text: str) -> tuple[str, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def _restored(read: Read) -> Callable[[list[Row]], list[Row]] | None:
-    """Return what makes values of what SQLite does not know: bool and tuples; None where there is none."""
-    kinds = {column.name: column.type for column in read.kind.columns}
-    made = {n: kinds[name] for n, name in enumerate(read.chosen) if kinds[name] in {"bool", "texts"}}
-    if not made:
-        return None
-    if list(made.values()) == ["bool"]:  # by itself: 100,000 rows of evidence are read at a start
-        (place,) = made
-        after = place + 1
-        return lambda page: [(*row[:place], row[place] == 1, *row[after:]) for row in page]
-    makers = {n: bool if kind == "bool" else _tuple for n, kind in made.items()}
-    return lambda page: [
-        tuple([makers[n](value) if n in makers else value for n, value in enumerate(row)]) for row in page
-    ]
+def _restored(read: Read) -> Iterator[Restored]:
+    """Yield what makes values of what SQLite does not know: bool and tuples."""
+    types = {column.name: column.type for column in read.kind.columns}
+    for place, name in enumerate(read.chosen):
+        if types[name] in {"bool", "texts"}:
+            yield _restoring(place, _tuple if types[name] == "texts" else bool)
 
 
-_RESTORED: Mapping[Read, Callable[[list[Row]], list[Row]] | None] = {read: _restored(read) for read in READS}
+_RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}

@@ -4,8 +4,8 @@ A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one
 read of them names its group. A kind's table has one of four layouts:
 
     SEQUENCE  key ("sequence",)           rowid = key, n is the sequence; it is no column of its own
-    COUNTED   words or a vector           rowid = key, n counts the rows in the order of their insertion,
-                                          which is that of their places; unique index on (no, key columns)
+    COUNTED   words, a vector, or an      rowid = key, n counts the rows in the order of their insertion,
+              order other than the key    which is that of their places; unique index on (no, key columns)
     LONG      rows of several 100 bytes   a rowid of SQLite's own; unique index on (no, key columns)
     KEYED     any other                   no rowid: the primary key is (no, key columns)
 
@@ -76,7 +76,7 @@ def layout(kind: Kind) -> Layout:
     """Return how the rows of a kind lie in the file."""
     if kind.key == ("sequence",):
         return Layout.SEQUENCE
-    if kind.words or kind.vector:
+    if kind.words or kind.vector or (kind.order and kind.order != kind.key):
         return Layout.COUNTED
     return Layout.LONG if kind in _LONG else Layout.KEYED
 

@@ -8,7 +8,7 @@ as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
@@ -30,7 +30,8 @@ class KindStatements:
     last     (first key, last key): the last key in use, None where there is none
     found    COUNTED: the key of the row with (no, key columns)
     replace  COUNTED: (stored columns, key)
-    index, reindex, unindex, unindex_all    full text, where the kind has any
+    index, reindex, unindex, unindex_key, unindex_all
+             full text, where the kind has any: (key, words) twice, the row's name, (key), as clear
     """
 
     put: str
@@ -42,6 +43,7 @@ class KindStatements:
     index: str = ""
     reindex: str = ""
     unindex: str = ""
+    unindex_key: str = ""
     unindex_all: str = ""
 
 
@@ -87,6 +89,7 @@ def _of_kind(kind: Kind) -> KindStatements:
         index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
         reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
         unindex=f"DELETE FROM {words} WHERE rowid = {rowid}" if kind.words else "",
+        unindex_key=f"DELETE FROM {words} WHERE rowid = ?" if kind.words else "",
         unindex_all=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?" if kind.words else "",
     )
 
@@ -109,7 +112,6 @@ class Way(Enum):
     BY_VALUES = "(no, values as JSON)"
     BY_KEYS = "(first key, last key): a page is a range of keys"
     BY_PLACES = "(no, limit), then (no, place of the last row, limit)"
-    AT_ONCE = "(no)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,8 @@ class ReadStatements:
 
     last    BY_KEYS: the last key in use
     after   BY_PLACES: the next pages
-    place   how many columns at the end of its rows are their place, which no reader asked for
+    place   BY_PLACES: where the columns of a row's place stand in it
+    extra   BY_PLACES: how many of them, at the end, no reader asked for
     keys    the values are sequences, to be given as keys
     """
 
@@ -126,7 +129,8 @@ class ReadStatements:
     sql: str
     last: str = ""
     after: str = ""
-    place: int = 0
+    place: tuple[int, ...] = ()
+    extra: int = 0
     keys: bool = False
 
 
@@ -137,7 +141,7 @@ def column_of(kind: Kind, name: str) -> str:
     return f"t.{name}"
 
 
-def columns_of(kind: Kind, names: tuple[str, ...] = ()) -> str:
+def columns_of(kind: Kind, names: Sequence[str] = ()) -> str:
     """Return what reads these columns of a row of table `t`, all by default."""
     return ", ".join(column_of(kind, name) for name in names or kind.names)
 
@@ -155,20 +159,19 @@ def _of_read(read: Read) -> ReadStatements:
         return _by_values(read, chosen)
     order = kind.order or kind.key
     lies = layout(kind)
-    # Rows are inserted in the order of their places: keys are in that order too.
-    if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order[0] == "sequence"):
+    # Where no index has the order, the keys have it: rows are inserted in the order of their places.
+    if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order != kind.key):
         sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
         return ReadStatements(way=Way.BY_KEYS, sql=sql, last=OF_KIND[kind].last)
-    if order != kind.key:  # births: three small columns, and no index has them in this order
-        sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.no = ?1 ORDER BY {_order(kind)}"
-        return ReadStatements(way=Way.AT_ONCE, sql=sql)
-    select = f"SELECT {chosen}, {_order(kind)} FROM {kind.name} AS t WHERE t.no = ?1"
+    names = [*read.chosen, *(name for name in order if name not in read.chosen)]
+    select = f"SELECT {columns_of(kind, names)} FROM {kind.name} AS t WHERE t.no = ?1"
     marks = ", ".join(f"?{2 + n}" for n in range(len(order)))
     return ReadStatements(
         way=Way.BY_PLACES,
         sql=f"{select} ORDER BY {_order(kind)} LIMIT ?2",
         after=f"{select} AND ({_order(kind)}) > ({marks}) ORDER BY {_order(kind)} LIMIT ?{2 + len(order)}",
-        place=len(order),
+        place=tuple(names.index(name) for name in order),
+        extra=len(names) - len(read.chosen),
     )
 
 
