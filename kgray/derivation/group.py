@@ -13,7 +13,7 @@ from kgray.derivation.entities import EntityNote
 from kgray.derivation.facts import fact_of
 from kgray.derivation.fold import Fold
 from kgray.derivation.relations import Relations
-from kgray.derivation.statements import StatementKey, Statement, fold_key, name_statements, spoken
+from kgray.derivation.statements import Statement, StatementKey, fold_key, name_statements, spoken
 from kgray.graph import Fact
 from kgray.records import Evidence, GroupRecords, Mention, Place, Value
 from kgray.timeline import Claim, Span, Sweep
@@ -114,7 +114,9 @@ class GroupGraph:
             note = self.entities[shown] = EntityNote(shown, self.births[shown])
         return note, note.take(mention)
 
-    def add_statement(self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int) -> Statement:
+    def add_statement(
+        self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int
+    ) -> Statement:
         """Make the statement that its first evidence speaks of, with no claim yet."""
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)

@@ -164,7 +164,9 @@ def _variants(
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
             of[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
         origins.setdefault(item.key, set()).add(of[e.statement])
-    mixed: dict[StatementKey, dict[str, Evidence]] = {key: {} for key, meeting in origins.items() if len(meeting) > 1}
+    mixed: dict[StatementKey, dict[str, Evidence]] = {
+        key: {} for key, meeting in origins.items() if len(meeting) > 1
+    }
     if not mixed:
         return [item.evidence.variant for item in said]
     for item in said:

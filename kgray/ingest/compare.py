@@ -65,9 +65,7 @@ def _ask_cardinality(
     return ruling.value
 
 
-def _slot_mates(
-    case: Case, statement: Statement, related: Related, connected: Connected
-) -> list[Statement]:
+def _slot_mates(case: Case, statement: Statement, related: Related, connected: Connected) -> list[Statement]:
     """Return the other statements of the slot, by birth: those stored, and those of this episode."""
     graph = case.state.graph
     ends = [statement.subject]

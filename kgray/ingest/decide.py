@@ -13,7 +13,7 @@ from kgray.ingest.known import KnownState
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.shape import shape
-from kgray.ingest.values import Answers, Case, Questions, Read, Rules
+from kgray.ingest.values import Answers, Case, Questions, ReadEpisode, Rules
 from kgray.records import Extraction
 
 
@@ -32,7 +32,7 @@ class Attempt:
     aliases: tuple[tuple[str, str], ...] = ()  # (shown entity, surface) that a stored entity did not bear
 
 
-def decide(read: Read, state: KnownState, answers: Answers, rules: Rules) -> Change | Questions:
+def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Change | Questions:
     """Return what `read` changes, or what must be known first. Pure; never waits.
 
     The plain loop calls this on the true state, in order, until nothing is open. What is open is
@@ -45,7 +45,7 @@ def decide(read: Read, state: KnownState, answers: Answers, rules: Rules) -> Cha
     return attempt.change
 
 
-def attempt_to_decide(read: Read, state: KnownState, answers: Answers, rules: Rules) -> Attempt:
+def attempt_to_decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Attempt:
     """Return the open questions of the first stage that has any, and the change as it looks now.
 
     The parallel runner calls this ahead of time, on a view of what is not committed yet, to learn the
@@ -95,7 +95,7 @@ def _aliases(resolved: Resolved, state: KnownState) -> tuple[tuple[str, str], ..
     return tuple(found)
 
 
-def _unembedded(read: Read, extraction: Extraction, state: KnownState, answers: Answers) -> list[str]:
+def _unembedded(read: ReadEpisode, extraction: Extraction, state: KnownState, answers: Answers) -> list[str]:
     """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
     wanted = [read.episode.text, *(f.text for f in extraction.facts)]
     for entity in extraction.entities:
@@ -119,7 +119,9 @@ def _with_vectors(change: Change, case: Case, resolved: Resolved, connected: Con
     asked.texts = list(dict.fromkeys((*asked.texts, *(text for text in texts if text not in known))))
     return replace(
         change,
-        name_vectors=tuple((mention, known[mention.surface]) for mention in names if mention.surface in known),
+        name_vectors=tuple(
+            (mention, known[mention.surface]) for mention in names if mention.surface in known
+        ),
         statement_vectors=tuple((id_, known[wording]) for id_, wording in made if wording in known),
         episode_vector=known.get(change.episode.text),
     )

@@ -1,4 +1,4 @@
-"""What deciding reads of a group: the true state (`state`), or a view ahead of it (`ahead`) behind one protocol."""
+"""What deciding reads of a group: one protocol for the true state and a view ahead of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kgray.ports import Vector
 from kgray.records import Place, Value
 
 K = TypeVar("K", bound=Hashable)
-V = TypeVar("V", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
 
-class LookUp(Protocol[K, V]):
+class LookUp(Protocol[K, V_co]):
     """What a dict and a look-up that is layered over one have in common. It has no length."""
 
-    def get(self, key: K, /) -> V | None:
+    def get(self, key: K, /) -> V_co | None:
         """Return what stands under a key; None = nothing."""
         ...
 
-    def __getitem__(self, key: K, /) -> V:
+    def __getitem__(self, key: K, /) -> V_co:
         """Return what stands under a key; KeyError where nothing does."""
         ...
 

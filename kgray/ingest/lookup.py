@@ -22,7 +22,6 @@ class Postings(Protocol):
         ...
 
 
-
 # Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
 # name, so deciding stays flat however large the group. More Alices than that are no question for a model.
 MAX_POSTING = 12
@@ -75,7 +74,7 @@ class NameIndex(NameLookUp):
         super().__init__(self._keys, self._tokens, self._initials, self._shorts)
 
     def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameLookUp:
-        """Return a look-up of this index whose names and tokens are found in view(postings, "name" | "token").
+        """Return a look-up of this index through view(postings, "name") and view(postings, "token").
 
         Initials and short forms are those of this index. What is added to the index shows there too.
         """

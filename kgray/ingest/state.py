@@ -53,7 +53,7 @@ class GroupState:
 
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
-        """Read the group from the store."""
+        """ReadEpisode the group from the store."""
         with garbage_collected_rarely():
             return cls(records_of(store, group), name_vectors(store, group), dimensions)
 
@@ -124,7 +124,7 @@ class GroupState:
         return self._vectors_for != (judging, self._rulings)
 
     def fetch_vectors(self, store: Store, judging: str) -> None:
-        """Read the vectors of statements that are compared by likeness, where a ruling made them so.
+        """ReadEpisode the vectors of statements that are compared by likeness, where a ruling made them so.
 
         Called before deciding, never by it: `depends` relations only, or all with
         pipeline.judging = "statement"; nothing is read twice.

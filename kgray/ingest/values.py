@@ -11,7 +11,7 @@ from kgray.records import Episode, Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadEpisode:
     """An episode with what its text says."""
 
     episode: Episode

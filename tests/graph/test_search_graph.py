@@ -10,7 +10,7 @@ from kgray.graph import Derived, Entity
 from kgray.ports import Commit
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
-from kgray.search.steps import walk
+from kgray.search.walk import walk
 from tests.graph.search_world import a_world, day
 
 
