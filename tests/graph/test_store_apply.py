@@ -68,7 +68,7 @@ def test_a_sequence_that_was_never_taken_is_an_error(store):
 def test_vectors_of_another_width_are_refused(store):
     store.accept([draft("a")], now=1)
     wide = (NamedVector(kind="name", owner="E1", text="Al", vector=pointing(1, width=32)),)
-    with store.writing(), pytest.raises(StoreError, match="16 numbers"):
+    with store.writing(), pytest.raises(StoreError, match="64 numbers"):
         store.write([replace(told(1, "Al", "one", 10), vectors=wide)])
 
 
