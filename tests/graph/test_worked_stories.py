@@ -1,6 +1,6 @@
 """The worked cases of semantics section 7 that are more than one slot's history: g-k, n, u, w-z.
 
-Each is played by the plain loop and by the windowed runner, on every store; h, x, y and z in reversed order too.
+Each is played by the plain loop and by the windowed runner, on every store; h, x, y and z reversed too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.records import Draft
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
 from tests.graph.stores import Stores
-
 
 WINDOWS = pytest.mark.parametrize("window", [0, 8], ids=["plain-loop", "windowed"])
 
