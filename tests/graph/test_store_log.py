@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from tests.graph.by_hand import (
     gone,
     metadata,
     remove,
+    small,
     tell,
     told,
 )
@@ -33,6 +35,23 @@ from tests.graph.by_hand import (
 def statuses(answers):
     """Return (status, sequence) of each answer."""
     return [(answer.status, answer.sequence) for answer in answers]
+
+
+def of_all_groups(store):
+    """Assert what is counted, told and retried over all groups of a database that was empty."""
+    store.accept([draft("a"), draft("b"), draft("a", group="h")], now=1)
+    assert (store.groups(), store.pending_count()) == (["g", "h"], 3)
+    with store.writing():
+        store.write([failed(1, 9), failed(1, 9, group="h")])
+        assert [(row.episode.group, row.episode.sequence) for row in store.failures()] == [("g", 1), ("h", 1)]
+        assert store.counts() == {"g": GroupCounts(accepted=1, failed=1), "h": GroupCounts(failed=1)}
+        assert store.retry(None, [], now=20) == 2
+    assert (store.failures(), store.pending_count()) == ([], 3)
+
+
+def test_what_is_asked_of_all_groups_is_answered_of_all(tmp_path):
+    with closing(small(tmp_path)) as store:
+        of_all_groups(store)
 
 
 def test_accepting_takes_sequences_and_a_repetition_takes_none(store, group, other, mine):
