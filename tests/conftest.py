@@ -44,11 +44,9 @@ def _group(item: pytest.Item, fixtures: Sequence[str]) -> str:
 
     A server that is named is one database: whoever needs all of it must not run beside the others.
     """
-    if item.get_closest_marker("ray"):
-        return "ray"
-    if "own_neo4j_server" in fixtures or (servers.NAMED_URI and item.get_closest_marker("neo4j")):
-        return "own-neo4j"
-    return ""
+    if item.get_closest_marker("ray") or "own_neo4j_server" in fixtures:
+        return "alone"
+    return "alone" if servers.NAMED_URI and item.get_closest_marker("neo4j") else ""
 
 
 def _turn(item: pytest.Item) -> int:

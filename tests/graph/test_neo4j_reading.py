@@ -8,7 +8,7 @@ import pytest
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit
 from kgray.records import Value
-from tests.graph.by_hand import draft, fill, pointing, tell, told, unit
+from tests.graph.by_hand import WIDTH, draft, fill, pointing, tell, told, unit
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -22,28 +22,28 @@ def stores(neo4j_server, neo4j_driver):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside):
+def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, group, other):
     """As if ten were too many to compare: 40 vectors among 3,000 that are nearer to what is asked."""
     from kgray.stores.neo4j.nearest import NearestVectors
 
-    store = stores.open(dimensions=64)
+    store = stores.open()
     if inside and not store.server.filters:
         pytest.skip("needs a server that filters inside its vector indexes: NEO4J_VERSION=2026.09.0")
     dice = np.random.default_rng(7)
-    crowd, few = unit(dice.standard_normal((3_000, 64)) + 2), unit(dice.standard_normal((40, 64)))
+    crowd, few = unit(dice.standard_normal((3_000, WIDTH)) + 2), unit(dice.standard_normal((40, WIDTH)))
     with store.writing():
-        fill(store, crowd, group="crowd")
-        fill(store, few, group="few")
+        fill(store, crowd, group=other)
+        fill(store, few, group=group)
     nearest = NearestVectors(store._db, filters=inside, exact_rows=10)
 
     for query in crowd[::1000]:
         scores = few @ query
         for limit in (5, 40, 60):
             expected = np.argsort(-scores)[:limit]
-            found = nearest.find("few", "fact", query, limit)
+            found = nearest.find(group, "fact", query, limit)
             assert [owner for owner, _ in found] == [str(n) for n in expected]
             assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        assert nearest.find("crowd", "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)
+        assert nearest.find(other, "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
@@ -124,14 +124,15 @@ TEXTS = [
 ]
 
 
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, group):
+def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, group, other):
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)
-        tell(store, "Bo", "two", group="other")
+        tell(store, "Bo", "two", group=other)
 
     def held():
-        return neo4j_driver.execute_query("MATCH (n) RETURN count(n)").records[0].value()
+        counted = "MATCH (n) WHERE n.group_id IN $groups RETURN count(n)"
+        return neo4j_driver.execute_query(counted, groups=[group, other]).records[0].value()
 
     before = held()
     for text in TEXTS:
