@@ -36,12 +36,13 @@ from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.replies import parse_extraction
 from kgray.stores.sqlite import open_sqlite
 from kgray.triples import normalise
+from tests.graph.by_hand import WIDTH
 from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
-# 64 numbers a text: similarity means little at this width, but determinism is what is tested.
-SMALL = HashingEmbedder(64)
+# As many numbers a text as the stores are opened for: similarity means little at this width, but determinism is what is tested.
+SMALL = HashingEmbedder(WIDTH)
 
 
 def day(number: float) -> int:

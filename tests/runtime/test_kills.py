@@ -86,7 +86,7 @@ def undisturbed(tmp_path: Path) -> tuple[Path, str]:
 
 @pytest.mark.slow
 def test_two_hundred_kills_leave_the_graph_of_an_undisturbed_run(tmp_path: Path) -> None:
-    """From the command's first instants on; test_kills_http is the short form. A wall limit of ten minutes."""
+    """From the command's first instants on; test_kills_http is the short form. Ten minutes at most."""
     start = time.monotonic()
     file, expected = undisturbed(tmp_path)
     ingest_under_fire(file, tmp_path, 200, expected, seed=2)
