@@ -41,7 +41,7 @@ from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
-# As many numbers a text as the stores are opened for: similarity means little at this width, but determinism is what is tested.
+# Similarity means little at this width, but determinism is what is tested.
 SMALL = HashingEmbedder(WIDTH)
 
 

@@ -21,7 +21,6 @@ from kgray.records import Draft, Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
 
-
 COUNT = 80  # episodes of the histories that runs are compared on
 
 
