@@ -392,7 +392,8 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         await asyncio.wait((running, away), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
         committed = engine.store.counts()[GROUP].committed
-        await asyncio.sleep(0.5)  # a run that goes on reads a hundred meanwhile
+        for _ in range(2_000):  # a run that goes on would read all of them meanwhile
+            await asyncio.sleep(0)
         seen = len(read)
         writer.back.set()
         await running
