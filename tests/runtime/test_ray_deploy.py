@@ -20,8 +20,8 @@ import pytest
 
 import kgray
 from kgray.errors import SettingsError, StaleWriter, StoreError
-from kgray.ingest.parts import Totals
 from kgray.ingest.changes import refused
+from kgray.ingest.parts import Totals
 from kgray.ledger import request, result
 from kgray.ports import Judged
 from kgray.records import Operation
