@@ -35,6 +35,7 @@ PATIENCE_S = 30.0
 _CONNECT_S = 5.0
 _READ_S = 120.0  # a statement that runs longer is ended by the server
 _WRITE_S = 300.0
+_HELD_S = 600.0  # a transaction that is held for several reads
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
 _SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
@@ -110,7 +111,7 @@ class Connection:
 
     def _begun(self, stack: ExitStack) -> Transaction:
         session = stack.enter_context(self._session(read=True))
-        return stack.enter_context(session.begin_transaction(timeout=_READ_S))
+        return stack.enter_context(session.begin_transaction(timeout=_HELD_S))
 
     def rows(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN."""
