@@ -15,6 +15,7 @@ from kgray.errors import StoreError
 from kgray.kinds import Key, Kind, Row
 from kgray.ports.store import Patch, RowChanges
 from kgray.stores.neo4j.mapping import place_of
+from kgray.stores.neo4j.statements import PATCH
 from kgray.times import Instant
 
 RowName = tuple[str, Key]  # group, key
@@ -82,7 +83,7 @@ class Collected:
     def patch(self, group: str, patch: Patch) -> None:
         """Add new values of rows. Raises StoreError for kinds that are put whole."""
         kind, width = patch.kind, len(patch.kind.key)
-        if kind in (kinds.ENTITIES, kinds.FACTS) or kind.vector is not None:
+        if kind not in PATCH:
             raise StoreError(f"rows of {kind.name} are put whole, and {', '.join(patch.columns)} was patched")
         for row in patch.rows:
             name, new = (group, row[:width]), dict(zip(patch.columns, row[width:], strict=True))

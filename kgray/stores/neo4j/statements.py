@@ -54,10 +54,14 @@ class StoredRead:
     first: tuple[Any, ...] = ()
 
 
-def _columns(stored: StoredKind, read: Read) -> list[str]:
+def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
+    """Return what fixes the index: by its statistics the planner may read all of a group by another."""
+    return f"USING INDEX n:{stored.label}(group_id, {', '.join(properties)})"
+
+
+def _sorted_columns(read: Read) -> list[str]:
     """Return the columns of a read, and then those that sort its rows."""
-    order = read.kind.order or read.kind.key
-    return list(dict.fromkeys((*read.chosen, *order)))
+    return list(dict.fromkeys((*read.chosen, *(read.kind.order or read.kind.key))))
 
 
 def _order(columns: Sequence[str], kind: Kind) -> tuple[int, ...]:
@@ -65,7 +69,7 @@ def _order(columns: Sequence[str], kind: Kind) -> tuple[int, ...]:
 
 
 def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
-    columns = _columns(stored, read)
+    columns = _sorted_columns(read)
     properties = stored.serving(by)
     values = ["value"] if len(by) == 1 else [f"value[{n}]" for n in range(len(by))]
     matched = [f"n.{p} = {v}" for p, v in zip(properties, values, strict=False)]
@@ -77,7 +81,8 @@ def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
         statement=f"""
 {OPEN}
 UNWIND $values AS value
-MATCH {stored.pattern} WHERE n.group_id = $group AND {" AND ".join(matched)}
+MATCH {stored.pattern} {_hint(stored, properties)}
+WHERE n.group_id = $group AND {" AND ".join(matched)}
 RETURN value, {returned}
 """,
         columns=tuple(columns),
@@ -88,11 +93,15 @@ RETURN value, {returned}
 
 def _scan(stored: StoredKind, read: Read) -> StoredRead:
     """Return a scan, page by page in the order of the key's own index."""
-    columns = _columns(stored, read)
+    columns = _sorted_columns(read)
     key = stored.key
     behind = "n.{0} > $after[0]"
     if len(key) == 2:
-        behind = "n.{0} >= $after[0] AND n.{1} IS NOT NULL AND (n.{0} > $after[0] OR n.{1} > $after[1])"
+        # A CASE and no OR: of that the planner makes two ranges, and sorts what they give.
+        behind = (
+            "n.{0} >= $after[0] AND n.{1} IS NOT NULL "
+            "AND CASE WHEN n.{0} = $after[0] THEN n.{1} > $after[1] ELSE true END"
+        )
     returned = [stored.property_of(c) for c in columns]
     returned += [p for p in key if p not in returned]
     types = {column.name: column.type for column in read.kind.columns}
@@ -102,7 +111,8 @@ def _scan(stored: StoredKind, read: Read) -> StoredRead:
         statement=f"""
 {OPEN}
 CALL () {{
-    MATCH {stored.pattern} WHERE n.group_id = $group AND {behind.format(*key)}
+    MATCH {stored.pattern} {_hint(stored, key)}
+    WHERE n.group_id = $group AND {behind.format(*key)}
     RETURN n ORDER BY n.group_id, {", ".join(f"n.{p}" for p in key)} LIMIT $limit
 }}
 RETURN {", ".join(f"n.{p}" for p in returned)}
@@ -164,10 +174,10 @@ DROP: Mapping[Kind, str] = {
     for kind, stored in STORED.items()
     if kind not in (kinds.ENTITIES, kinds.FACTS)
 }
-# {group_id, key, put: properties}. Facts and entities are put whole: what Graphiti's readers see follows.
+# {group_id, key, put: properties}. Of facts and entities more follows for Graphiti's readers: they are put.
 PATCH: Mapping[Kind, str] = {
     kind: f"UNWIND $rows AS row\nMATCH (n:{STORED[kind].label} {_keyed(STORED[kind])})\nSET n += row.put"
-    for kind in DROP
+    for kind in (kinds.EPISODES, *PLAIN)
 }
 
 
@@ -186,9 +196,10 @@ def _clear(kind: Kind) -> str:
 
 _CLEARED_ANSWERS = """
 MATCH (n:KgrayAnswer) WHERE n.group_id = $group AND n.request IS NOT NULL AND (
-    EXISTS { MATCH (u:KgrayUse)
+    EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
         WHERE u.group_id = $group AND u.request = n.request AND u.sequence <= $sequence }
-    OR NOT EXISTS { MATCH (u:KgrayUse) WHERE u.group_id = $group AND u.request = n.request })
+    OR NOT EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
+        WHERE u.group_id = $group AND u.request = n.request })
 """
 _CLEARED_USES = """
 MATCH (n:KgrayUse) WHERE n.group_id = $group AND n.sequence IS NOT NULL AND n.request IS NOT NULL

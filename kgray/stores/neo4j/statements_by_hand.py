@@ -412,10 +412,12 @@ LINK_MENTIONS = """
 UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
 MATCH (m:KgrayMention) WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
-MATCH (s:KgrayShown) WHERE s.group_id = row.group_id AND s.recorded = m.entity AND s.shown IS NOT NULL
+MATCH (s:KgrayShown) USING INDEX s:KgrayShown(group_id, recorded, shown)
+WHERE s.group_id = row.group_id AND s.recorded = m.entity AND s.shown IS NOT NULL
 MATCH (t:Entity {group_id: row.group_id, uuid: s.shown})
 WITH e, m, t, COUNT {
-    MATCH (p:KgrayShown) WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
+    MATCH (p:KgrayShown) USING INDEX p:KgrayShown(group_id, recorded, shown)
+    WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
 } AS parts
 WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
 WITH DISTINCT e, t
