@@ -308,13 +308,12 @@ EPISODE_HEADS = Read(
     ("sequence", "id", "client_id", "source", "reference_time", "state", "ended_at", "retired_at"),
 )
 EPISODES_AT = Read("episodes at sequences", EPISODES, by="sequence")
-EPISODES_BY_ID = Read("episodes by id", EPISODES, by="id")
-EPISODES_BY_CLIENT = Read("episodes by client id", EPISODES, by="client_id")
 SEQUENCES_OF_SOURCE = Read("sequences of sources", EPISODES, ("sequence",), by="source")
 EPISODES_IN_STATE = Read("episodes in states", EPISODES, by="state")
 # Whose id, client id and content a draft meets; no text.
 TAKEN_BY = ("sequence", "id", "client_id", "source", "content_sha256", "retired_at")
 TAKEN_IDS = Read("taken ids", EPISODES, TAKEN_BY, by="id")
+TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TAKEN_BY, by="client_id")
 SUPPORTERS = Read("supporters", EPISODES, ("id", "client_id"), by="id")
 OPERATIONS_AT = Read("operations at sequences", OPERATIONS, by="sequence")
 OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, by="state")
@@ -330,14 +329,18 @@ _PLACE = ("sequence", "ordinal")
 EVIDENCE_SHOWN = Read("shown by evidence", EVIDENCE, (*_PLACE, "shown"), by=_PLACE)
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
 NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
+RULINGS_IN = Read("rulings of episodes", RULINGS, by="sequence")
+VERDICTS_IN = Read("verdicts of episodes", VERDICTS, by="sequence")
 STATEMENT_VECTORS_OF = Read("vectors of statements", STATEMENT_VECTORS, by="id")
+ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")
 ENTITIES_OF = Read("entities by id", ENTITIES, by="id")
 SHOWN_OF = Read("shown by entities", SHOWN_ENTITIES, by="recorded")
 FACTS_OF = Read("facts by id", FACTS, by="id")
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
 READS: tuple[Read, ...] = (
-    *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_BY_ID, EPISODES_BY_CLIENT, SEQUENCES_OF_SOURCE,
-    EPISODES_IN_STATE, TAKEN_IDS, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO,
-    USES_BY, USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, STATEMENTS_SHOWN,
-    NAMED, STATEMENT_VECTORS_OF, ENTITIES_OF, SHOWN_OF, FACTS_OF, FACTS_OF_STATEMENTS,
+    *ALL.values(), EPISODE_HEADS, EPISODES_AT, SEQUENCES_OF_SOURCE, EPISODES_IN_STATE, TAKEN_IDS,
+    TAKEN_CLIENT_IDS, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
+    USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, STATEMENTS_SHOWN, RULINGS_IN,
+    VERDICTS_IN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
+    FACTS_OF_STATEMENTS,
 )  # fmt: skip

@@ -359,7 +359,7 @@ class EpisodeHead:
     recorded_at: Instant
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecords:
     """The live records of one group, as of now or of an earlier record time; lists in order of place.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray.graph import Entity, Fact
-from kgray.kinds import ACCEPTED, COMMITTED, FAILED, PENDING, Row
+from kgray.kinds import ACCEPTED, COMMITTED, DONE, FAILED, PENDING, REFUSED, Row
 from kgray.records import (
     Draft,
     Episode,
@@ -66,10 +66,12 @@ def as_vector(kept: bytes) -> NDArray[np.float32]:
 # ------------------------------------------------------------------------------------- the log
 
 
-def new_episode_row(draft: Draft, sequence: int, time: Instant, *, bulk: bool) -> Row:
-    """Return the row of an accepted draft."""
+def new_episode_row(
+    draft: Draft, *, id: str, content_sha256: str, sequence: int, time: Instant, bulk: bool  # noqa: A002
+) -> Row:
+    """Return the row of an accepted draft; id, content_sha256: the draft's, which cost a hash each time."""
     return (
-        sequence, draft.id, draft.source, draft.kind, draft.text, time, draft.content_sha256, draft.speaker,
+        sequence, id, draft.source, draft.kind, draft.text, time, content_sha256, draft.speaker,
         draft.client_id, draft.metadata, ACCEPTED, bulk, 0, None, None, None, None, None,
     )  # fmt: skip
 
@@ -127,12 +129,12 @@ def operation_row(
 ) -> Row:
     """Return the row of an operation.
 
-    Once it has ended, a retraction or removal keeps nothing of what it named: a client's ids may be a
-    person's words (R25).
+    What a retraction or removal named is not kept once it has ended: a client's ids may be a person's
+    words. Nor is what a refused operation named: no removal would look for it here (R25).
     """
-    ended = state != PENDING and operation.kind in {"retract", "remove"}
-    payload = NOTHING_NAMED if ended else operation_payload(operation)
-    kept = None if result is None else pack(dict(result))
+    forgets = state == REFUSED or (state == DONE and operation.kind in {"retract", "remove"})
+    payload = NOTHING_NAMED if forgets else operation_payload(operation)
+    kept = None if result is None else storable(pack(dict(result)))
     return (operation.sequence, operation.kind, payload, state, recorded_at, kept)
 
 
@@ -196,6 +198,19 @@ def extraction(row: Row) -> Extraction:
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
     )  # fmt: skip
+
+
+def answers_row(
+    key: str, answers: Sequence[Mapping[str, Any]], calls: int, prompt_tokens: int, completion_tokens: int
+) -> Row:
+    """Return the row of a request's answers and of what they cost."""
+    body = storable(pack([dict(answer) for answer in answers]))
+    return (key, calls, prompt_tokens, completion_tokens, body)
+
+
+def answers(row: Row) -> tuple[Mapping[str, Any], ...]:
+    """Read the answers in a row of `kinds.ANSWERS`."""
+    return tuple(json.loads(row[4]))
 
 
 # --------------------------------------------------------------------------------- the records
@@ -313,6 +328,16 @@ def verdict(row: Row) -> Verdict:
     return Verdict(
         sequence=sequence, ordinal=ordinal, a=a, b=b, exclusive=exclusive, judge=judge, reason=reason
     )
+
+
+def name_row(mention: Mention) -> Row:
+    """Return the row of a surface of the entity that a mention was resolved to."""
+    return (mention.entity, mention.surface, folded(mention.surface), mention.sequence, mention.ordinal)
+
+
+def name_vector_row(mention: Mention, vector: NDArray[np.float32]) -> Row:
+    """Return the row of a surface's vector."""
+    return (mention.entity, mention.surface, mention.sequence, mention.ordinal, vector_bytes(vector))
 
 
 # --------------------------------------------------------------------------- the derived graph

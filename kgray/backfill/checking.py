@@ -13,8 +13,9 @@ from typing import Any
 from kgray.backfill.reports import SHOWN
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted
+from kgray.ledger import conflict, standing
 from kgray.planning import Plan
-from kgray.ports import Store, conflict
+from kgray.ports import Store
 from kgray.records import Draft
 
 Estimate = Callable[[Iterable[Draft]], Plan]
@@ -110,7 +111,7 @@ def _held(store: Store, items: list[Submitted]) -> dict[tuple[str, str], str]:
     return {
         (group, id_): digest
         for group, wanted in asked.items()
-        for id_, digest in store.standing(group, wanted).items()
+        for id_, digest in standing(store, group, wanted).items()
     }
 
 

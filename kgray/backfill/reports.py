@@ -9,8 +9,8 @@ from typing import Any
 from kgray.backfill.manifest import State
 from kgray.backfill.spending import Spent
 from kgray.ingest.parts import Totals
+from kgray.ledger import FailedEpisode
 from kgray.memory import Report
-from kgray.ports import FailedEpisode
 
 FIRST = 10  # failures that are shown with their reason
 SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all

@@ -21,6 +21,7 @@ from kgray.backfill.reports import SHOWN, Failures, Standing, Summary
 from kgray.backfill.spending import Budget
 from kgray.errors import KgrayError, Unavailable
 from kgray.intake import Defaults
+from kgray.ledger import failures
 from kgray.memory import Memory, Report
 from kgray.memory.leavings import SORTED
 from kgray.memory.queueing import Done, last_sequences, never
@@ -234,7 +235,7 @@ class _Attempt:
         found = Failures()
         queued = self._feeder.queued
         for group in sorted(self._before.keys() | queued.keys()):
-            for row in self._store.failures(group):
+            for row in failures(self._store, group):
                 sequence, queue = row.episode.sequence, queued.get(group)
                 if self._was_pending(group, sequence) or (queue is not None and sequence in queue.sequences):
                     found.add(row)

@@ -22,6 +22,7 @@ from kgray.bench.runs import carry_out, digest, opened, settings_of
 from kgray.bench.serving import flags_of, serving
 from kgray.bench.world import Oracle, World
 from kgray.errors import InputError
+from kgray.ledger import dumped_episodes
 
 # Shares of the kills; at most a fifth meets driver or node.
 SHARES: Mapping[str, float] = {
@@ -149,7 +150,7 @@ def _judge(stage: Stage, outcome: Outcome) -> None:
     for group, counts in store.counts().items():
         for state in ("accepted", "extracted", "committed", "failed"):
             outcome.ledger[state] = outcome.ledger.get(state, 0) + getattr(counts, state)
-        sequences = [episode.sequence for episode in store.episode_rows(group)]
+        sequences = [episode.sequence for episode in dumped_episodes(store, group)]
         if sequences != sorted(set(sequences)):
             faults.append(f"group {group}: an episode ended more than once")
         faults += [f"group {group}: {line}" for line in asyncio.run(stage.reader.verify(group))[:3]]

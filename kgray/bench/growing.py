@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -16,15 +15,17 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge
 from kgray.bench.people import TellingReader, Told
-from kgray.ingest.committer import commit_of
+from kgray.derivation.change import Change
+from kgray.ingest.changes import committed
 from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
 from kgray.ingest.outbox import Direct, Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Change, Read
+from kgray.ingest.values import Read
+from kgray.ledger import accept
 from kgray.ontology import shipped
-from kgray.ports import Commit, Matrix, Store, Vector, Write
+from kgray.ports import Matrix, RowChanges, Store, Vector
 from kgray.records import Draft, Episode, Extraction
 
 _BATCH = 256
@@ -64,18 +65,11 @@ class _Waiting(Outbox):
 
     def __init__(self, store: Store) -> None:
         super().__init__(Direct(store), most=store.batch)
-        self.writes: list[Write] = []
-        self._said: dict[tuple[str, str], Any] = {}
+        self.changes: list[RowChanges] = []
 
-    def post(self, write: Write, done: Callable[[], None] | None = None) -> None:
-        del done  # nobody waits for a single write here
-        self.writes.append(write)
-        judged = getattr(write, "judged", None)
-        if judged is not None:
-            self._said[write.group, write.key] = judged.answers  # type: ignore[union-attr]
-
-    def recall(self, group: str, key: str) -> Any:  # noqa: ANN401 - answers, or None
-        return self._said.get((group, key))
+    def post(self, change: RowChanges, done: Callable[[], None] | None = None) -> None:
+        del done  # nobody waits for a single change here
+        self.changes.append(change)
 
 
 class Grown:
@@ -114,7 +108,7 @@ class Grown:
     def commit(self, drafts: Sequence[Draft], costs: Costs, *, gather: int = 1) -> None:
         """Accept drafts of one group and commit them, so many a transaction."""
         group = drafts[0].group
-        self.store.accept(drafts, now=times.now())
+        accept(self.store, drafts, now=times.now())
         while entries := self.store.pending(group, _BATCH):
             for start in range(0, len(entries), gather):
                 for entry in entries[start : start + gather]:
@@ -135,30 +129,25 @@ class Grown:
         costs.embed.append(embedding)
         start = time.process_time()
         recorded_at = max(times.now(), state.last_recorded + 1)
-        derived = state.commit(change, recorded_at)
-        if derived is None:
+        difference = state.commit(change, recorded_at)
+        if difference is None:
             raise RuntimeError("the generated group never folds relation names")
-        commit = commit_of(change, derived, recorded_at)
+        commit = committed(change, difference, recorded_at)
         costs.commit.append(time.process_time() - start)
-        costs.rows += _rows(change) + len(derived.facts) + len(derived.entities)
-        self._keep(commit)
+        costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
+        self.statements[episode.group].update(change.statement_vectors)
         self._outbox.post(commit)
 
     def _write(self, costs: Costs) -> None:
         """Write what was posted, in one transaction; its CPU is spread over its episodes."""
-        writes, self._outbox.writes = self._outbox.writes, []
-        episodes = sum(isinstance(write, Commit) for write in writes)
+        changes, self._outbox.changes = self._outbox.changes, []
+        episodes = sum(change.recorded_at is not None for change in changes)
         start, wall = time.process_time(), time.perf_counter()
-        self.store.write(writes)
+        self.store.apply(changes)
         spent = time.process_time() - start
         costs.wall.append(time.perf_counter() - wall)
         for number in range(len(costs.commit) - episodes, len(costs.commit)):
             costs.commit[number] += spent / episodes
-
-    def _keep(self, commit: Commit) -> None:
-        for named in commit.vectors:
-            if named.kind == "statement":
-                self.statements[commit.group][named.owner] = named.vector
 
     def recall_at(self, group: str, queries: Sequence[Vector], limit: int) -> float:
         """Return the share of the true nearest statements that a search by vector finds; ties count."""
@@ -171,9 +160,10 @@ class Grown:
             bound = np.partition(scores, -limit)[-limit] - 1e-6
             exact = dict(zip(statements, scores, strict=True))
             best = self.store.nearest(group, "fact", query, limit)
-            found += sum(bool(exact[owner] >= bound) for owner, _ in best)
+            found += sum(bool(exact[str(owner)] >= bound) for owner, _ in best)
         return found / (limit * len(queries))
 
 
 def _rows(change: Change) -> int:
-    return len(change.mentions) + len(change.evidence) + len(change.vectors) + len(change.statement_births)
+    vectors = len(change.name_vectors) + len(change.statement_vectors) + 1
+    return len(change.mentions) + len(change.evidence) + vectors + len(change.statement_births)

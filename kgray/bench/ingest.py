@@ -25,8 +25,11 @@ from kgray.bench.world import Oracle, Plan, World
 from kgray.bench.world.latency import Latency
 from kgray.errors import InputError
 from kgray.ingest.parts import Totals
+from kgray.kinds import EXTRACTIONS_AT
+from kgray.ledger import dumped_episodes
 from kgray.memory import Memory
 from kgray.ports import Store
+from kgray.rows import extraction
 from kgray.settings import Settings
 
 _EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows
@@ -184,9 +187,9 @@ def _count(store: Store, served: Mapping[str, Any], latency: Latency, result: Th
     for group, counts in store.counts().items():
         result.calls += counts.calls / result.episodes
         result.prompt_tokens += counts.prompt_tokens / result.episodes
-        for episode in store.episode_rows(group):
-            extraction = store.extraction(group, episode.sequence)
-            seconds += latency.seconds(extraction.completion_tokens) if extraction is not None else 0.0
+        for episode in dumped_episodes(store, group):
+            for row in store.rows(EXTRACTIONS_AT, group, [episode.sequence]):
+                seconds += latency.seconds(extraction(row).completion_tokens)
     if seconds:
         result.ceiling_per_s = latency.streams * result.episodes / seconds
         result.share = result.episodes_per_s / result.ceiling_per_s

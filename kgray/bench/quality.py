@@ -17,9 +17,11 @@ from kgray.bench import scoring
 from kgray.bench.scoring import Scores
 from kgray.bench.world import Errors, Oracle, Plan, TrueFact, World, WorldJudge, WorldReader
 from kgray.bench.world.questions import Asked, Objects, rounds, true_answers
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Pipeline
+from kgray.ledger import accept, dumped_episodes
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest, Store
 from kgray.records import Extraction
@@ -158,7 +160,7 @@ def run(
 def _ingest(world: World, parts: Parts, clock: _Clock, result: Result) -> None:
     drafts = [episode.draft for episode in world]
     for at in range(0, len(drafts), _BATCH):
-        parts.store.accept(drafts[at : at + _BATCH], now=times.now())
+        accept(parts.store, drafts[at : at + _BATCH], now=times.now())
     wall = time.perf_counter()
     clock.steps.append(time.process_time())
     with parts.store.writing():
@@ -186,16 +188,16 @@ def _measure(store: Store, oracle: Oracle, stats: Mapping[str, Any], clock: _Clo
 def _score(store: Store, oracle: Oracle, group: str, result: Result) -> None:
     scores = result.scores
     read, told = oracle.truth(group), oracle.world.truth(group)
-    view = View(store.records(group), lambda _: [])
-    clients = {e.sequence: e.client_id or "" for e in store.episode_rows(group)}
+    view = View(records_of(store, group), lambda _: [])
+    clients = {e.sequence: e.client_id or "" for e in dumped_episodes(store, group)}
     matched = scoring.match_entities(view, clients, read, scores)
     scoring.score_facts(view, matched, read, scores)
     quizzes = {kind: _Quiz(kind) for kind in ("now", "as-of", "as-known")}
-    heads = store.records(group).heads
+    heads = records_of(store, group).heads
     for questions in rounds(told, oracle.world.plan.seed, oracle.world.end()):
         at, seen = questions.known_at, view
         if at is not None:
-            seen = View(store.records(group, heads[at - 1].recorded_at), lambda _: [])
+            seen = View(records_of(store, group, heads[at - 1].recorded_at), lambda _: [])
         quizzes[questions.kind].take(questions.asked, told.facts(at), read.facts(at), seen, matched)
     now, then, known = quizzes.values()
     scores.acc_now, result.baseline_now = now.marks(scores)

@@ -17,6 +17,7 @@ from kgray.bench.serving import MODEL
 from kgray.errors import KgrayError
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Totals
+from kgray.ledger import accept as accept_drafts
 from kgray.memory import Memory
 from kgray.memory.queueing import OnStep, ignore, joined
 from kgray.records import Draft
@@ -150,16 +151,16 @@ def accept(memory: Memory, drafts: Sequence[Draft], *, mixed: bool = False, bulk
     store = memory.store
     if not mixed:
         for at in range(0, len(drafts), _BATCH):
-            store.accept(drafts[at : at + _BATCH], now=times.now(), bulk=bulk)
+            accept_drafts(store, drafts[at : at + _BATCH], now=times.now(), bulk=bulk)
         return
     for at in range(0, len(drafts), _BULK_EVERY):
-        store.accept(drafts[at : at + 1], now=times.now())
-        store.accept(drafts[at + 1 : at + _BULK_EVERY], now=times.now(), bulk=True)
+        accept_drafts(store, drafts[at : at + 1], now=times.now())
+        accept_drafts(store, drafts[at + 1 : at + _BULK_EVERY], now=times.now(), bulk=True)
 
 
 async def digest(memory: Memory) -> str:
     """Return one hash over the dumps of all groups."""
     whole = hashlib.sha256()
-    for group in memory.store.groups():
+    for group in memory.store.heads():
         whole.update(f"{group} {await memory.dump_hash(group=group)}\n".encode())
     return whole.hexdigest()

@@ -16,8 +16,9 @@ from pathlib import Path
 from kgray.bench.growing import RUNNER, Costs, Grown, TimedEmbedder
 from kgray.bench.people import FACTS_AN_EPISODE, prices, tell
 from kgray.bench.places import Place, StoreKind, places
+from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.stored import StoredView
 from kgray.errors import InputError
-from kgray.ingest.collecting import rare_collections
 from kgray.ingest.state import GroupState
 from kgray.search import Query, search
 from kgray.search.recipes import Method
@@ -105,7 +106,7 @@ def run(
     with ExitStack() as stack:
         grown, held = stack.enter_context(_opened(kind, settings))
         stack.enter_context(grown.store.writing())
-        stack.enter_context(rare_collections())
+        stack.enter_context(garbage_collected_rarely())
         told = tell(GROUP, max(sizes) // FACTS_AN_EPISODE + 1)
         done = 0
         for size in sorted(sizes):
@@ -138,7 +139,7 @@ def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[Grown, Callab
         data = folder / "data" if place is None else place.data
         store, _ = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
-        if taken := {GROUP, SLOTS, BESIDE} & set(store.groups()):
+        if taken := {GROUP, SLOTS, BESIDE} & set(store.heads()):
             raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
         yield Grown(store, embedder), lambda: _bytes(place)
 
@@ -181,8 +182,8 @@ def _beside(grown: Grown, facts: int) -> Beside:
     beside.search_ms = _searches(grown, BESIDE, asked)
     beside.recall = _recall(grown, BESIDE, asked)
     beside.found = statistics.mean(_is_found(grown, text) for text in asked)
-    view = grown.store.view(BESIDE)
-    (hub,) = grown.store.entities_named(BESIDE, _HUB)
+    view = StoredView(grown.store, BESIDE)
+    (hub,) = view.entities_named(_HUB)
     everything = view.facts_at([hub.id], None, None)
     beside.hub_facts = len(everything)
     beside.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]

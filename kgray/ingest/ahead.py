@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kgray.derivation import names
+from kgray.derivation.change import Change
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
@@ -21,7 +22,6 @@ from kgray.derivation.statements import Statement
 from kgray.ingest.decide import Attempt
 from kgray.ingest.nearest import Nearest, Prepared
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Change
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
 
@@ -142,9 +142,8 @@ def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
 
 
 def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
-    for named in change.vectors:
-        if named.kind == "name":
-            put("vectors", "", _NameRow(named.owner, prepare(named.vector)))
+    for mention, vector in change.name_vectors:
+        put("vectors", "", _NameRow(mention.entity, prepare(vector)))
     for evidence in change.evidence:
         put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
     for ruling in change.rulings:

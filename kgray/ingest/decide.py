@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kgray.derivation.change import Change
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.statements import Statement
 from kgray.ingest.compare import compare_statements
@@ -12,8 +13,7 @@ from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.shape import shape
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Questions, Read, Rules
-from kgray.ports import NamedVector
+from kgray.ingest.values import Answers, Questions, Read, Rules
 from kgray.records import Extraction
 
 
@@ -65,7 +65,6 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
     verdicts = compare_statements(
         shaped, connected, related, state, rules.judging, rules.judge, answers, later
     )
-    vectors = _vectors(shaped, resolved, connected, state, answers, later)
     change = Change(
         episode=read.episode,
         entity_births=tuple(sorted(resolved.births.items())),
@@ -74,8 +73,8 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
         evidence=tuple(connected.evidence),
         rulings=tuple(related.rulings),
         verdicts=tuple(verdicts),
-        vectors=vectors,
     )
+    change = _with_vectors(change, resolved, connected, state, answers, later)
     return Attempt(
         asked=asked,
         change=change,
@@ -106,30 +105,22 @@ def _unembedded(read: Read, extraction: Extraction, state: GroupState, answers: 
     return [text for text in dict.fromkeys(wanted) if text not in answers.vectors]
 
 
-def _vectors(
-    read: Read,
-    resolved: Resolved,
-    connected: Connected,
-    state: GroupState,
-    answers: Answers,
-    asked: Questions,
-) -> tuple[NamedVector, ...]:
-    """Return the vectors to store: of the episode, of new surfaces, of new statements' first wordings."""
-    found: list[NamedVector] = []
-
-    def keep(kind: str, owner: str, text: str, shown: str) -> None:
-        vector = answers.vectors.get(text)
-        if vector is None:
-            asked.texts.append(text)
-        else:
-            found.append(NamedVector(kind=kind, owner=owner, text=shown, vector=vector))  # type: ignore[arg-type]
-
-    keep("episode", str(read.episode.sequence), read.episode.text, "")
+def _with_vectors(
+    change: Change, resolved: Resolved, connected: Connected, state: GroupState, answers: Answers, asked: Questions
+) -> Change:
+    """Return the change with the vectors to store: of the episode, new surfaces, new statements' wordings."""
+    known = answers.vectors
+    names = []
     for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
         stored = state.graph.entities.get(entity)
         if stored is None or mention.surface not in stored.surfaces:
-            keep("name", mention.entity, mention.surface, mention.surface)
-    for statement in connected.made.values():
-        keep("statement", statement.id, statement.wording, statement.wording)
-    asked.texts = list(dict.fromkeys(asked.texts))
-    return tuple(found)
+            names.append(mention)
+    made = [(statement.id, statement.wording) for statement in connected.made.values()]
+    texts = (change.episode.text, *(mention.surface for mention in names), *(wording for _, wording in made))
+    asked.texts = list(dict.fromkeys((*asked.texts, *(text for text in texts if text not in known))))
+    return replace(
+        change,
+        name_vectors=tuple((mention, known[mention.surface]) for mention in names if mention.surface in known),
+        statement_vectors=tuple((id_, known[wording]) for id_, wording in made if wording in known),
+        episode_vector=known.get(change.episode.text),
+    )

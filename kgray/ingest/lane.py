@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from kgray.derivation.change import Change
 from kgray.errors import ContentError
 from kgray.ingest.ahead import AheadState, Key, Rows
 from kgray.ingest.asking import journaled, patiently, requests_of
@@ -25,7 +26,7 @@ from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.gate import Gate, Urgency
 from kgray.ingest.parts import Parts, Stop, Totals, Watch
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Questions, Read
+from kgray.ingest.values import Answers, Questions, Read
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 

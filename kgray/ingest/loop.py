@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kgray.derivation.change import Change
 from kgray.errors import ContentError
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
@@ -12,7 +13,7 @@ from kgray.ingest.extract import extract
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Read
+from kgray.ingest.values import Answers, Read
 from kgray.ports import QuestionRequest
 from kgray.records import Episode, Operation
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from kgray.derivation.garbage import garbage_collected_rarely
 from kgray.errors import Outrun, Unavailable
-from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import Committer
 from kgray.ingest.gate import Gate
 from kgray.ingest.lane import Lane
@@ -86,7 +86,7 @@ class Runner:
         while True:
             flight = self._flight = _Flight(self, self._parts, takes, stop, on_step)
             try:
-                with rare_collections():
+                with garbage_collected_rarely():
                     await flight.fly()
                 return
             except Outrun:

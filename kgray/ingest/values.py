@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kgray.ontology import Ontology
-from kgray.ports import Answer, NamedVector, Question, Vector
-from kgray.records import Episode, Evidence, Extraction, Mention, Place, Ruling, Verdict
+from kgray.ports import Answer, Question, Vector
+from kgray.records import Episode, Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +41,6 @@ class Questions:
     def __bool__(self) -> bool:
         """Whether anything is missing."""
         return bool(self.texts or self.open)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What an episode changes: its records, printable before they are written; no time stands in it yet."""
-
-    episode: Episode
-    entity_births: tuple[tuple[str, Place], ...] = ()
-    statement_births: tuple[tuple[str, Place], ...] = ()
-    mentions: tuple[Mention, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    vectors: tuple[NamedVector, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

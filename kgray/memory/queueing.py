@@ -12,6 +12,7 @@ from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.ingest.outbox import Direct
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
+from kgray.ledger import failures
 from kgray.ports import Store
 
 Stop = Callable[[], bool]
@@ -256,7 +257,8 @@ def joined(first: Totals, then: Totals) -> Totals:
 
 def last_sequences(store: Store) -> dict[str, int]:
     """Return the last sequence of each group with anything pending: what was there before a run."""
-    return {group: store.next_sequence(group) - 1 for group in store.pending_groups()}
+    heads = store.heads(list(store.pending_groups()))
+    return {group: head.last for group, head in heads.items()}
 
 
 def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
@@ -275,7 +277,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
         if ended := queue.sequences.before(first):
             broken = sum(
                 row.episode.sequence in queue.sequences and (first is None or row.episode.sequence < first)
-                for row in store.failures(group)
+                for row in failures(store, group)
             )
             failed += broken
             committed += ended - broken

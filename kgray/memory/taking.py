@@ -9,7 +9,9 @@ from kgray import times
 from kgray.intake import Refusal, Submitted
 from kgray.memory.queueing import Done, Queued
 from kgray.memory.reports import Report
-from kgray.ports import Acceptance, Store, conflict
+from kgray.derivation.stored import StoredView
+from kgray.ledger import Acceptance, accept, conflict, failures, request, sequences_of, standing
+from kgray.ports import Store
 from kgray.records import Draft, Operation
 
 Item = Draft | Submitted | Refusal
@@ -72,8 +74,8 @@ class Intake:
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
         answers: Iterator[Acceptance] = iter(())
         if drafts:
-            accept, now = self._store.accept, times.now()
-            answers = iter(accept(drafts, now=now, replace=self._replace, bulk=self._bulk))
+            how = {"replace": self._replace, "bulk": self._bulk}
+            answers = iter(accept(self._store, drafts, now=times.now(), **how))
         for item in batch:
             if isinstance(item, Refusal):
                 self._refuse(item)
@@ -94,7 +96,7 @@ class Intake:
             gone = [id_ for id_ in standing_ids(self._store, group, source) if id_ not in held]
             if gone:
                 operation = Operation(group=group, kind="retract", episodes=tuple(gone))
-                sequence = self._store.request(operation, now=times.now())
+                sequence = request(self._store, operation)
                 self._queue(group).last = sequence
                 self.counts["retracted"] += len(gone)
 
@@ -141,9 +143,9 @@ class Intake:
 def standing_ids(store: Store, group: str, source: str) -> list[str]:
     """Return the ids of a source's live episodes, in any state, in the group's order."""
     found: dict[int, str] = {}
-    sequences = store.sequences(group, source=source)
-    found |= {episode.sequence: episode.id for episode in store.view(group).episodes(sequences)}
-    for failed in store.failures(group):
+    sequences = sequences_of(store, group, source=source)
+    found |= {episode.sequence: episode.id for episode in StoredView(store, group).episodes(sequences)}
+    for failed in failures(store, group):
         if failed.episode.source == source:
             found[failed.episode.sequence] = failed.episode.id
     if set(sequences) - found.keys():
@@ -165,7 +167,7 @@ def refusals_of(store: Store, items: Iterable[Item]) -> Iterator[Refusal]:
         )
         if draft.client_id is None:
             continue
-        held = seen.get(draft.id) or store.standing(draft.group, [draft.id]).get(draft.id)
+        held = seen.get(draft.id) or standing(store, draft.group, [draft.id]).get(draft.id)
         seen[draft.id] = content = draft.content_sha256
         if held is not None and held != content:
             yield Refusal(file=file, line=line, field="id", reason=conflict(draft, held))

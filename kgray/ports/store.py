@@ -223,7 +223,7 @@ class Store(Protocol):
         ...
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
-        """Return the counters of these groups, or of all that exist, sorted by name."""
+        """Return the counters of these groups, each of them, or of all that exist, sorted by name."""
         ...
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
@@ -246,8 +246,8 @@ class Store(Protocol):
         """
         ...
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
-        """Exact cosine in [-1, 1], best first. fact: recorded statement ids; entity: recorded ids; episode: str(sequence)."""
+    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str | int, float]]:
+        """Exact cosine in [-1, 1], best first. fact: recorded statement ids; entity: recorded ids; episode: sequences."""
         ...
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:

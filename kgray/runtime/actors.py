@@ -23,7 +23,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from kgray.ports import Write
+from kgray.ports import RowChanges
 from kgray.runtime import logs
 from kgray.runtime.outcomes import Answered, Fault, Lost, Numbered
 from kgray.runtime.sequencer import Links, Sequencer
@@ -118,9 +118,9 @@ class WriterActor:
         """Take a new epoch."""
         return self._writer.begin()
 
-    def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
+    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
         """Carry out a batch."""
-        return self._writer.write(epoch, number, writes)
+        return self._writer.write(epoch, number, changes)
 
     def close(self) -> None:
         """Let the store go."""
@@ -230,9 +230,9 @@ class ActorWriter:
         found: int | Fault = await self._in_time(self._handle.begin)
         return found
 
-    async def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
+    async def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
         """Carry out a batch."""
-        found: Fault | None = await self._in_time(self._handle.write, epoch, number, writes)
+        found: Fault | None = await self._in_time(self._handle.write, epoch, number, changes)
         return found
 
     async def _in_time(self, method: Any, *args: object) -> Any:  # noqa: ANN401 - an actor's method

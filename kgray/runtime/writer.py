@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
-from kgray.ports import Commit, Failed, Store, Write
+from kgray.kinds import EPISODES
+from kgray.ports import RowChanges, Store
+from kgray.rows import STATES
 from kgray.runtime import logs
 from kgray.runtime.metrics import WriterMetrics
 from kgray.runtime.outcomes import Fault, Lost, error_of, fault_of
@@ -45,7 +47,7 @@ class GraphWriter:
         except KgrayError as error:
             return fault_of(error)
 
-    def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
+    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
         """Carry out a run's batch; None = it is durable. number: of the batch in its run."""
         try:
             if epoch < self._epoch:
@@ -57,8 +59,8 @@ class GraphWriter:
                 return None
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - it is held
-            self._store.write(writes)
-            self._note(number, writes, time.monotonic() - since)
+            self._store.apply(changes)
+            self._note(number, changes, time.monotonic() - since)
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= self._epoch:
                 self._release()  # an older run's batch does not take the store from the newest
@@ -101,15 +103,15 @@ class GraphWriter:
         self._held = ExitStack()
         self._epoch = self._last = 0
 
-    def _note(self, number: int, writes: Sequence[Write], seconds: float) -> None:
+    def _note(self, number: int, changes: Sequence[RowChanges], seconds: float) -> None:
         self._last = number
         self._batches += 1
-        self._writes += len(writes)
-        self._metrics.batch(len(writes), seconds)
-        for write in writes:
-            if isinstance(write, Commit | Failed):
-                ended = "committed" if isinstance(write, Commit) else "failed"
-                logs.stage(ended, write.group, write.sequence)
+        self._writes += len(changes)
+        self._metrics.batch(len(changes), seconds)
+        for change in changes:
+            if change.recorded_at is not None and EPISODES is change.ledger:
+                (row,) = change.puts[EPISODES]
+                logs.stage(STATES[row[10]], change.group, change.sequence)
 
 
 class WriterLink(Protocol):
@@ -119,7 +121,7 @@ class WriterLink(Protocol):
         """Take a new epoch."""
         ...
 
-    async def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
+    async def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
         """Carry out a batch."""
         ...
 
@@ -133,7 +135,7 @@ class RemoteWriter:
         self._number = 0
         self.outage: tuple[float, str] | None = None
 
-    async def write(self, writes: Sequence[Write]) -> None:
+    async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.
 
         Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
@@ -144,7 +146,7 @@ class RemoteWriter:
         delay = _FIRST_DELAY_S
         while True:
             try:
-                fault = await self._link.write(self.epoch, self._number, writes)
+                fault = await self._link.write(self.epoch, self._number, changes)
             except Lost as lost:
                 fault = Fault(kind=Unavailable.__name__, message=f"the writer is out of reach: {lost}")
             if fault is None:

@@ -81,9 +81,8 @@ def by_meaning(reader: Reader, scope: SearchScope, wanted: int) -> Gathered:
 
     def fetch(depth: int) -> tuple[int, list[Row]]:
         found = [owner for owner, _ in reader.store.nearest(group, scope, vector, depth)]
-        if scope == "episode":
-            return len(found), _shown(reader, scope, [(int(owner), 0) for owner in found], [])
-        return len(found), _shown(reader, scope, [], found)
+        places = [(owner, 0) for owner in found if isinstance(owner, int)]
+        return len(found), _shown(reader, scope, places, [id_ for id_ in found if isinstance(id_, str)])
 
     return _enough(reader, scope, wanted, fetch)
 

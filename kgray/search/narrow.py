@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgray.graph import Entity, Fact
+from kgray.ledger import sequences_of
 from kgray.ports import GraphView, Store
 from kgray.records import Episode
 from kgray.search.plan import Filters, Range
@@ -21,7 +22,7 @@ def keep_facts(store: Store, view: GraphView, facts: Sequence[Fact], filters: Fi
         kept = [fact for fact in kept if labelled.intersection(ends(fact))]
     if filters.sources and kept:
         ids = sorted({episode for fact in kept for episode in fact.episodes})
-        episodes = view.episodes(store.sequences(view.group, ids=ids))
+        episodes = view.episodes(sequences_of(store, view.group, ids=ids))
         sourced = {episode.id for episode in episodes if episode.source in filters.sources}
         kept = [fact for fact in kept if sourced.intersection(fact.episodes)]
     return kept

@@ -7,6 +7,7 @@ from itertools import chain, zip_longest
 
 from kgray.errors import NotFound
 from kgray.graph import Entity, Fact
+from kgray.ledger import find, sequences_of
 from kgray.ports import SearchScope
 from kgray.records import Place, entity_id
 from kgray.search.candidates import OVER_FETCH, Reader, Row
@@ -67,8 +68,8 @@ def _known(reader: Reader, ids: Sequence[str]) -> list[str]:
             found += [identifier] if identifier in shown else shown
             continue
         # Retracted rows count: a view as of an earlier moment may show them.
-        sequences = reader.store.sequences(group, ids=(identifier,))
-        if not sequences and not reader.store.find(group, identifier):
+        sequences = sequences_of(reader.store, group, ids=(identifier,))
+        if not sequences and not find(reader.store, group, identifier):
             raise NotFound(f"group {group} has no entity or episode {identifier!r}")
         for episode in view.episodes(sequences):
             found += _spoken_of(reader, episode.sequence)

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kgray.graph import Entity, Fact
+from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, SearchScope
+from kgray.rows import as_vector
 from kgray.search.candidates import Reader, Row
 from kgray.search.neighbours import centre_of, from_centre
 from kgray.search.rank import Scored, mmr, rescored
@@ -62,8 +64,11 @@ def _diverse(
 def _vectors(reader: Reader, rows: Sequence[Row]) -> Matrix | None:
     """Return a vector a fact; None where one has none (a split may have made its statement)."""
     statements = [row.statement for row in rows if isinstance(row, Fact)]
-    known = reader.store.statement_vectors(reader.query.group, list(dict.fromkeys(statements)))
-    if not statements or not all(statement in known for statement in statements):
+    if not statements:
+        return None
+    found = reader.store.rows(STATEMENT_VECTORS_OF, reader.query.group, list(dict.fromkeys(statements)))
+    known = {id_: as_vector(kept) for id_, kept in found}
+    if not all(statement in known for statement in statements):
         return None
     return np.stack([known[statement] for statement in statements])
 

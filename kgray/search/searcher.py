@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kgray.derivation.stored import StoredView
 from kgray.graph import Hit
 from kgray.ports import Embedder, GraphView, SearchScope, Store, Vector
 from kgray.search.candidates import Gathered, Reader, Row, by_meaning, by_words
@@ -48,7 +49,7 @@ async def search(
         vector = (await embedder.embed([text]))[0]
     moment = None if query.any_time else query.as_of if query.as_of is not None else now()
     with store.reading():
-        shown = view if view is not None else store.view(query.group)
+        shown = view if view is not None else StoredView(store, query.group)
         reader = Reader(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
         return _answer(reader)
 

@@ -15,13 +15,14 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.judging import RulesJudge, questions_key
 from kgray.derivation import dump
+from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Pipeline, Totals
 from kgray.ingest.state import GroupState
+from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, request, result
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
-    Acceptance,
     Answer,
     ExtractionRequest,
     GroupCounts,
@@ -118,7 +119,7 @@ class Engine:
 
     def accept(self, *drafts: Draft, replace: bool = False) -> list[Acceptance]:
         """Append drafts."""
-        return self.store.accept(drafts, now=times.now(), replace=replace)
+        return accept(self.store, drafts, now=times.now(), replace=replace)
 
     def run(self) -> Totals:
         """Ingest what is pending."""
@@ -133,23 +134,31 @@ class Engine:
     def ask(self, kind: str, **what: Any) -> dict[str, Any]:
         """Carry out an operation and return its result."""
         operation = Operation(group=GROUP, kind=kind, **what)
-        sequence = self.store.request(operation, now=times.now())
+        sequence = request(self.store, operation)
         self.run()
-        result = self.store.result(GROUP, sequence)
-        assert result is not None
-        return dict(result)
+        answer = result(self.store, GROUP, sequence)
+        assert answer is not None
+        return dict(answer)
+
+    def last_recorded(self, group: str = GROUP) -> int:
+        """Return the group's newest record time."""
+        return self.store.heads([group])[group].last_recorded
+
+    def groups(self) -> list[str]:
+        """Return the groups that exist."""
+        return list(self.store.heads())
 
     def view(self, known_at: int | None = None, group: str = GROUP) -> View:
         """Derive the graph from the stored records."""
-        return View(self.store.records(group, known_at), lambda s: self.store.view(group).episodes(s))
+        return View(records_of(self.store, group, known_at), lambda s: episodes_at(self.store, group, s))
 
     def dump(self, known_at: int | None = None, group: str = GROUP) -> list[str]:
         """Return the canonical dump."""
-        return dump.lines(dump.rows(self.view(known_at, group), self.store.episode_rows(group, known_at)))
+        return dump.lines(dump.rows(self.view(known_at, group), dumped_episodes(self.store, group, known_at)))
 
     def spans(self, relation: str = "WORKS_AT", group: str = GROUP) -> dict[str, list[tuple[Any, Any]]]:
         """Return object name -> [(from, to)] in days, of the stored facts."""
-        view = self.store.view(group)
+        view = StoredView(self.store, group)
         entities = {e.id: e.name for e in self.view(group=group).all_entities()}
         facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
         found: dict[str, list[tuple[Any, Any]]] = {}
@@ -169,7 +178,7 @@ class Engine:
             ours, theirs = fingerprint(kept), fingerprint(loaded)
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}
         view = self.view(group=group)
-        stored = self.store.view(group)
+        stored = StoredView(self.store, group)
         entities = view.all_entities()
         assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}

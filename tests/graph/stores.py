@@ -16,8 +16,8 @@ import pytest
 from kgray.ports import Store
 from kgray.stores.lock import LOCK_FILE
 from kgray.stores.sqlite import open_sqlite
-from tests.graph.by_hand import WIDTH
 
+WIDTH = 16  # numbers a vector, where a test makes them by hand
 KINDS = (
     "sqlite",
     # All share one database, which each test empties: one worker runs them.

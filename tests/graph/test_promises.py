@@ -80,7 +80,7 @@ def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] 
     for number, step in enumerate(history):
         one(engine, number, step)
         if dumps is not None:
-            dumps.append((engine.store.last_recorded(GROUP), engine.dump()))
+            dumps.append((engine.last_recorded(), engine.dump()))
 
 
 def one(engine: Engine, number: int, step: Any) -> None:
@@ -175,10 +175,10 @@ def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(history: list[Any])
         by_steps.add(draft)
     at_once.add(*drafts)
     assert at_once.dump() == by_steps.dump()
-    dumped, recorded = at_once.dump(), at_once.store.last_recorded(GROUP)
+    dumped, recorded = at_once.dump(), at_once.last_recorded()
     assert {a.status for a in at_once.accept(*drafts)} <= {"duplicate"}
     at_once.run()
-    assert (at_once.dump(), at_once.store.last_recorded(GROUP)) == (dumped, recorded)
+    assert (at_once.dump(), at_once.last_recorded()) == (dumped, recorded)
 
 
 @SLOW
@@ -205,4 +205,4 @@ def test_a_group_that_lost_everything_is_as_if_it_had_never_been(tmp_path: Path)
     [again] = engine.accept(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
     assert again.status == "accepted"
     assert again.sequence == 3
-    assert engine.store.last_recorded(GROUP) <= times.now()
+    assert engine.last_recorded() <= times.now()

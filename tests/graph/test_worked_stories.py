@@ -12,6 +12,8 @@ import pytest
 
 from kgray import times
 from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.derivation.stored import StoredView
+from kgray.ledger import dumped_episodes, failures, previous, retry
 from kgray.records import Draft
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
 from tests.graph.stores import Stores
@@ -55,7 +57,7 @@ def test_h_removing_the_successor_reopens_the_first(stores: Stores, order: tuple
     for kind in ("remove", "retract"):
         engine = engine_on(stores)
         engine.add(*(said[i] for i in order))
-        before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+        before, dumped = engine.last_recorded(), engine.dump()
         result = engine.ask(kind, episodes=("b",))
         counts = {"episodes": 1, "statements": 1, "facts_closed": 1, "facts_reopened": 1, "entities": 1}
         assert result == counts
@@ -87,16 +89,16 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
     engine.add(*drafts)
     counts = engine.store.counts(GROUP)[GROUP]
     assert (counts.committed, counts.failed) == (2, 1)
-    [failed] = engine.store.failures(GROUP)
+    [failed] = failures(engine.store, GROUP)
     assert (failed.episode.client_id, failed.failure.kind, failed.failure.attempts) == ("b", "Refused", 1)
     assert engine.spans() == {"Acme": [(0, 90)], "Gama": [(90, None)]}
-    before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+    before, dumped = engine.last_recorded(), engine.dump()
 
-    assert engine.store.retry(GROUP, (), now=times.now()) == 1
+    assert retry(engine.store, GROUP, (), now=times.now()) == 1
     engine.run()
 
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, 90)], "Gama": [(90, None)]}
-    assert [e.sequence for e in engine.store.episode_rows(GROUP)] == [1, 3, 4]
+    assert [e.sequence for e in dumped_episodes(engine.store, GROUP)] == [1, 3, 4]
     assert engine.dump(before) == dumped
     engine.check()
 
@@ -126,7 +128,7 @@ def test_n_what_was_known_before_beta_was_recorded(stores: Stores) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
     engine = engine_on(stores)
     engine.add(triples(0, works("Acme")))
-    before = engine.store.last_recorded(GROUP)
+    before = engine.last_recorded()
     engine.add(triples(60, works("Beta")))
     then, now = engine.view(before), engine.view()
     today = day(100)
@@ -159,9 +161,9 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(stores: Stores
     facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
     assert (ids & others, facts & other_facts) == (set(), set())
     found = engine.store.lexical("other", "entity", "annual report", 50)
-    assert {e.id for e in engine.store.view("other").entities([str(i) for i in found])} <= others
-    assert engine.store.view(GROUP).entities(sorted(others)) == []
-    assert engine.store.view(GROUP).facts(sorted(other_facts)) == []
+    assert {e.id for e in StoredView(engine.store, "other").entities([str(i) for i in found])} <= others
+    assert StoredView(engine.store, GROUP).entities(sorted(others)) == []
+    assert StoredView(engine.store, GROUP).facts(sorted(other_facts)) == []
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
@@ -217,5 +219,5 @@ def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bo
     engine.accept(message("late", 45, "late"))
     late = engine.store.pending(GROUP, 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]
-    previous = engine.store.previous(late, 4)  # type: ignore[arg-type]
-    assert [e.client_id for e in previous] == ["m1", "m2", "m3", "m4"]
+    said = previous(engine.store, late, 4)  # type: ignore[arg-type]
+    assert [e.client_id for e in said] == ["m1", "m2", "m3", "m4"]

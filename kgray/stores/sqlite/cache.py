@@ -19,9 +19,9 @@ from typing import Any
 import apsw
 
 from kgray.errors import StoreError
-from kgray.ports import ResponseCache
+from kgray.ports.models import ResponseCache
 from kgray.records import Episode
-from kgray.stores.sqlite.failing import explained
+from kgray.stores.sqlite.errors import explained
 
 FILE = "cache.sqlite3"
 APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file
