@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 _CONNECT_S = 5.0
 _READ_S = 120.0  # a statement that runs longer is ended by the server
 _WRITE_S = 300.0
-_HELD_S = 600.0  # a transaction that is held for several reads
+_HELD_S = 60.0  # a transaction that is held for several reads; then another takes its place
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
 _SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
@@ -99,11 +99,12 @@ class Connection:
         It is no snapshot: Neo4j reads what is committed when a statement runs (read committed). It
         spares each read two round trips, and a statement alone may still see a commit half way.
         """
-        if getattr(self._local, "held", None) is not None:
+        if self._held() is not None:
             yield
             return
         with explained(self.where), ExitStack() as stack:
-            self._local.held = self._patiently(lambda: self._begun(stack))
+            self._local.held = stack
+            self._local.transaction = self._patiently(lambda: self._begun(stack))
             try:
                 yield
             finally:
@@ -111,15 +112,22 @@ class Connection:
 
     def _begun(self, stack: ExitStack) -> Transaction:
         session = stack.enter_context(self._session(read=True))
-        return stack.enter_context(session.begin_transaction(timeout=_HELD_S))
+        self._local.began = time.monotonic()
+        return stack.enter_context(session.begin_transaction(timeout=_HELD_S + _READ_S))
+
+    def _held(self) -> Transaction | None:
+        """Return the transaction that this thread holds; a young one: the server ends old ones."""
+        stack: ExitStack | None = getattr(self._local, "held", None)
+        if stack is None:
+            return None
+        if time.monotonic() - self._local.began > _HELD_S:
+            stack.close()
+            self._local.transaction = self._begun(stack)
+        held: Transaction = self._local.transaction
+        return held
 
     def rows(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN."""
-        held: Transaction | None = getattr(self._local, "held", None)
-        if held is not None:
-            with explained(self.where):
-                return self.run(held, statement, **values)
-
         return self.read(lambda transaction: self.run(transaction, statement, **values))
 
     def row(self, statement: str, **values: Any) -> Row | None:  # noqa: ANN401 - what Cypher takes
@@ -129,9 +137,8 @@ class Connection:
 
     def read(self, work: Callable[[Running], Done]) -> Done:
         """Run several reads in one transaction, again from its start where the server was away."""
-        held: Transaction | None = getattr(self._local, "held", None)
-        if held is not None:
-            with explained(self.where):
+        with explained(self.where):
+            if (held := self._held()) is not None:
                 return work(held)
 
         def read() -> Done:

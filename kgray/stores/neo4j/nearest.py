@@ -37,7 +37,7 @@ class NearestVectors:
 
     def find(
         self, named: Mapping[str, Any], scope: SearchScope, vector: list[float], limit: int
-    ) -> list[tuple[str, float]]:
+    ) -> list[tuple[str | int, float]]:
         """Return (owner, cosine), best first, each owner once by its best vector; ties by age.
 
         named: the group, as `statements.OPEN` takes it.
@@ -76,7 +76,7 @@ class NearestVectors:
 
 def _each_once(found: list[Row]) -> list[Row]:
     """Return the first row of each owner."""
-    seen: dict[str, Row] = {}
+    seen: dict[str | int, Row] = {}
     for row in found:
         seen.setdefault(row[0], row)
     return list(seen.values())

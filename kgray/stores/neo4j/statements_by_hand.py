@@ -259,17 +259,15 @@ RETURN collect([score, found])[..$limit], sum(count), min(lowest)
 _SCORED = "vector.similarity.cosine(n.embedding, $vector)"  # (1 + cosine) / 2
 
 
-def _compared(kind: Kind) -> tuple[str, str, str, str]:
-    """Return of a kind of vectors: the match of all in a group, owner, age, name of the vector index."""
+def _compared(kind: Kind) -> tuple[str, str, str]:
+    """Return of a kind of vectors: the match of all in a group, what owns one, the vector index."""
     stored = STORED[kind]
-    match = f"MATCH (n:{stored.label}) WHERE n.group_id = $group AND " + " AND ".join(
-        f"n.{p} IS NOT NULL" for p in stored.key
-    )
-    owner = f"toString(n.{kind.key[0]})" if kind is kinds.EPISODE_VECTORS else f"n.{kind.key[0]}"
-    return match, owner, "n.place", schema.vector_index(stored)
+    every = " AND ".join(f"n.{p} IS NOT NULL" for p in stored.key)
+    match = f"MATCH (n:{stored.label}) WHERE n.group_id = $group AND {every}"
+    return match, f"n.{kind.key[0]}", schema.vector_index(stored)
 
 
-_COMPARED: Mapping[SearchScope, tuple[str, str, str, str]] = {
+_COMPARED: Mapping[SearchScope, tuple[str, str, str]] = {
     kind.vector: _compared(kind) for kind in VECTORS if kind.vector is not None
 }
 # $bound: how many vectors the group has, at most `bound`; it counts no further.
@@ -283,11 +281,11 @@ NEAREST_EXACT: Mapping[SearchScope, str] = {
     scope: f"""
 {OPEN}
 {match} AND n.embedding IS NOT NULL
-WITH {owner} AS owner, {_SCORED} AS score, {age} AS age ORDER BY score DESC, age
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age ORDER BY score DESC, age
 WITH owner, collect([score, age])[0] AS best
 RETURN owner, best[0] ORDER BY best[0] DESC, best[1] LIMIT $limit
 """
-    for scope, (match, owner, age, _) in _COMPARED.items()
+    for scope, (match, owner, _) in _COMPARED.items()
 }
 # $vector, $take: the group's `take` nearest as the index knows them, scored exactly. Rows: owner, score; an
 # owner once for each of its vectors; best first, ties by age.
@@ -296,19 +294,19 @@ NEAREST_INSIDE: Mapping[SearchScope, str] = {
 CYPHER 25
 {match.partition(" WHERE ")[0]}
 SEARCH n IN (VECTOR INDEX {index} FOR $vector WHERE n.group_id = $group LIMIT $take)
-WITH {owner} AS owner, {_SCORED} AS score, {age} AS age
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
 RETURN owner, score ORDER BY score DESC, age
 """
-    for scope, (match, owner, age, index) in _COMPARED.items()
+    for scope, (match, owner, index) in _COMPARED.items()
 }
 # The same where an index knows no groups: the `take` nearest of all groups, and this group's of those.
 NEAREST_AMONG_ALL: Mapping[SearchScope, str] = {
     scope: f"""
 CALL db.index.vector.queryNodes('{index}', $take, $vector) YIELD node AS n WHERE n.group_id = $group
-WITH {owner} AS owner, {_SCORED} AS score, {age} AS age
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
 RETURN owner, score ORDER BY score DESC, age
 """
-    for scope, (_, owner, age, index) in _COMPARED.items()
+    for scope, (_, owner, index) in _COMPARED.items()
 }
 
 # --------------------------------------------------------------------- what Graphiti's readers see

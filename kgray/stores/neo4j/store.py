@@ -260,7 +260,9 @@ class Neo4jStore:
         """Return what BM25 finds, best first, ties by age; see `ports.Store`."""
         return find_words(self._db, self._named(group), scope, query, limit) if limit > 0 else []
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(
+        self, group: str, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Return (id, cosine), best first, ties by age; see `ports.Store` and nearest.py."""
         if limit <= 0:
             return []
