@@ -28,12 +28,13 @@ from kgray.ports import (
 from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 
-WIDTH = 16
+# One embedder for all tests on a store: the database that workers share is built for one.
+EMBEDDER, WIDTH = "by-hand", 64
 
 
 def small(folder: Path, **options: Any) -> SqliteStore:
-    """Open a store of 16 numbers a vector."""
-    return open_sqlite(folder, **{"embedder": "by-hand", "dimensions": WIDTH, **options})
+    """Open an embedded store of `WIDTH` numbers a vector."""
+    return open_sqlite(folder, **{"embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
 def draft(text: str, **fields: Any) -> Draft:

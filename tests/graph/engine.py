@@ -19,6 +19,7 @@ from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Pipeline, Totals
+from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, request, result
 from kgray.ontology import Ontology, shipped
@@ -36,12 +37,13 @@ from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.replies import parse_extraction
 from kgray.stores.sqlite import open_sqlite
 from kgray.triples import normalise
+from tests.graph.by_hand import WIDTH
 from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
-# 64 numbers a text: similarity means little at this width, but determinism is what is tested.
-SMALL = HashingEmbedder(64)
+# Similarity means little at this width, but determinism is what is tested.
+SMALL = HashingEmbedder(WIDTH)
 
 
 def day(number: float) -> int:
@@ -91,7 +93,11 @@ class WildJudge:
 
 
 class Engine:
-    """One data folder with its loop; `run` ingests what is pending."""
+    """A store with its loop; `run` ingests what is pending.
+
+    prefix      what the names of its groups begin with in the store; tests name them without it
+    window      episodes in flight of the windowed runner; 0: the plain loop
+    """
 
     def __init__(
         self,
@@ -101,11 +107,13 @@ class Engine:
         ontology: Ontology | None = None,
         judging: str = "relation",
         store: Store | None = None,
+        prefix: str = "",
+        window: int = 0,
     ) -> None:
         if store is None:
             assert folder is not None
             store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
-        self.store = store
+        self.store, self.prefix = store, prefix
         self.parts = Parts(
             store=self.store,
             extractor=ReadsItself(),
@@ -115,16 +123,26 @@ class Engine:
             pipeline=Pipeline(judging=judging),
             patience_s=0,
         )
-        self.loop = Loop(self.parts)
+        self.loop: Loop | Runner = Loop(self.parts)
+        if window:
+            self.parts = replace(self.parts, window=window)
+            self.loop = Runner(self.parts)
+
+    def named(self, group: str = GROUP) -> str:
+        """Return a group's name in the store."""
+        return self.prefix + group
 
     def accept(self, *drafts: Draft, replace: bool = False) -> list[Acceptance]:
         """Append drafts."""
-        return accept(self.store, drafts, now=times.now(), replace=replace)
+        placed = [in_group(draft, self.named(draft.group)) for draft in drafts]
+        return accept(self.store, placed, now=times.now(), replace=replace)
 
     def run(self) -> Totals:
-        """Ingest what is pending."""
+        """Ingest what is pending in its groups; others may have some in the same store."""
+        pending = self.store.pending_groups()
+        mine = [group for group in pending if group.startswith(self.prefix)] if self.prefix else None
         with self.store.writing():
-            return asyncio.run(self.loop.run())
+            return asyncio.run(self.loop.run(groups=mine))
 
     def add(self, *drafts: Draft, replace: bool = False) -> None:
         """Accept and ingest."""
@@ -133,16 +151,17 @@ class Engine:
 
     def ask(self, kind: str, **what: Any) -> dict[str, Any]:
         """Carry out an operation and return its result."""
-        operation = Operation(group=GROUP, kind=kind, **what)
+        operation = Operation(group=self.named(), kind=kind, **what)
         sequence = request(self.store, operation)
         self.run()
-        answer = result(self.store, GROUP, sequence)
+        answer = result(self.store, self.named(), sequence)
         assert answer is not None
         return dict(answer)
 
     def last_recorded(self, group: str = GROUP) -> int:
-        """Return the group's newest record time."""
-        return self.store.heads([group])[group].last_recorded
+        """Return a group's newest record time."""
+        name = self.named(group)
+        return self.store.heads([name])[name].last_recorded
 
     def groups(self) -> list[str]:
         """Return the groups that exist."""
@@ -150,15 +169,17 @@ class Engine:
 
     def view(self, known_at: int | None = None, group: str = GROUP) -> View:
         """Derive the graph from the stored records."""
-        return View(records_of(self.store, group, known_at), lambda s: episodes_at(self.store, group, s))
+        name = self.named(group)
+        return View(records_of(self.store, name, known_at), lambda s: episodes_at(self.store, name, s))
 
     def dump(self, known_at: int | None = None, group: str = GROUP) -> list[str]:
         """Return the canonical dump."""
-        return dump.lines(dump.rows(self.view(known_at, group), dumped_episodes(self.store, group, known_at)))
+        episodes = dumped_episodes(self.store, self.named(group), known_at)
+        return dump.lines(dump.rows(self.view(known_at, group), episodes))
 
     def spans(self, relation: str = "WORKS_AT", group: str = GROUP) -> dict[str, list[tuple[Any, Any]]]:
         """Return object name -> [(from, to)] in days, of the stored facts."""
-        view = StoredView(self.store, group)
+        view = StoredView(self.store, self.named(group))
         entities = {e.id: e.name for e in self.view(group=group).all_entities()}
         facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
         found: dict[str, list[tuple[Any, Any]]] = {}
@@ -172,25 +193,25 @@ class Engine:
 
     def check(self, group: str = GROUP) -> None:
         """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
-        loaded = GroupState.load(self.store, group, SMALL.dimensions)
-        kept = self.loop.committer.kept(group)
+        name = self.named(group)
+        loaded = GroupState.load(self.store, name, SMALL.dimensions)
+        kept = self.loop.committer.kept(name)
         if kept is not None:
             ours, theirs = fingerprint(kept), fingerprint(loaded)
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}
         view = self.view(group=group)
-        stored = StoredView(self.store, group)
+        stored = StoredView(self.store, name)
         entities = view.all_entities()
         assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
         assert facts == {f.id: f for f in view.all_facts()}
-        counts = self.store.counts(group).get(group, GroupCounts())
+        counts = self.store.counts(name).get(name, GroupCounts())
         assert (counts.facts, counts.entities) == (len(facts), len(entities))
 
 
 def engine_on(stores: Stores, **how: Any) -> Engine:
-    """Return an engine at a fresh place; what was open at the last one is closed."""
-    stores.fresh()
-    return Engine(store=stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions), **how)
+    """Return an engine whose groups are new."""
+    return Engine(store=stores.open(), prefix=stores.fresh(), **how)
 
 
 def fingerprint(state: GroupState) -> dict[str, Any]:

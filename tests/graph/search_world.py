@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
 
 from kgray.backends.hashing import HashingEmbedder
 from kgray.graph import Derived, Entity, Fact
 from kgray.ports import Commit, NamedVector, Store
 from kgray.records import Draft, Evidence, Mention, Place, Value, entity_id, fact_id, statement_id
+from kgray.stores.sqlite import open_sqlite
 from kgray.times import DAY, Instant, parse
-from tests.graph.stores import Stores
 
 DAY_0 = parse("2026-01-01")[0]
 
@@ -104,12 +106,61 @@ class World:
 
 
 @contextmanager
-def a_world(stores: Stores) -> Iterator[World]:
-    """Yield an empty world in a store that is held for writing."""
+def a_world(folder: Path) -> Iterator[World]:
+    """Yield an empty world in an embedded store that is held for writing."""
     embedder = HashingEmbedder(256)
-    store = stores.open(embedder=embedder.identity, dimensions=embedder.dimensions)
+    store = open_sqlite(folder, embedder=embedder.identity, dimensions=embedder.dimensions)
     with store.writing():
         yield World(store=store, embedder=embedder)
+    store.close()
+
+
+async def chain(world: World, group: str) -> None:
+    """Tell of a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
+    for at, (left, right) in enumerate(pairwise(["Ann", "Ben", "Cleo", "Dan", "Eve"])):
+        await world.tell(
+            group,
+            f"{left} met {right}.",
+            day(at),
+            client_id=f"m{at}",
+            source="chat" if at % 2 else "mail",
+            names=[(left, "Person")],
+            facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+        )
+    await world.tell(
+        group,
+        "Far away Olaf rows.",
+        day(9),
+        client_id="m9",
+        names=[("Olaf", "Sailor")],
+        facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
+    )
+
+
+async def jobs(world: World, group: str) -> None:
+    """Tell case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
+    await world.tell(
+        group,
+        "I see that Alice Webb works at Acme.",
+        day(0),
+        client_id="m1",
+        names=[("Alice Webb", "Person")],
+        facts=[("Alice Webb", "WORKS_AT", "Acme", "Alice Webb works at Acme", day(0), None)],
+    )
+    await world.tell(
+        group,
+        "Now Alice Webb works at Beta!",
+        day(60),
+        client_id="m2",
+        facts=[("Alice Webb", "WORKS_AT", "Beta", "Alice Webb works at Beta", day(60), None)],
+        ends=[("Alice Webb works at Acme", day(60))],
+    )
+    await world.tell(
+        group,
+        "The lamp costs 80 euros.",
+        day(61),
+        facts=[("lamp", "COSTS", Value("number", "80", "EUR"), "The lamp costs 80 EUR", day(61), None)],
+    )
 
 
 @dataclass(kw_only=True)

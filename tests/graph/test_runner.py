@@ -22,6 +22,8 @@ from kgray.records import Draft, Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of
 
+COUNT = 80  # episodes of the histories that runs are compared on
+
 
 class Shuffled:
     """A model whose calls end in random order; some calls find it out of reach, some texts are refused."""
@@ -117,24 +119,24 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[
         model = Shuffled(engine.parts.extractor, engine.parts.judge, 0)
         engine.parts = replace(engine.parts, extractor=model, patience_s=30)
         engine.loop = type(engine.loop)(engine.parts)
-        fill(engine, drafts(5, 120, groups))
+        fill(engine, drafts(5, COUNT, groups))
         engine.run()
         dumps[groups] = {g: engine.dump(group=g) for g in engine.groups()}
     return dumps
 
 
 @pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("window", [1, 8, 32, 64])
+@pytest.mark.parametrize("window", [1, 8, 64])
 def test_every_window_gives_the_plain_loops_dump(
     tmp_path: Path, plain: dict[int, dict[str, list[str]]], window: int, groups: int
 ) -> None:
     """With wild answers, shuffled completions, outages, failures, corrections; no request is asked twice."""
     engine = Engine(tmp_path, judge=WildJudge())
-    fill(engine, drafts(5, 120, groups))
+    fill(engine, drafts(5, COUNT, groups))
     totals, model = run_windowed(engine, window, seed=window)
     assert {g: engine.dump(group=g) for g in engine.groups()} == plain[groups]
     assert len(model.asked) == len(set(model.asked))
-    assert totals.committed + totals.failed == 120
+    assert totals.committed + totals.failed == COUNT
     assert totals.failed == len(failures(engine.store))
 
 
@@ -143,7 +145,7 @@ def test_a_run_that_was_stopped_goes_on_and_asks_nothing_twice(
 ) -> None:
     """R21, R24: what was answered is in the journal, what was extracted is stored."""
     engine = Engine(tmp_path, judge=WildJudge())
-    fill(engine, drafts(5, 120))
+    fill(engine, drafts(5, COUNT))
     model = Shuffled(engine.parts.extractor, engine.parts.judge, 3)
     parts = replace(engine.parts, extractor=model, judge=model, window=32, streams=8, patience_s=30)
     ended: list[int] = []
@@ -310,7 +312,7 @@ def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
 def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, plain: Any) -> None:
     """R4: a retry from elsewhere takes a record time; the run reads the state again and loses nothing."""
     engine = Engine(tmp_path, judge=WildJudge())
-    fill(engine, drafts(5, 120))
+    fill(engine, drafts(5, COUNT))
     model = Shuffled(engine.parts.extractor, engine.parts.judge, 4)
     parts = replace(engine.parts, extractor=model, judge=model, window=16, streams=8, patience_s=30)
     elsewhere = Engine(tmp_path)
@@ -326,7 +328,7 @@ def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, pl
     assert retried == [1]
     assert engine.store.pending_count() == 0
     counts = engine.store.counts(GROUP)[GROUP]
-    assert counts.committed + counts.failed == 120 - 2  # one was removed, one retracted
+    assert counts.committed + counts.failed == COUNT - 2  # one was removed, one retracted
     engine.loop.committer.forget_all()
     engine.check()
 
@@ -391,7 +393,8 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
         await asyncio.wait((running, away), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
         committed = engine.store.counts()[GROUP].committed
-        await asyncio.sleep(0.5)  # a run that goes on reads a hundred meanwhile
+        for _ in range(2_000):  # a run that goes on would read all of them meanwhile
+            await asyncio.sleep(0)
         seen = len(read)
         writer.back.set()
         await running

@@ -1,8 +1,6 @@
-"""Search on every store: graph steps, filters, rerankers, folded entities, and enough candidates."""
+"""Search: graph steps, filters, rerankers, folded entities, and enough candidates."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import pytest
 
@@ -11,32 +9,14 @@ from kgray.ports import Commit
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
 from kgray.search.steps import walk
-from tests.graph.search_world import a_world, day
+from tests.graph.search_world import a_world, chain, day
 
 
 @pytest.fixture
-async def world(stores):
-    """Build a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
-    with a_world(stores) as made:
-        chain = ["Ann", "Ben", "Cleo", "Dan", "Eve"]
-        for at, (left, right) in enumerate(pairwise(chain)):
-            await made.tell(
-                "demo",
-                f"{left} met {right}.",
-                day(at),
-                client_id=f"m{at}",
-                source="chat" if at % 2 else "mail",
-                names=[(left, "Person")],
-                facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
-            )
-        await made.tell(
-            "demo",
-            "Far away Olaf rows.",
-            day(9),
-            client_id="m9",
-            names=[("Olaf", "Sailor")],
-            facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
-        )
+async def world(tmp_path):
+    """Build the chain of five, with an island beside it."""
+    with a_world(tmp_path) as made:
+        await chain(made, "demo")
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Search on every store: what is true at a moment, as known at a moment, in one group."""
+"""Search: what is true at a moment, as known at a moment, in one group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kgray.derivation.view import View
 from kgray.errors import NotFound
 from kgray.graph import Hit
-from kgray.records import Value
 from kgray.search import Query, context, count_tokens, search
+from tests.graph import search_world
 from tests.graph.search_world import a_world, day
 
 HOSTILE = [
@@ -42,37 +42,16 @@ HOSTILE = [
 
 
 @pytest.fixture
-def world(stores):
+def world(tmp_path):
     """Open an empty store."""
-    with a_world(stores) as made:
+    with a_world(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 async def jobs(world):
-    """Case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
-    await world.tell(
-        "demo",
-        "I see that Alice Webb works at Acme.",
-        day(0),
-        client_id="m1",
-        names=[("Alice Webb", "Person")],
-        facts=[("Alice Webb", "WORKS_AT", "Acme", "Alice Webb works at Acme", day(0), None)],
-    )
-    await world.tell(
-        "demo",
-        "Now Alice Webb works at Beta!",
-        day(60),
-        client_id="m2",
-        facts=[("Alice Webb", "WORKS_AT", "Beta", "Alice Webb works at Beta", day(60), None)],
-        ends=[("Alice Webb works at Acme", day(60))],
-    )
-    await world.tell(
-        "demo",
-        "The lamp costs 80 euros.",
-        day(61),
-        facts=[("lamp", "COSTS", Value("number", "80", "EUR"), "The lamp costs 80 EUR", day(61), None)],
-    )
+    """Tell of two jobs and a price."""
+    await search_world.jobs(world, "demo")
     return world
 
 

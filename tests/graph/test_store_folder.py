@@ -37,7 +37,7 @@ def test_a_new_folder_gets_one_marked_file(tmp_path):
     assert connection.pragma("user_version") == schema.VERSION
     assert connection.pragma("page_size") == schema.PAGE_BYTES
     assert dict(connection.execute("SELECT key, value FROM meta").fetchall()) == {
-        "schema": schema.VERSION, "embedder": "by-hand", "dimensions": 16, "epoch": 0,
+        "schema": schema.VERSION, "embedder": "by-hand", "dimensions": 64, "epoch": 0,
     }  # fmt: skip
     connection.close()
 
@@ -101,7 +101,7 @@ def test_another_embedder_is_refused_and_both_are_named(tmp_path, other):
     store.close()
     line = refusal(tmp_path, **other)
     assert "'by-hand'" in line
-    assert "16 numbers" in line
+    assert "64 numbers" in line
     assert str(next(iter(other.values()))) in line
 
 
@@ -167,7 +167,7 @@ def test_a_file_of_version_1_goes_on_with_everything_in_the_live_lane(tmp_path):
     connection.pragma("journal_mode", "wal")
     assert schema.migrate(connection, schema.STEPS[:1]) == 0
     connection.execute(
-        "INSERT INTO meta VALUES ('embedder', 'by-hand'), ('dimensions', 16), ('epoch', 7);"
+        "INSERT INTO meta VALUES ('embedder', 'by-hand'), ('dimensions', 64), ('epoch', 7);"
         "INSERT INTO groups (name, digest, last, last_recorded) VALUES ('g', ?, 2, 30)",
         (hashlib.sha256(b"g").digest(),),
     )

@@ -8,7 +8,7 @@ import pytest
 from kgray.ports import Commit, NamedVector
 from kgray.stores.sqlite import open_sqlite
 from kgray.stores.sqlite import vectors as sets
-from tests.graph.by_hand import draft, fill, pointing, small, unit
+from tests.graph.by_hand import WIDTH, draft, fill, pointing, small, unit
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_equal_vectors_past_the_bound_come_in_order_of_insertion(store):
 
 
 def test_memory_keeps_to_its_budget(store):
-    store._vectors._budget = 200_000
+    store._vectors._budget = 800_000
     with store.writing():
         for group in ("g", "h", "i"):
-            fill(store, unit(np.random.default_rng(1).standard_normal((1_000, 16))), group=group)
+            fill(store, unit(np.random.default_rng(1).standard_normal((1_000, WIDTH))), group=group)
     for group in ("g", "h", "i", "g"):
         assert len(store.nearest(group, "fact", pointing(1), 3)) == 3
-        assert sum(held.nbytes() for held in store._vectors._sets.values()) <= 200_000
+        assert sum(held.nbytes() for held in store._vectors._sets.values()) <= 800_000

@@ -24,7 +24,7 @@ DIMENSIONS = 64
 
 @pytest.mark.ray
 async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_else(
-    tmp_path: Path, ray_session: Any, neo4j_server: Any, neo4j_driver: Any
+    tmp_path: Path, ray_session: Any, own_neo4j: Any
 ) -> None:
     """The graph is the one that the plain loop makes in a folder; every episode is committed once.
 
@@ -42,10 +42,10 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
             outage.append(asyncio.create_task(asyncio.to_thread(power_cut)))
 
     def power_cut() -> None:
-        neo4j_server.kill()
-        neo4j_server.start()
+        own_neo4j.kill()
+        own_neo4j.start()
 
-    settings = on_empty(neo4j_server, neo4j_driver, tmp_path) | {"runtime_window": 8}
+    settings = on_server(own_neo4j, tmp_path) | {"runtime_window": 8}
     with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
         told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
@@ -62,9 +62,8 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
         assert (writer["epoch"], writer["shard"]) == (sequencer["epoch"], shard)
 
 
-def on_empty(server: Any, driver: Any, folder: Path) -> dict[str, Any]:
-    """Empty the server's database; return the settings that name it."""
-    driver.execute_query("MATCH (n) DETACH DELETE n")
+def on_server(server: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings that name a server."""
     password = folder / "password"
     password.write_text(server.password)
     return {
