@@ -77,11 +77,11 @@ def _meta(db: Connection) -> Row | None:
 def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
     version, other, numbers = stored
     if version != schema.VERSION:
-        told = "a newer kgray" if version > schema.VERSION else "an earlier kgray, whose stores are not read"
-        todo = "upgrade kgray" if version > schema.VERSION else "start an empty database, add the episodes again"
+        newer = version > schema.VERSION
+        todo = "upgrade kgray" if newer else "start with an empty database, and add the episodes again"
         raise StoreError(
-            f"the store in {db.where} was written by {told} (schema {version}; this one knows "
-            f"{schema.VERSION}): {todo}"
+            f"the store in {db.where} was written by {'a newer' if newer else 'an earlier'} kgray (schema "
+            f"{version}; this one knows {schema.VERSION}): {todo}"
         )
     if (other, numbers) != (embedder, dimensions):
         raise StoreError(
