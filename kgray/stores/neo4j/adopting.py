@@ -31,7 +31,9 @@ _PORTION_ROWS = 500
 class Adoption:
     """A group on its way into the database. token: what opens it to this process's reads."""
 
-    def __init__(self, db: Connection, held: Held | None, group: str, head: GroupHead, dimensions: int) -> None:
+    def __init__(
+        self, db: Connection, held: Held | None, group: str, head: GroupHead, dimensions: int
+    ) -> None:
         """Nothing is written yet."""
         self._db, self._held, self._group, self._head = db, held, group, head
         self._dimensions = dimensions

@@ -1,4 +1,4 @@
-"""What any process may append while another ingests: one short transaction that holds the logs of its groups."""
+"""What any process may append while another ingests: a short transaction that holds its groups' logs."""
 
 from __future__ import annotations
 

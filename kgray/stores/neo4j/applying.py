@@ -30,7 +30,7 @@ _Entry = tuple[Kind, str, int]  # ledger, group, sequence
 def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int) -> None:
     """Apply all of them or none; the epoch is checked first. See `ports.Store.apply`.
 
-    The removal of a large group ends a transaction; its rows follow in pieces, and then the changes behind it.
+    The removal of a large group ends a transaction; its rows follow in pieces, then the changes behind it.
     """
     start = 0
     for at, change in enumerate(changes, 1):
@@ -117,7 +117,8 @@ class _Segment:
             if change.recorded_at <= group.last_recorded:
                 raise Outrun(
                     f"sequence {change.sequence} of group {change.group!r} bears the record time "
-                    f"{change.recorded_at}, which is not past the group's last: nothing was changed, run it again"
+                    f"{change.recorded_at}, which is not past the group's last: nothing was changed, run it "
+                    f"again"
                 )
             group.last_recorded = change.recorded_at
         collected.add(change)

@@ -17,7 +17,7 @@ from kgray.kinds import Kind
 from kgray.stores.neo4j import statements, values
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.collecting import Collected, PutRow, RowName
-from kgray.stores.neo4j.connection import Connection, Row, Running
+from kgray.stores.neo4j.connection import Connection, Record, Running
 from kgray.stores.neo4j.mapping import digest, place_of
 from kgray.stores.neo4j.values import MAX_ROWS, Values, portions
 
@@ -48,7 +48,7 @@ class Carrying:
         if complete:
             self._link(found)
 
-    def _send(self, statement: str, rows: Iterable[Values]) -> list[Row]:
+    def _send(self, statement: str, rows: Iterable[Values]) -> list[Record]:
         return [
             row for portion in portions(rows) for row in self._db.run(self._running, statement, rows=portion)
         ]
@@ -88,9 +88,10 @@ class Carrying:
             if kind is kinds.STATEMENT_VECTORS:
                 self._renew(replaced)
 
-    def _renew(self, statements_of: Iterable[Row]) -> None:
+    def _renew(self, statements_of: Iterable[Record]) -> None:
         """Give the facts of these statements, (group, id), the statements' vectors."""
-        self._send(cypher.RENEW_FACT_VECTORS, ({"group_id": group, "id": id_} for group, id_ in statements_of))
+        named = ({"group_id": group, "id": id_} for group, id_ in statements_of)
+        self._send(cypher.RENEW_FACT_VECTORS, named)
 
     # ------------------------------------------------------------- what Graphiti's readers see
 

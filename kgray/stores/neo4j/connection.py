@@ -26,8 +26,8 @@ from neo4j import exceptions as driver
 from kgray.errors import SettingsError
 from kgray.stores.neo4j.failing import explained, passing, said
 
-Row = list[Any]
-Done = TypeVar("Done")
+Record = list[Any]  # of an answer, in the order of its RETURN
+T = TypeVar("T")
 Running = ManagedTransaction | Transaction
 
 # How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
@@ -126,22 +126,22 @@ class Connection:
         held: Transaction = self._local.transaction
         return held
 
-    def rows(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+    def rows(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN."""
         return self.read(lambda transaction: self.run(transaction, statement, **values))
 
-    def row(self, statement: str, **values: Any) -> Row | None:  # noqa: ANN401 - what Cypher takes
+    def row(self, statement: str, **values: Any) -> Record | None:  # noqa: ANN401 - what Cypher takes
         """Return the first row of a read."""
         found = self.rows(statement, **values)
         return found[0] if found else None
 
-    def read(self, work: Callable[[Running], Done]) -> Done:
+    def read(self, work: Callable[[Running], T]) -> T:
         """Run several reads in one transaction, again from its start where the server was away."""
         with explained(self.where):
             if (held := self._held()) is not None:
                 return work(held)
 
-        def read() -> Done:
+        def read() -> T:
             with self._session(read=True) as session:
                 return session.execute_read(unit_of_work(timeout=_READ_S)(work))
 
@@ -149,7 +149,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------- writing
 
-    def write(self, work: Callable[[Running, int], Done], *, patient: bool = True) -> Done:
+    def write(self, work: Callable[[Running, int], T], *, patient: bool = True) -> T:
         """Run a transaction to a known end: all of it or nothing.
 
         work    takes the transaction and how often its commit was sent before without an answer: from 1
@@ -160,10 +160,10 @@ class Connection:
         unknown = 0
 
         @unit_of_work(timeout=_WRITE_S)
-        def again(transaction: ManagedTransaction) -> Done:
+        def again(transaction: ManagedTransaction) -> T:
             return work(transaction, unknown)
 
-        def write() -> Done:
+        def write() -> T:
             nonlocal unknown
             try:
                 with self._session(read=False) as session:
@@ -174,7 +174,7 @@ class Connection:
 
         return self._patiently(write, self._patience_s if patient else 0.0)
 
-    def _patiently(self, attempt: Callable[[], Done], patience_s: float | None = None) -> Done:
+    def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         """Try until it works or the patience is spent; what cannot pass is raised at once."""
         ends = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
@@ -197,24 +197,24 @@ class Connection:
             self.run(transaction, statement)
             transaction.rollback()
 
-    def alone(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+    def alone(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
         """Run a statement in a transaction of the server's own: schema, and deletions in portions.
 
         Each may be run again: two processes that found a database deadlock on its labels.
         """
 
-        def attempt() -> list[Row]:
+        def attempt() -> list[Record]:
             with self._session(read=False) as session:
                 return self._taken(session.run(Query(statement), values))
 
         return self._patiently(attempt)
 
-    def run(self, transaction: Running, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - as rows
+    def run(self, transaction: Running, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - as rows
         """Run one of our statements in a transaction and return its rows."""
         return self._taken(transaction.run(statement, values))
 
-    def _taken(self, result: Any) -> list[Row]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
-        found: list[Row] = result.values()
+    def _taken(self, result: Any) -> list[Record]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
+        found: list[Record] = result.values()
         for status in result.consume().gql_status_objects:
             if status.is_notification and status.gql_status not in self._seen:
                 self._seen.add(status.gql_status)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kgray.errors import StoreError
 from kgray.stores.neo4j import schema
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Row
+from kgray.stores.neo4j.connection import Connection, Record
 from kgray.stores.neo4j.schema import Rule
 
 _OLDEST = (5, 23)  # relationship uniqueness, vector indexes on both, `CALL (x) {}`
@@ -69,12 +69,12 @@ def missing(db: Connection, server: Server) -> list[str]:
     return sorted(name for name in wanted if name not in working)
 
 
-def _meta(db: Connection) -> Row | None:
+def _meta(db: Connection) -> Record | None:
     found = db.alone(cypher.META)
     return found[0] if found else None
 
 
-def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
+def _check(db: Connection, stored: Record, embedder: str, dimensions: int) -> None:
     version, other, numbers = stored
     if version != schema.VERSION:
         newer = version > schema.VERSION

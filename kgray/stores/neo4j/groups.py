@@ -14,7 +14,7 @@ from kgray.stores.neo4j.values import Values, portions
 from kgray.times import Instant
 
 
-class BeingCleared(Exception):  # noqa: N818 - as the package's own: what happened
+class BeingCleared(Exception):
     """A group goes in pieces, and whoever met it has to finish that first (clearing.py)."""
 
     def __init__(self, group: str) -> None:
@@ -82,8 +82,8 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
             raise BeingCleared(group.asked)
         if group.adopting is not None:
             raise StoreError(
-                f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: nothing "
-                f"can be added before it is whole; run `kgray copy` again"
+                f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
+                f"nothing can be added before it is whole; run `kgray copy` again"
             )
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kgray.kinds import SearchScope
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Row, Running
+from kgray.stores.neo4j.connection import Connection, Record, Running
 
 # Vectors of a group that are compared one by one: 75 ms for 1,000 of 1024 dimensions; by the index 30 ms.
 EXACT_ROWS = 1_000
@@ -43,7 +43,7 @@ class NearestVectors:
         named: the group, as `statements.OPEN` takes it.
         """
 
-        def work(running: Running) -> list[Row]:
+        def work(running: Running) -> list[Record]:
             return self._found(running, named, scope, vector, limit)
 
         # The server gives (1 + cosine) / 2.
@@ -56,7 +56,7 @@ class NearestVectors:
         scope: SearchScope,
         vector: list[float],
         limit: int,
-    ) -> list[Row]:
+    ) -> list[Record]:
         found = self._db.run(running, cypher.COUNT_VECTORS[scope], **named, bound=self._exact_rows + 1)
         count = found[0][0] if found else 0
         if count == 0:
@@ -74,9 +74,9 @@ class NearestVectors:
         return self._db.run(running, cypher.NEAREST_EXACT[scope], **named, vector=vector, limit=limit)
 
 
-def _each_once(found: list[Row]) -> list[Row]:
+def _each_once(found: list[Record]) -> list[Record]:
     """Return the first row of each owner."""
-    seen: dict[str | int, Row] = {}
+    seen: dict[str | int, Record] = {}
     for row in found:
         seen.setdefault(row[0], row)
     return list(seen.values())

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -21,7 +21,9 @@ _PAGE_VECTORS = 250
 class Ask(Protocol):
     """Run a statement and return its rows."""
 
-    def __call__(self, statement: str, **values: Any) -> list[list[Any]]: ...  # noqa: ANN401 - what Cypher takes
+    def __call__(self, statement: str, **values: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
+        """Return each row in the order of its RETURN."""
+        ...
 
 
 def look_up(ask: Ask, read: Read, group: str, open_as: str, values: Sequence[Any]) -> Iterator[Row]:
@@ -36,7 +38,7 @@ def look_up(ask: Ask, read: Read, group: str, open_as: str, values: Sequence[Any
     while portion := list(islice(rest, MAX_ROWS)):
         places = {_hashable(value): place for place, value in enumerate(portion)}
         found = ask(stored.statement, values=portion, **named)
-        found.sort(key=lambda row: (places[_hashable(row[0])], *(row[1 + n] for n in stored.order)))  # noqa: B023
+        found.sort(key=lambda row: (places[_hashable(row[0])], *(row[1 + n] for n in stored.order)))
         yield from _converted(stored, (row[1:] for row in found))
 
 
@@ -48,8 +50,11 @@ def scan(ask: Ask, read: Read, group: str, open_as: str) -> Iterator[Row]:
         for page in pages:
             yield from _converted(stored, page)
         return
-    # No index has them in this order. Taken off the list as they are yielded: vectors are large.
-    found = [(tuple(row[n] for n in stored.order), made) for page in pages for row, made in _beside(stored, page)]
+    # No index has them in this order. Vectors are large: packed by page, and let go as they are read.
+    found: list[tuple[list[Any], Row]] = []
+    for page in pages:
+        places = [[record[n] for n in stored.order] for record in page]
+        found.extend(zip(places, _converted(stored, page), strict=True))
     found.sort(key=lambda item: item[0], reverse=True)
     while found:
         yield found.pop()[1]
@@ -68,11 +73,7 @@ def _pages(ask: Ask, stored: StoredRead, group: str, open_as: str) -> Iterator[l
             return
 
 
-def _beside(stored: StoredRead, page: list[list[Any]]) -> Iterator[tuple[list[Any], Row]]:
-    yield from zip(page, _converted(stored, map(list, page)), strict=True)
-
-
-def _converted(stored: StoredRead, found: Iterator[list[Any]] | list[list[Any]]) -> Iterator[Row]:
+def _converted(stored: StoredRead, found: Iterable[list[Any]]) -> Iterator[Row]:
     changed = [(place, convert) for place, convert in converters(stored) if place < stored.width]
     for row in found:
         for place, convert in changed:

@@ -3,10 +3,10 @@
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
     KgrayMeta    id: 'kgray', schema, embedder, dimensions
-    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: the fence and the lease of a shard's writer
+    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer
     KgrayGroup   id: SHA-256 of the name, last, last_recorded; name: only while the group can be read;
-                 adopting: token of a copy on its way into it; clearing, cleared_name: the sequence of the removal
-                 whose rows go in pieces, and the name under which they lie
+                 adopting: token of a copy on its way into it; clearing, cleared_name: the sequence of the
+                 removal whose rows go in pieces, and the name under which they lie
     KgrayCall    id: of an append whose process has not learned of a later one's end (appending.py)
     Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
                  source, valid_at, created_at, entity_edges too
@@ -89,9 +89,10 @@ def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
     )
 
 
-# ef_construction of the HNSW graphs that search asks, with M = 32; those for Graphiti's readers have the
-# server's own 16 and 100. With these two, near-equal vectors are left that no edge leads to, and asking for
-# more candidates does not find them. Of a query's 20 nearest statements, 200 candidates, 96 vectors a transaction, 5.26:
+# M and ef_construction of the HNSW graphs that search asks; those for Graphiti's readers have the server's
+# own, 16 and 100. With low ones no edge leads to some of many vectors that are nearly equal, and more
+# candidates do not help. Found of a query's 20 nearest statements, among 200 candidates, on 5.26,
+# written 96 a transaction:
 #
 #     M, ef_construction     100,000 statements     40,000
 #     16, 400                0.971

@@ -166,5 +166,5 @@ def asked_values(read: StoredRead, values: Iterable[Any]) -> dict[Any, Any]:
     """Return what a look-up asks for, each once, in order: as the database knows it -> the value."""
     by = read.read.by
     hashed = isinstance(by, str) and by in STORED[read.read.kind].digested
-    distinct = dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values)
+    distinct: Iterable[Any] = dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values)
     return {(digest(value) if hashed else value): value for value in distinct if storable(value)}
