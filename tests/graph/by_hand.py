@@ -143,11 +143,10 @@ def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> Row
 
 
 def answered(sequence: int, key: str, *said: dict[str, Any], group: str = "g", calls: int = 0) -> RowChanges:
-    """Return the arrival of a request's answers."""
-    puts = {
-        kinds.ANSWERS: [rows.answers_row(key, said, calls, 0, 0)],
-        kinds.ANSWER_USES: [(sequence, key)],
-    }
+    """Return the arrival of a request's answers; without any, their use alone."""
+    puts: dict[Kind, list[Row]] = {kinds.ANSWER_USES: [(sequence, key)]}
+    if said:
+        puts[kinds.ANSWERS] = [rows.answers_row(key, said, calls, 0, 0)]
     return changes(sequence, None, puts, group=group, ledger=None, states=ANY, durable=False)
 
 
@@ -237,21 +236,14 @@ def next_time(store: Store, group: str = "g") -> int:
 def everything(store: Store, group: str = "g") -> dict[str, object]:
     """Return what a reader can see of a group whose episodes were told by hand."""
     entities = [f"E{n}" for n in range(1, 10)]
-    return {
-        **{kind.name: all_of(store, kind, group) for kind in KINDS},
-        "head": head(store, group),
-        "counts": store.counts(group),
-        "pending": store.pending(group, 99),
-        "facts": store.facts_at(group, entities, None, None),
-        **{
-            f"{scope} by words": store.lexical(group, scope, "al says one", 9)
-            for scope in get_args(SearchScope)
-        },
-        **{
-            f"{scope} by vector": [found for found, _ in store.nearest(group, scope, pointing(*range(9)), 9)]
-            for scope in get_args(SearchScope)
-        },
-    }
+    seen: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
+    seen |= {"head": head(store, group), "counts": store.counts(group), "pending": store.pending(group, 99)}
+    seen["facts at entities"] = store.facts_at(group, entities, None, None)
+    for scope in get_args(SearchScope):
+        seen[f"{scope} by words"] = store.lexical(group, scope, "al says one", 9)
+        near = store.nearest(group, scope, pointing(*range(9)), 9)
+        seen[f"{scope} by vector"] = [found for found, _ in near]
+    return seen
 
 
 def fill(

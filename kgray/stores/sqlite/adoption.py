@@ -15,7 +15,7 @@ import apsw
 
 from kgray.errors import StoreError
 from kgray.kinds import Kind, Row
-from kgray.ports.store import GroupHead
+from kgray.ports import GroupHead
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.changing import Change
 from kgray.stores.sqlite.database import Database, digest, one

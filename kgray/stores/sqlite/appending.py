@@ -10,7 +10,7 @@ import apsw
 
 from kgray.errors import StoreError
 from kgray.kinds import Kind, Read, Row
-from kgray.ports.store import Appending, Patch
+from kgray.ports import Appending, Patch
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.changing import Change
 from kgray.stores.sqlite.database import Database, many, one

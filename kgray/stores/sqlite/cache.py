@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from kgray.errors import StoreError
-from kgray.ports.models import ResponseCache
+from kgray.ports import ResponseCache
 from kgray.records import Episode
 from kgray.stores.sqlite.errors import explained
 

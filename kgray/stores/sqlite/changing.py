@@ -20,7 +20,7 @@ import numpy as np
 from kgray import kinds
 from kgray.errors import StoreError
 from kgray.kinds import KINDS, Key, Kind, Row
-from kgray.ports.store import Patch
+from kgray.ports import Patch
 from kgray.rows import pack
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import key_of, keys_of, one

@@ -8,8 +8,7 @@ from typing import Any
 
 from kgray.graph import Fact
 from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row, SearchScope
-from kgray.ports.models import Vector
-from kgray.ports.store import GroupCounts, GroupHead
+from kgray.ports import GroupCounts, GroupHead, Vector
 from kgray.records import Episode, Operation, Place
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
@@ -152,7 +151,9 @@ class Reading:
         with self._db.snapshot():
             return find_words(self._db, no, scope, query, limit)
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(
+        self, group: str, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Return (id, cosine), best first, ties by insertion; see `ports.Store` and vectors.py."""
         no = self._db.number(group)
         if no is None or limit <= 0:
@@ -164,7 +165,7 @@ class Reading:
             take = 2 * limit
             while True:
                 found = self._vectors.nearest(no, scope, vector, take)
-                best: dict[str, float] = {}
+                best: dict[str | int, float] = {}
                 for owner, score in found:
                     best.setdefault(owner, score)
                 if len(best) >= limit or len(found) < take:

@@ -10,7 +10,7 @@ import apsw
 
 from kgray.errors import Outrun, StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Row
-from kgray.ports.models import ResponseCache
+from kgray.ports import ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
 from kgray.stores import lock
 from kgray.stores.sqlite import folder, schema

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray.kinds import SearchScope
-from kgray.ports.models import Vector
+from kgray.ports import Vector
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, keys_of
 from kgray.stores.sqlite.reads import array
@@ -67,7 +66,9 @@ class VectorSets:
         self._budget = budget_bytes
         self._sets: OrderedDict[tuple[int, SearchScope], _Set] = OrderedDict()
 
-    def nearest(self, no: int, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(
+        self, no: int, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Return (owner, cosine), best first, ties by insertion; an owner once for each of its vectors.
 
         To be called inside a snapshot: the set in memory is brought to it first.
@@ -84,9 +85,9 @@ class VectorSets:
             chosen, scores = self._exact(known, scope, chosen, query)
         best = np.lexsort((chosen, -scores))[:limit]
         keys = [int(key) for key in known.keys[chosen[best]]]
-        owners: dict[int, Any] = dict(self._db.rows(sql.VECTORS[scope].owners_at, (array(keys),)))
+        owners: dict[int, str | int] = dict(self._db.rows(sql.VECTORS[scope].owners_at, (array(keys),)))
         found = zip(keys, scores[best], strict=True)
-        return [(str(owners[key]), min(1.0, max(-1.0, float(score)))) for key, score in found]
+        return [(owners[key], min(1.0, max(-1.0, float(score)))) for key, score in found]
 
     def clear(self) -> None:
         """Release the memory."""
