@@ -12,7 +12,7 @@ from kgray.kinds import READS
 from kgray.ledger import find, previous, sequences_of
 from kgray.records import Value
 from kgray.stores.neo4j import statements, statements_by_hand
-from kgray.stores.neo4j.mapping import group_key
+from kgray.stores.neo4j.mapping import named_group
 from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
 from tests.graph.stores import Neo4jStores
 
@@ -24,11 +24,6 @@ def stores(neo4j_server, neo4j_driver):
     made = Neo4jStores(neo4j_server, neo4j_driver)
     yield made
     made.close()
-
-
-def opened(group):
-    """Return how a statement names a group."""
-    return {"group": group, "group_key": group_key(group), "open": group}
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -50,10 +45,11 @@ def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, grou
         scores = few @ query
         for limit in (5, 40, 60):
             expected = np.argsort(-scores)[:limit]
-            found = nearest.find(opened(group), "fact", query.tolist(), limit)
+            found = nearest.find(named_group(group), "fact", query.tolist(), limit)
             assert [owner for owner, _ in found] == [str(n) for n in expected]
             assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        assert nearest.find(opened(other), "fact", query.tolist(), 1)[0][1] == pytest.approx(1.0, abs=1e-5)
+        ((_, score),) = nearest.find(named_group(other), "fact", query.tolist(), 1)
+        assert score == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
@@ -76,7 +72,7 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     assert len(store.facts_at(group, ["hub"], None, None)) == 400
 
     values = {"asked": ["hub"], "as_of": None, "limit": 5}
-    assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, opened(group) | values) < 150
+    assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, named_group(group) | values) < 150
 
 
 def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, group):
@@ -87,7 +83,7 @@ def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, gr
 
     assert [row.text for row in previous(store, last, 3)] == ["said 396", "said 397", "said 398"]
     values = {"source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
-    assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, opened(group) | values) < 150
+    assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
 
 
 def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
@@ -95,7 +91,7 @@ def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4
     store = stores.open()
     with store.writing():
         tell(store, "Al", "one", group=group)
-    asked = opened(group) | {"values": [], "after": [0, 0], "limit": 5}
+    asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
     for name in (read.name for read in READS):
         plan = neo4j_driver.execute_query(f"EXPLAIN {statements.named()[f'read {name}']}", asked).summary.plan
         steps = set(operators(plan))

@@ -16,6 +16,7 @@ from kgray.stores.neo4j.carrying import Carrying
 from kgray.stores.neo4j.collecting import Collected, PutRow
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
+from kgray.stores.neo4j.mapping import named_group
 from kgray.stores.neo4j.reading import look_up, scan
 from kgray.times import Instant
 
@@ -37,9 +38,9 @@ class AppendingTransaction:
         def ask(statement: str, **named: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
             return self._db.run(self._running, statement, **named)
 
-        if read.by is None:
-            return list(scan(ask, read, group, group))
-        return list(look_up(ask, read, group, group, values))
+        named = named_group(group)
+        found = scan(ask, read, named) if read.by is None else look_up(ask, read, named, values)
+        return list(found)
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence."""

@@ -81,7 +81,7 @@ class Collected:
         self.puts[kind][name] = put
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Add new values of rows. Raises StoreError for kinds that are put whole."""
+        """Add new values of rows. Raises StoreError for kinds whose rows are put whole."""
         kind, width = patch.kind, len(patch.kind.key)
         if kind not in PATCH:
             raise StoreError(f"rows of {kind.name} are put whole, and {', '.join(patch.columns)} was patched")

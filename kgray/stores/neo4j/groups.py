@@ -9,7 +9,7 @@ from kgray.errors import StoreError
 from kgray.ports.store import GroupHead
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
-from kgray.stores.neo4j.mapping import group_key
+from kgray.stores.neo4j.mapping import ended_mark, group_key
 from kgray.stores.neo4j.values import Values, portions
 from kgray.times import Instant
 
@@ -22,13 +22,14 @@ class BeingCleared(Exception):
         self.group = group
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class LockedGroup:
-    """A locked group's counters; the properties of its node.
+    """A locked group: the columns of LOCK_GROUPS.
 
     name        None: removed, never there, or not to be read now
     adopting    the token of the copy that is on its way into it
     clearing    the sequence of the removal whose rows are going in pieces
+    was_named   whether it had a name when it was locked
     """
 
     asked: str
@@ -37,6 +38,7 @@ class LockedGroup:
     last_recorded: Instant
     adopting: str | None
     clearing: int | None
+    was_named: bool
 
     def take_sequence(self) -> int:
         """Take the next sequence; the group is there from now on."""
@@ -62,13 +64,8 @@ def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool
     """
     asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
     statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
-    return {
-        asked: LockedGroup(
-            asked=asked, name=name, last=last, last_recorded=recorded, adopting=adopting, clearing=clearing
-        )
-        for portion in portions(asked)
-        for asked, name, last, recorded, adopting, clearing in db.run(running, statement, rows=portion)
-    }
+    rows = (row for portion in portions(asked) for row in db.run(running, statement, rows=portion))
+    return {row[0]: LockedGroup(*row) for row in rows}
 
 
 def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -89,7 +86,12 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
-    """Write locked groups."""
+    """Write locked groups; an operation that removed one bears its name again once the group does."""
+    groups = list(groups)
+    named = [group.asked for group in groups if group.name is not None and not group.was_named and group.last]
+    if named:
+        marks = [{"group": name, "mark": ended_mark(name)} for name in named]
+        db.run(running, cypher.NAME_OPERATIONS, rows=marks)
     values: list[Values] = [
         {
             "id": group_key(group.asked),

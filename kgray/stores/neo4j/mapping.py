@@ -147,6 +147,11 @@ def group_key(group: str) -> str:
     return digest(group)
 
 
+def named_group(group: str, copy: str = "") -> dict[str, str]:
+    """Return a group as `statements.OPEN` takes it; copy: the token of this process's own copy into it."""
+    return {"group": group, "group_key": group_key(group), "copy": copy}
+
+
 @lru_cache(maxsize=4096)
 def mark(group: str) -> int:
     """Return the number that a group's words bear (`words.marked`): 63 bits of its name's digest."""

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 from kgray.kinds import Read, Row
-from kgray.stores.neo4j.mapping import group_key
 from kgray.stores.neo4j.statements import STORED_READS, StoredRead
 from kgray.stores.neo4j.values import MAX_ROWS, asked_values, converters
 
@@ -26,14 +25,13 @@ class Ask(Protocol):
         ...
 
 
-def look_up(ask: Ask, read: Read, group: str, open_as: str, values: Sequence[Any]) -> Iterator[Row]:
+def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
     """Yield the rows by these values, in their order; those of one value in the kind's order.
 
-    open_as: the group's name, or the token of this process's own copy into it.
+    named: the group, as `statements.OPEN` takes it.
     """
     stored = STORED_READS[read]
     asked = asked_values(stored, values)
-    named = {"group": group, "group_key": group_key(group), "open": open_as}
     rest = iter(asked)
     while portion := list(islice(rest, MAX_ROWS)):
         places = {_hashable(value): place for place, value in enumerate(portion)}
@@ -42,10 +40,10 @@ def look_up(ask: Ask, read: Read, group: str, open_as: str, values: Sequence[Any
         yield from _converted(stored, (row[1:] for row in found))
 
 
-def scan(ask: Ask, read: Read, group: str, open_as: str) -> Iterator[Row]:
+def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
     """Yield all rows of the group, in the kind's order; no transaction is held between two pages."""
     stored = STORED_READS[read]
-    pages = _pages(ask, stored, group, open_as)
+    pages = _pages(ask, stored, named)
     if stored.order == stored.after:
         for page in pages:
             yield from _converted(stored, page)
@@ -60,9 +58,8 @@ def scan(ask: Ask, read: Read, group: str, open_as: str) -> Iterator[Row]:
         yield found.pop()[1]
 
 
-def _pages(ask: Ask, stored: StoredRead, group: str, open_as: str) -> Iterator[list[list[Any]]]:
+def _pages(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[list[list[Any]]]:
     after: list[Any] = list(stored.first)
-    named = {"group": group, "group_key": group_key(group), "open": open_as}
     limit = _PAGE_ROWS if stored.read.kind.vector is None else _PAGE_VECTORS
     while True:
         page = ask(stored.statement, after=after, limit=limit, **named)

@@ -140,8 +140,8 @@ _PLAIN: tuple[Rule, ...] = (
     ),
     *(rule for stored in STORED.values() for rule in _declared(stored)),
     _unique("kgray_values", "(n:Value)", "group_id", "uuid"),
-    # A replaced episode keeps its id: of the rows that bear it, one is live.
-    _unique("kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
+    # No constraint: which of the rows with one id is live is the engine's to know.
+    _range("kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
     _unique("kgray_mentions_edges", "()-[n:MENTIONS]-()", "group_id", "uuid"),
     _for_graphiti("edge_name_and_fact", "()-[x:RELATES_TO]-()", "name", "fact"),
     _for_graphiti("node_name_and_content", "(x:Entity)", "name", "summary"),

@@ -4,7 +4,7 @@ Values go in as parameters, never as text. All that read bear OPEN: a group that
 or that goes in pieces, is not there (R27). The group itself is matched by an index that begins with it; an
 index over several properties is used only where each of them is named, hence `IS NOT NULL` of some.
 
-    read    $group, $group_key, $open and
+    read    $group, $group_key, $copy and
             look-ups: $values; rows: (value, the columns of `StoredRead`)
             scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
     write   $rows: maps that bear `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute,
@@ -21,8 +21,8 @@ from kgray import kinds
 from kgray.kinds import READS, Kind, Read
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-# No row where the group may not be read: $open is its name, or the token of this process's own copy into it.
-OPEN = "MATCH (g:KgrayGroup {id: $group_key}) WHERE coalesce(g.adopting, g.name) = $open"
+# No row where the group may not be read. $copy: the token of this process's own copy into it, else "".
+OPEN = "MATCH (g:KgrayGroup {id: $group_key}) WHERE g.clearing IS NULL AND coalesce(g.adopting, '') = $copy"
 
 # Kinds whose rows are put by statements of their own (statements_by_hand.py): what Graphiti's readers see.
 SEEN_BY_GRAPHITI = (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS)
@@ -174,10 +174,10 @@ DROP: Mapping[Kind, str] = {
     for kind, stored in STORED.items()
     if kind not in (kinds.ENTITIES, kinds.FACTS)
 }
-# {group_id, key, put: properties}. Of facts and entities more follows for Graphiti's readers: they are put.
+# {group_id, key, put: properties}. Facts and vectors are put: more than their columns follows from them.
 PATCH: Mapping[Kind, str] = {
     kind: f"UNWIND $rows AS row\nMATCH (n:{STORED[kind].label} {_keyed(STORED[kind])})\nSET n += row.put"
-    for kind in (kinds.EPISODES, *PLAIN)
+    for kind in (kinds.EPISODES, kinds.ENTITIES, *PLAIN)
 }
 
 

@@ -2,7 +2,7 @@
 
 What the record table does not say: the database, the fence, groups, what is pending, searches, and what
 Graphiti's readers see. Values go in as parameters; text is put together at import only, of our own names.
-Reads take $group, $group_key, $open besides (`statements.OPEN`); writes take $rows, as in statements.py.
+Reads take $group, $group_key, $copy besides (`statements.OPEN`); writes take $rows, as in statements.py.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ WITH s RETURN s.epoch, s.token
 
 # ---------------------------------------------------------------------------------------- groups
 
-_GROUP = "g.name, g.last, g.last_recorded, g.adopting, g.clearing"
+_GROUP = "g.name, g.last, g.last_recorded, g.adopting, g.clearing, g.name IS NOT NULL"
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: the name asked, then the columns of `groups.Group`.
 LOCK_GROUPS = f"""
@@ -98,11 +98,10 @@ CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_n
 UNNAME_OPERATION = """
 MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark
 """
-# $mark, $sequences: the columns of OPERATIONS.
-ENDED_OPERATIONS = f"""
-UNWIND $sequences AS sequence
-MATCH (n:KgrayOperation {{group_id: $mark, sequence: sequence}})
-RETURN {", ".join(f"n.{name}" for name in kinds.OPERATIONS.names)}
+# $rows: {group, mark}. What was unnamed before bears the name again.
+NAME_OPERATIONS = """
+UNWIND $rows AS row
+MATCH (o:KgrayOperation) WHERE o.group_id = row.mark AND o.sequence > 0 SET o.group_id = row.group
 """
 # $id, $ended: what an append leaves, and what earlier ones of this process left.
 NEW_CALL = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from kgray import rows as packing
 from kgray.errors import Unavailable
 from kgray.graph import Fact
-from kgray.kinds import OPERATIONS_AT, Kind, Read, Row, SearchScope
+from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row, SearchScope
 from kgray.ports import Store
 from kgray.ports.models import Vector
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
@@ -25,13 +25,14 @@ from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.lexical import find_words
-from kgray.stores.neo4j.mapping import ended_mark, group_key
+from kgray.stores.neo4j.mapping import ended_mark, group_key, named_group
 from kgray.stores.neo4j.nearest import NearestVectors
 from kgray.stores.neo4j.values import storable
 from kgray.times import Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
+_OF_ENDED = (OPERATIONS_AT, ALL["operations"])
 
 
 def open_neo4j(
@@ -220,30 +221,29 @@ class Neo4jStore:
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         """Return the counters of these groups, or of all that exist, sorted by name."""
         if groups is None:
-            return {row[1]: _head(row, row[1]) for row in self._db.rows(cypher.HEADS)}
+            return {row[1]: _head(row, "") for row in self._db.rows(cypher.HEADS)}
         ids = {group_key(group): group for group in sorted(set(groups)) if storable(group)}
         rows = self._db.rows(cypher.HEADS_OF, ids=list(ids)) if ids else []
-        found = {ids[row[0]]: _head(row, self._open_as(ids[row[0]])) for row in rows}
+        found = {ids[row[0]]: _head(row, self._adopting.get(ids[row[0]], "")) for row in rows}
         return {group: found.get(group, GroupHead()) for group in sorted(set(groups))}
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Yield the rows of a declared read; see `ports.Store`."""
         scanned = getattr(self._local, "scanned", None)
-        if read.by is None:
-            if scanned is not None and group not in scanned:
-                scanned[group] = self._settled(group)
-            yield from reading.scan(self._db.rows, read, group, self._open_as(group))
-            return
-        found = reading.look_up(self._db.rows, read, group, self._open_as(group), values)
-        yield from self._with_ended(group, values, found) if read is OPERATIONS_AT else found
+        if read.by is None and scanned is not None and group not in scanned:
+            scanned[group] = self._settled(group)
+        found = self._found(read, self._named(group), values)
+        if read in _OF_ENDED:
+            # The operation that removed the whole group bears its name no more.
+            there = list(found)
+            ended = self._named(group) | {"group": ended_mark(group)}
+            found = iter(there) if there else self._found(read, ended, values)
+        yield from found
 
-    def _with_ended(self, group: str, sequences: Sequence[int], found: Iterator[Row]) -> Iterator[Row]:
-        """Yield operations at sequences; that which removed the whole group bears its name no more."""
-        there = {row[0]: row for row in found}
-        if lost := [n for n in dict.fromkeys(sequences) if n not in there and storable(n)]:
-            ended = self._db.rows(cypher.ENDED_OPERATIONS, mark=ended_mark(group), sequences=lost)
-            there |= {row[0]: tuple(row) for row in ended}
-        yield from (there[n] for n in dict.fromkeys(sequences) if n in there)
+    def _found(self, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
+        if read.by is None:
+            return reading.scan(self._db.rows, read, named)
+        return reading.look_up(self._db.rows, read, named, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -283,12 +283,8 @@ class Neo4jStore:
         rest = self._db.row(cypher.COUNT_REST, **named) or [0] * len(columns)
         return GroupCounts(**ledger, **dict(zip(columns, rest, strict=True)))
 
-    def _open_as(self, group: str) -> str:
-        return self._adopting.get(group, group)
-
     def _named(self, group: str) -> dict[str, str]:
-        """Return what `statements.OPEN` takes."""
-        return {"group": group, "group_key": group_key(group), "open": self._open_as(group)}
+        return named_group(group, self._adopting.get(group, ""))
 
     # ------------------------------------------------------------------------------- the server
 
@@ -305,10 +301,11 @@ class Neo4jStore:
         self._db.close()
 
 
-def _head(row: Sequence[Any], open_as: str) -> GroupHead:
-    """Read the columns of HEADS."""
+def _head(row: Sequence[Any], copy: str) -> GroupHead:
+    """Read the columns of HEADS; copy: the token of this process's own copy into the group."""
     _, name, adopting, last, last_recorded = row
-    return GroupHead(named=open_as == (adopting or name), last=last, last_recorded=last_recorded)
+    named = name is not None or (adopting is not None and adopting == copy)
+    return GroupHead(named=named, last=last, last_recorded=last_recorded)
 
 
 def _is_a_store(store: Neo4jStore) -> Store:

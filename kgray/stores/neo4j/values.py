@@ -133,7 +133,7 @@ def fact_values(group: str, id_: str, row: Row | None) -> Values:
 def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:
     """Return the row of PATCH."""
     stored = STORED[kind]
-    put = {stored.property_of(name): value for name, value in columns.items()}
+    put = {stored.property_of(name): list(v) if isinstance(v, tuple) else v for name, v in columns.items()}
     return key_values(kind, group, key) | {"put": put}
 
 
