@@ -244,9 +244,7 @@ EPISODE_VECTORS = Kind(
 ENTITIES = Kind(
     name="entities",
     key=("id",),
-    columns=_columns(
-        "id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"
-    ),
+    columns=_columns("id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"),
 )
 # What a recorded entity shows as now: several rows after a split.
 SHOWN_ENTITIES = Kind(

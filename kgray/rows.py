@@ -67,7 +67,13 @@ def as_vector(kept: bytes) -> NDArray[np.float32]:
 
 
 def new_episode_row(
-    draft: Draft, *, id: str, content_sha256: str, sequence: int, time: Instant, bulk: bool  # noqa: A002
+    draft: Draft,
+    *,
+    id: str,  # noqa: A002 - the column's name
+    content_sha256: str,
+    sequence: int,
+    time: Instant,
+    bulk: bool,
 ) -> Row:
     """Return the row of an accepted draft; id, content_sha256: the draft's, which cost a hash each time."""
     return (

@@ -13,8 +13,8 @@ from kgray.backfill.reading import Reader, Row, Stop
 from kgray.backfill.spending import Budget
 from kgray.errors import NoSpace, Unavailable
 from kgray.intake import Refusal
-from kgray.memory.queueing import Queued
-from kgray.memory.taking import Intake
+from kgray.memory.accepting import Submission
+from kgray.memory.ingesting import Queued
 from kgray.ports import Store
 
 WAITING = 10_000  # episodes in the log that nobody has read: enough for any window, little to lose sight of
@@ -45,7 +45,9 @@ class Feeder:
         self._store, self._manifest, self._folder = store, manifest, folder
         self._budget, self._limit, self._stop, self._steps = budget, limit, stop, steps
         self._before = dict(manifest.sums)
-        self._intake = Intake(store, replace=manifest.options["replace"], bulk=True, on_answer=self._answered)
+        self._intake = Submission(
+            store, replace=manifest.options["replace"], bulk=True, on_answer=self._answered
+        )
         self._held: deque[Row] = deque()
         self._batch = 0  # rows of the next transaction; 0 = there may be no room for any
         self._next_save = 0.0

@@ -23,7 +23,7 @@ from kgray import locks
 from kgray.backfill.inputs import Input
 from kgray.errors import InputError
 from kgray.intake import Refusal
-from kgray.memory.leavings import REPORT, RUNS, told
+from kgray.memory.run_files import REPORT, RUNS, explained
 
 State = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
@@ -137,7 +137,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run. Raises InputError, naming the holder, where another process carries it out."""
-        with told(self.path):
+        with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
         def refuse(holder: str) -> NoReturn:
@@ -162,19 +162,19 @@ class RunFolder:
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest, what was refused first."""
-        with told(self.path):
+        with explained(self.path):
             if self._refused is not None:
                 self._refused.flush()
             self._replace("manifest.json", manifest.as_dict())
 
     def save_report(self, report: Mapping[str, Any]) -> None:
         """Replace the report."""
-        with told(self.path):
+        with explained(self.path):
             self._replace(REPORT, report)
 
     def open_refused(self, manifest: Manifest) -> None:
         """Keep of the earlier refusals those of rows that are not read again; count them anew."""
-        with told(self.path):
+        with explained(self.path):
             new = self.path / "refused.jsonl.new"
             rows = {row.path: row for row in manifest.files}
             for row in manifest.files:
@@ -193,7 +193,7 @@ class RunFolder:
         """Note one refusal; path, row: the file and where it stands in the order of reading, from 0."""
         assert self._refused is not None  # noqa: S101 - `open_refused` comes first
         line = refusal.as_dict() | {"path": path, "row": row}
-        with told(self.path):
+        with explained(self.path):
             self._refused.write(json.dumps(line) + "\n")
 
     def refusals(self, limit: int) -> list[Refusal]:

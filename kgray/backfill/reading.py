@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kgray.backfill.manifest import VERSION, FileProgress, Manifest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
-from kgray.memory.leavings import SORTED
+from kgray.memory.run_files import SORTED
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]

@@ -23,8 +23,8 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.intake import Defaults
 from kgray.ledger import failures
 from kgray.memory import Memory, Report
-from kgray.memory.leavings import SORTED
-from kgray.memory.queueing import Done, last_sequences, never
+from kgray.memory.ingesting import IngestOutcome, last_sequences, never
+from kgray.memory.run_files import SORTED
 
 Watch = Callable[[Standing], None]
 _TICK_S = 0.25
@@ -195,7 +195,7 @@ class _Attempt:
 
     # ---------------------------------------------------------------------------- the answer
 
-    def _summary(self, done: Done) -> Summary:
+    def _summary(self, done: IngestOutcome) -> Summary:
         feeder, manifest = self._feeder, self._manifest
         whole = self._reader.complete or feeder.limited
         stopped = done.stopped or not whole

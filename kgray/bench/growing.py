@@ -22,7 +22,7 @@ from kgray.ingest.loop import settle
 from kgray.ingest.outbox import Direct, Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Read
+from kgray.ingest.values import ReadEpisode
 from kgray.ledger import accept
 from kgray.ontology import shipped
 from kgray.ports import Matrix, RowChanges, Store, Vector
@@ -123,7 +123,9 @@ class Grown:
             self._states[episode.group] = state
         extraction = await extract(self._parts, self._outbox, episode)
         embedded, start = self.embedder.cpu_s, time.process_time()
-        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state, self._outbox)
+        change = await settle(
+            self._parts, ReadEpisode(episode=episode, extraction=extraction), state, self._outbox
+        )
         embedding = self.embedder.cpu_s - embedded
         costs.decide.append(time.process_time() - start - embedding)
         costs.embed.append(embedding)

@@ -19,7 +19,7 @@ from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Totals
 from kgray.ledger import accept as accept_drafts
 from kgray.memory import Memory
-from kgray.memory.queueing import OnStep, ignore, joined
+from kgray.memory.ingesting import OnStep, ignore, joined
 from kgray.records import Draft
 from kgray.settings import Settings, load
 from kgray.wiring import build_parts

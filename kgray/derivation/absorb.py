@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from kgray.derivation.change import Change, Difference
 from kgray.derivation.group import GroupGraph, claim_of
+from kgray.derivation.relations import as_flipped
 from kgray.graph import Fact
 from kgray.records import Place
 from kgray.timeline import Claim, Span
@@ -70,9 +71,10 @@ def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
     """Return the stored statements that rulings or verdicts of this episode make rivals, or no rivals."""
     touched: list[str] = []
     for ruling in change.rulings:
-        shown = graph.relations.folded(ruling.name).name
+        shown, flipped, _ = graph.relations.folded(ruling.name)
         if ruling.aspect == "cardinality":
-            if graph.relations.traits(shown).cardinality != ruling.value:
+            value = as_flipped(ruling.value) if flipped else ruling.value
+            if graph.relations.traits(shown).cardinality != value:
                 touched += graph.by_relation.get(shown, ())
         elif ruling.aspect == "pair" and ruling.value != "independent":
             for name in (shown, graph.relations.folded(ruling.other).name):

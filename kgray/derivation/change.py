@@ -24,8 +24,8 @@ from kgray.times import Instant
 class Change:
     """The records that one episode adds, in order of their ordinals; no record time stands in it yet.
 
-    entity_births, statement_births     (recorded id, place) of what it makes; statements that a split made, and
-                        that it is the first to record, among them
+    entity_births, statement_births     (recorded id, place) of what it makes; parts of
+                        a split that it is the first to record among them
     name_vectors        of surfaces that its entities did not bear, with the mention that bears each
     statement_vectors   (recorded statement id, vector of its first wording)
     """
@@ -87,7 +87,7 @@ def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> 
 def with_operation(
     records: GroupRecords, operation: Operation, recorded_at: Instant, births: tuple[tuple[str, Place], ...]
 ) -> GroupRecords:
-    """Return the records as they will stand once a merge, split or undo is recorded; births: what it makes."""
+    """Return the records as they will stand once a merge, split or undo is; births: what it makes."""
     return replace(
         records,
         operations=[*records.operations, operation],

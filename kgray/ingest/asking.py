@@ -10,8 +10,7 @@ from typing import TypeVar
 from kgray import rows
 from kgray.errors import Unavailable
 from kgray.ingest import changes
-from kgray.ingest.aside import aside
-from kgray.ingest.outbox import Outbox
+from kgray.ingest.outbox import Outbox, off_the_loop
 from kgray.ingest.parts import Parts, Stop
 from kgray.ingest.values import Questions
 from kgray.kinds import ANSWERS_TO
@@ -43,7 +42,8 @@ async def journaled(
     episode = request.episode
     said = outbox.recall(episode.group, key)
     if said is None:
-        kept = await aside(parts.store, lambda: list(parts.store.rows(ANSWERS_TO, episode.group, [key])))
+        store = parts.store
+        kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
         said = rows.answers(kept[0]) if kept else None
     if said is None:
         judged = await parts.judge.judge(request)

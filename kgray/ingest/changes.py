@@ -1,4 +1,4 @@
-"""What was decided, as row changes (`ports.RowChanges`): the one place where values become changes of rows."""
+"""What was decided, as row changes: the one place where values become changes of rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Puts = Mapping[Kind, Sequence[Row]]
 
 
 def extracted(episode: Episode, extraction: Row) -> RowChanges:
-    """Accepted -> extracted: the extraction as it arrives. The first one stays."""
+    """Return the move from accepted to extracted. The first extraction stays (R21)."""
     return RowChanges(
         group=episode.group,
         sequence=episode.sequence,
@@ -63,13 +63,11 @@ def extracted(episode: Episode, extraction: Row) -> RowChanges:
 
 def answers_row(key: str, judged: Judged) -> Row:
     """Return the journal's row of a request's answers and of what they cost."""
-    return rows.answers_row(
-        key, judged.answers, judged.calls, judged.prompt_tokens, judged.completion_tokens
-    )
+    return rows.answers_row(key, judged.answers, judged.calls, judged.prompt_tokens, judged.completion_tokens)
 
 
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
-    """A request's answers as they arrive, and the episode that uses them (R21). The first answers stay.
+    """Return a request's answers and the episode that uses them. The first answers stay (R21).
 
     answers: None where they came from the journal: the use alone is noted. Of an episode that was removed
     meanwhile nothing is kept: it would be a trace of it (R25).
@@ -88,7 +86,7 @@ def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChang
 
 
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
-    """An episode ends by its own content (R24)."""
+    """Return the end of an episode that failed by its own content (R24)."""
     row = rows.failed_row(episode, recorded_at, type(error).__name__, str(error), error.raw)
     return RowChanges(
         group=episode.group,
@@ -101,7 +99,7 @@ def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowCh
 
 
 def committed(change: Change, difference: Difference, recorded_at: Instant) -> RowChanges:
-    """An episode is committed: its records, their vectors and names, and what they derive (R23)."""
+    """Return the commit of an episode: its records, their vectors and names, what they derive (R23)."""
     episode = change.episode
     spoken = dict(difference.spoken)
     own = {(item.sequence, item.ordinal) for item in change.evidence}
@@ -147,7 +145,7 @@ def corrected(
     patches: Sequence[Patch] = (),
     erases: bool = False,
 ) -> RowChanges:
-    """A correction is carried out: its result, what it derives, and what else goes, comes and changes."""
+    """Return the end of a correction: its result, what it derives, and what else goes, comes, changes."""
     return RowChanges(
         group=operation.group,
         sequence=operation.sequence,
@@ -169,7 +167,7 @@ def corrected(
 
 
 def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instant) -> RowChanges:
-    """A whole group is removed (R27)."""
+    """Return the removal of a whole group (R27)."""
     return RowChanges(
         group=operation.group,
         sequence=operation.sequence,
@@ -183,7 +181,7 @@ def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instan
 
 
 def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChanges:
-    """A correction cannot be carried out: it ends, and what it named is not kept; the graph stays."""
+    """Return the end of a correction that cannot be carried out; what it named is not kept (R25)."""
     row = rows.operation_row(operation, REFUSED, recorded_at, {"error": reason})
     return RowChanges(
         group=operation.group,

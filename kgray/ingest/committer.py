@@ -12,7 +12,7 @@ from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, InputError, NotFound
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
-from kgray.ingest.outbox import Direct, Done, Outbox
+from kgray.ingest.outbox import Direct, OnDurable, Outbox
 from kgray.ingest.parts import Parts, Watch
 from kgray.ingest.state import GroupState
 from kgray.records import Episode, Operation
@@ -81,7 +81,7 @@ class Committer:
             if self._states[group].last_recorded != head.last_recorded:
                 del self._states[group]
 
-    async def commit(self, change: Change, done: Done | None = None) -> None:
+    async def commit(self, change: Change, done: OnDurable | None = None) -> None:
         """Take a decided change into memory and post it; `done` is called when it is durable."""
         group = change.episode.group
         state = await self.state(group)
@@ -101,7 +101,7 @@ class Committer:
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow while all stay in use, and nothing is loaded
 
-    def fail(self, episode: Episode, error: ContentError, done: Done | None = None) -> None:
+    def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
         self.outbox.post(changes.failed(episode, error, self._next(episode.group)), done)
 

@@ -20,7 +20,16 @@ from kgray.derivation.stored import records_of
 from kgray.errors import InputError, NotFound
 from kgray.ingest import changes
 from kgray.ingest.erase import erased_rows
-from kgray.kinds import EPISODE_HEADS, EPISODES, OPERATIONS, RULINGS, STATEMENT_VECTORS, SURFACES, VERDICTS, Row
+from kgray.kinds import (
+    EPISODE_HEADS,
+    EPISODES,
+    OPERATIONS,
+    RULINGS,
+    STATEMENT_VECTORS,
+    SURFACES,
+    VERDICTS,
+    Row,
+)
 from kgray.ledger import sequences_of
 from kgray.ports import Embedder, Patch, RowChanges, Store
 from kgray.records import GroupRecords, Operation, Place, Ruling, Verdict, entity_id
@@ -293,10 +302,13 @@ def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
     return firsts
 
 
-def _counts(old: GroupGraph, new: GroupGraph, difference: Difference, episodes: Iterable[int]) -> dict[str, int]:
+def _counts(
+    old: GroupGraph, new: GroupGraph, difference: Difference, episodes: Iterable[int]
+) -> dict[str, int]:
     """Return what the caller reads (cli.md): a fact is closed where it no longer stands or ends earlier."""
     was = {
-        f.id: f for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)
+        f.id: f
+        for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)
     }
     closed, reopened = len(difference.gone_facts), 0
     for fact in difference.facts:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kgray import rows, triples
 from kgray.ingest import changes
-from kgray.ingest.aside import aside
-from kgray.ingest.outbox import Outbox
+from kgray.ingest.outbox import Outbox, off_the_loop
 from kgray.ingest.parts import Parts
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import previous
@@ -29,8 +28,8 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
     """Return the extraction that the journal holds."""
     if episode.state != "extracted":
         return None
-    asked = [episode.sequence]
-    found = await aside(parts.store, lambda: list(parts.store.rows(EXTRACTIONS_AT, episode.group, asked)))
+    store, asked = parts.store, [episode.sequence]
+    found = await off_the_loop(store, lambda: list(store.rows(EXTRACTIONS_AT, episode.group, asked)))
     return rows.extraction(found[0]) if found else None
 
 
@@ -47,6 +46,6 @@ async def read_episode(parts: Parts, episode: Episode) -> Extraction:
         # Triples are never sent to a model (cli.md, Input).
         return triples.to_extraction(episode.text, episode.reference_time)
     limit = parts.pipeline.previous_episodes
-    said = await aside(parts.store, lambda: previous(parts.store, episode, limit))
+    said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
     request = ExtractionRequest(episode=episode, previous=tuple(said))
     return speaker_first(await parts.extractor.extract(request), episode)

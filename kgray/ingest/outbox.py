@@ -14,12 +14,21 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from kgray.ingest.aside import aside
 from kgray.ports import Answer, RowChanges, Store, Writer
 
+_T = TypeVar("_T")
 _ANSWERS = 4096  # the latest, kept for those who ask the same at once
-Done = Callable[[], None]
+OnDurable = Callable[[], None]
+
+
+async def off_the_loop(store: Store, call: Callable[[], _T]) -> _T:
+    """Return what a call of the store returns; it runs in a thread where it waits for a server.
+
+    600 episodes of 3 facts, Neo4j on the same two cores: 7 a second in the loop, 30 to 36 so.
+    """
+    return await asyncio.to_thread(call) if store.remote else call()
 
 
 class Direct:
@@ -31,7 +40,7 @@ class Direct:
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Have the store apply them."""
-        await aside(self._store, lambda: self._store.apply(changes))
+        await off_the_loop(self._store, lambda: self._store.apply(changes))
 
 
 class Outbox:
@@ -40,14 +49,14 @@ class Outbox:
     def __init__(self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None) -> None:
         """most: writes of a batch; took: is told the seconds of each."""
         self._writer, self._most, self._took = writer, most, took
-        self._waiting: deque[tuple[RowChanges, Done | None]] = deque()
+        self._waiting: deque[tuple[RowChanges, OnDurable | None]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
         self._posted = self._durable = 0  # writes so far
         self._moved: dict[str, int] = {}  # group -> which write moves its state last, of those not durable
         self._batch: asyncio.Future[None] | None = None  # done once the batch on its way is
 
-    def post(self, change: RowChanges, done: Done | None = None) -> None:
+    def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
         """Take a change; `done` is called when it is durable."""
         self._waiting.append((change, done))
         self._posted += 1

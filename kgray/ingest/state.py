@@ -53,7 +53,7 @@ class GroupState:
 
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
-        """Read the group from the store."""
+        """ReadEpisode the group from the store."""
         with garbage_collected_rarely():
             return cls(records_of(store, group), name_vectors(store, group), dimensions)
 
@@ -64,10 +64,6 @@ class GroupState:
     def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
         """Whether an entity stands for a question that is still open: never, on the true state."""
         return False
-
-    def near_names(self, vector: Vector, floor: float, limit: int) -> list[str]:
-        """Return the shown entities one of whose names is near, nearest first, each once."""
-        return list(dict.fromkeys(entity for _, entity in self.near_scored(vector, floor, limit)))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of the names that are near, nearest first."""
@@ -128,7 +124,7 @@ class GroupState:
         return self._vectors_for != (judging, self._rulings)
 
     def fetch_vectors(self, store: Store, judging: str) -> None:
-        """Read the vectors of statements that are compared by likeness, where a ruling made them so.
+        """ReadEpisode the vectors of statements that are compared by likeness, where a ruling made them so.
 
         Called before deciding, never by it: `depends` relations only, or all with
         pipeline.judging = "statement"; nothing is read twice.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kgray.ledger.acceptance import Acceptance, accept, conflict, request, standing
 from kgray.ledger.failures import FailedEpisode, Failure, failures, retry
-from kgray.ledger.lookup import Bearers, dumped_episodes, find, episodes_at, previous, result, sequences_of
+from kgray.ledger.lookup import Bearers, dumped_episodes, episodes_at, find, previous, result, sequences_of
 from kgray.ledger.removals import Removals, check_group
 
 __all__ = [

@@ -66,7 +66,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     chosen = [
         row
         for row in _failed_rows(log, group)
-        if (not ids or row[1] in ids or row[8] in ids) and not removals.cover(row[0], (row[1], row[8]), row[2])
+        if (not ids or ids & {row[1], row[8]}) and not removals.cover(row[0], (row[1], row[8]), row[2])
     ]
     if chosen:
         retired_at = log.take_record_time(group, now)

@@ -124,7 +124,7 @@ def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Epis
 
 
 def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
-    """Yield the episodes of the dump, by sequence: ended by `known_at` (None: now) and not retired by then."""
+    """Yield the episodes of the dump, by sequence: ended, and not retired, by `known_at` (None: now)."""
     for row in store.rows(ALL["episodes"], group):
         ended_at, retired_at = row[13], row[14]
         if row[10] < COMMITTED:

@@ -12,7 +12,7 @@ from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity
 from kgray.ledger import find, sequences_of
-from kgray.memory.taking import standing_ids
+from kgray.memory.accepting import standing_ids
 from kgray.ports import Store
 from kgray.records import Operation
 

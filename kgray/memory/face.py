@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kgray import times
 from kgray.derivation import dump as dumping
@@ -20,14 +20,14 @@ from kgray.derivation.view import View
 from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
 from kgray.ingest.parts import Parts
-from kgray.ingest.preview import Preview
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.ledger import FailedEpisode, dumped_episodes, episodes_at, failures, find, request, result, retry
+from kgray.memory.accepting import Item, Submission, refusals_of
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.correcting import check
-from kgray.memory.leavings import forget_texts
-from kgray.memory.queueing import (
-    Done,
+from kgray.memory.ingesting import (
     Ingest,
+    IngestOutcome,
     LocalIngest,
     OnStep,
     OnWait,
@@ -41,9 +41,8 @@ from kgray.memory.queueing import (
     why,
 )
 from kgray.memory.reports import History, Report
+from kgray.memory.run_files import forget_texts
 from kgray.memory.showing import matches
-from kgray.memory.taking import Intake, Item, refusals_of
-from kgray.ledger import FailedEpisode, dumped_episodes, episodes_at, failures, find, request, result, retry
 from kgray.ports import GraphView, GroupCounts, SearchScope
 from kgray.records import Episode, Operation, OperationKind
 from kgray.search import Context, Filters
@@ -51,6 +50,9 @@ from kgray.search import context as build_context
 from kgray.search import search as find_hits
 from kgray.search.recipes import Method, Reranker
 from kgray.times import Instant
+
+if TYPE_CHECKING:
+    from kgray.ingest.preview import Preview
 
 _VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
 
@@ -116,7 +118,7 @@ class Memory:
         bulk    in the backfill lane: what others add meanwhile is read first
         """
         before = last_sequences(self.store)
-        taken = Intake(self.store, replace=replace, bulk=bulk)
+        taken = Submission(self.store, replace=replace, bulk=bulk)
         try:
             for item in self._items(items, group):
                 taken.take(item)
@@ -127,9 +129,9 @@ class Memory:
         except NoSpace as error:
             if not taken.accepted:
                 raise
-            return taken.report(Done(stopped=True, reason=str(error)))
+            return taken.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
-            return taken.report(Done(stopped=stopped))
+            return taken.report(IngestOutcome(stopped=stopped))
         return taken.report(await self._carry_out(taken.queued, before=before, stop=stop, on_step=on_step))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
@@ -143,6 +145,8 @@ class Memory:
 
     def preview(self, *, replace: bool = False) -> Preview:
         """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
+        from kgray.ingest.preview import Preview  # deciding's modules: who only reads does without
+
         return Preview(self.parts, replace=replace)
 
     async def retry(
@@ -223,7 +227,9 @@ class Memory:
         """
         checked_group(group)
         with self.store.reading():
-            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or StoredView(self.store, group)
+            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or StoredView(
+                self.store, group
+            )
             entity = view.entities([self._entity(group, name_or_id)])
             if not entity:
                 raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
@@ -257,7 +263,7 @@ class Memory:
         """Return the SHA-256 of the dump, in hex."""
         return dumping.digest(self._dumped(group, known_at))
 
-    def _dumped(self, group: str, known_at: Time | None) -> list[dumping.Row]:
+    def _dumped(self, group: str, known_at: Time | None) -> list[dumping.DumpRow]:
         checked_group(group)
         moment = instant_of(known_at, "known_at")
         with self.store.reading():
@@ -404,7 +410,7 @@ class Memory:
 
     # ------------------------------------------------------------------------------- inside
 
-    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> Done:  # noqa: ANN401
+    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
         return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:

@@ -10,10 +10,10 @@ from kgray.derivation.view import View
 from kgray.ledger import Bearers
 from kgray.records import Episode
 
-Row = dict[str, Any]
+dump.DumpRow = dict[str, Any]
 
 
-def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[Row]:
+def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
     """Return the dump rows of what bears an id and of what hangs on it, in the order of the dump.
 
     An episode brings its mentions and evidence, and what these speak of; an entity its mentions,
@@ -39,7 +39,7 @@ class _Wanted:
         self.statements: set[str] = set()
         self.relations: set[str] = set()
 
-    def start(self, identifier: str, found: Bearers, rows: list[Row], view: View) -> None:
+    def start(self, identifier: str, found: Bearers, rows: list[dump.DumpRow], view: View) -> None:
         """Take in what was asked for."""
         self.asked |= {row["id"] for row in _of(rows, "episode") if row["sequence"] in found.episodes}
         if found.entity:
@@ -49,7 +49,7 @@ class _Wanted:
         if found.statement:
             self.statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
 
-    def spread(self, rows: list[Row]) -> None:
+    def spread(self, rows: list[dump.DumpRow]) -> None:
         """Follow what was asked for to what hangs on it."""
         self.statements |= {
             row["id"] for row in _of(rows, "statement") if {row["subject"], row["object"]} & self.subjects
@@ -67,7 +67,7 @@ class _Wanted:
                 self.episodes.add(row["episode"])
         self.episodes |= {row["episode"] for row in _of(rows, "mention") if row["entity"] in self.subjects}
 
-    def holds(self, row: Row, evidence: dict[tuple[str, int], Row]) -> bool:
+    def holds(self, row: dump.DumpRow, evidence: dict[tuple[str, int], dump.DumpRow]) -> bool:
         """Whether a row is shown."""
         match row["type"]:
             case "episode":
@@ -95,5 +95,5 @@ class _Wanted:
         return False
 
 
-def _of(rows: list[Row], kind: str) -> Iterator[Row]:
+def _of(rows: list[dump.DumpRow], kind: str) -> Iterator[dump.DumpRow]:
     return (row for row in rows if row["type"] == kind)

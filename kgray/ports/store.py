@@ -230,7 +230,9 @@ class Store(Protocol):
         """Yield the rows of a declared read, page by page; nothing for a group that is not there."""
         ...
 
-    def facts_at(self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
+    def facts_at(
+        self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
+    ) -> list[Fact]:
         """Return the facts that hold at `as_of` (None: at any time) whose source or target is one of these.
 
         Newest `created_at` first, then by id. A statement of its own: a hub with 10,000 facts costs what is
@@ -246,7 +248,9 @@ class Store(Protocol):
         """
         ...
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str | int, float]]:
+    def nearest(
+        self, group: str, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Exact cosine in [-1, 1], best first. fact: recorded statement ids; entity: recorded ids; episode: sequences."""
         ...
 
@@ -305,5 +309,3 @@ class GraphView(Protocol):
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
         """Return episode id -> client id."""
         ...
-
-

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.ingest.parts import Totals
-from kgray.memory.queueing import (
-    Done,
+from kgray.memory.ingesting import (
+    IngestOutcome,
     OnStep,
     OnWait,
     Queued,
@@ -48,7 +48,7 @@ _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
 
 class RayIngest:
-    """`memory.queueing.Ingest` through Ray, which is started, or joined, when there is something to do."""
+    """`memory.ingesting.Ingest` through Ray, which is started, or joined, when there is something to do."""
 
     def __init__(self, settings: Settings, data: Path, store: Store) -> None:
         """Start nothing: reading never needs Ray."""
@@ -66,7 +66,7 @@ class RayIngest:
         stop: Stop = never,
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
-    ) -> Done:
+    ) -> IngestOutcome:
         """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
         before = last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
@@ -175,10 +175,10 @@ class _Wait:
         queues = (queued[group] for queued in (self._queued, self._rest) if group in queued)
         return any(sequence in queue.sequences for queue in queues)
 
-    def done(self) -> Done:
+    def done(self) -> IngestOutcome:
         """Count what has ended."""
         own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
-        return Done(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
+        return IngestOutcome(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
 
 
 class _Follow:

@@ -20,7 +20,7 @@ from typing import Any
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
-from kgray.memory.queueing import joined
+from kgray.memory.ingesting import joined
 from kgray.records import Episode
 from kgray.runtime import logs
 from kgray.runtime.metrics import SequencerMetrics

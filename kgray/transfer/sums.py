@@ -33,7 +33,7 @@ def rows_of(store: Store, group: str) -> Iterator[tuple[Kind, Row]]:
 
 @dataclass(slots=True)
 class Sum:
-    """What passed. counts: rows by what people call their kind; hashes: SHA-256 by kind, in the rows' order."""
+    """What passed. counts: rows by what people call their kind; hashes: SHA-256 of a kind's rows in order."""
 
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgray import times
 from kgray.ports import Store
-from tests.graph.engine import GROUP, Engine, WildJudge, iso, reading, triples
+from tests.graph.engine import Engine, WildJudge, iso, reading, triples
 from tests.graph.stores import SqliteStores
 
 Fresh = Callable[..., Engine]

@@ -183,7 +183,7 @@ def test_a_model_out_of_reach_ends_the_run_and_loses_nothing(tmp_path: Path) -> 
 
 def test_a_late_head_is_sent_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts, section 4: the first answer of the two counts, and the line goes on."""
-    monkeypatch.setattr("kgray.ingest.lane.LATE_S", 0.05)
+    monkeypatch.setattr("kgray.ingest.window.LATE_S", 0.05)
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 20))
     inner = engine.parts.extractor
@@ -243,7 +243,7 @@ def test_a_text_that_the_embedder_refuses_fails_its_episode_alone(tmp_path: Path
 
 def test_a_model_that_is_slow_is_not_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head is late by what extractions take of late, not by the clock alone."""
-    monkeypatch.setattr("kgray.ingest.lane.LATE_S", 0.1)
+    monkeypatch.setattr("kgray.ingest.window.LATE_S", 0.1)
     engine = Engine(tmp_path)
     engine.accept(*drafts(1, 12))
     inner = engine.parts.extractor

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.errors import NotFound
 from kgray.graph import Hit
+from kgray.ledger import episodes_at
 from kgray.search import Query, context, count_tokens, search
 from tests.graph import search_world
 from tests.graph.search_world import a_world, day
@@ -174,17 +176,12 @@ async def test_an_unknown_group_reads_as_empty(jobs):
 async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     """R25: retraction ends the records' part from now on; `known_at` before it still sees them."""
     episode = jobs.facts["demo", "The lamp costs 80 EUR"].episodes[0]
-    before = jobs.recorded["demo"]
+    before = jobs.last_recorded("demo")
     jobs.retract("demo", episode, day(80))
     assert "The lamp costs 80 EUR" not in texts(await find(jobs, text="lamp costs", limit=50))
     assert "The lamp costs 80 euros." not in texts(await find(jobs, text="lamp costs", limit=50), "episode")
     store = jobs.store
-    seen = View(
-        store.records("demo", before),
-        episodes=lambda wanted: [
-            episode for episode in store.episode_rows("demo", before) if episode.sequence in set(wanted)
-        ],
-    )
+    seen = View(records_of(store, "demo", before), lambda wanted: episodes_at(store, "demo", wanted))
     hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
     assert hits[0].text == "The lamp costs 80 EUR"
     assert "The lamp costs 80 euros." in texts(hits, "episode")
@@ -197,7 +194,7 @@ async def test_known_at_needs_a_view_and_a_view_its_group(jobs):
     with pytest.raises(ValueError, match="known_at needs a view"):
         await find(jobs, known_at=day(1))
     with pytest.raises(ValueError, match="the view shows group other"):
-        await find(jobs, view=jobs.store.view("other"))
+        await find(jobs, view=StoredView(jobs.store, "other"))
 
 
 async def test_any_text_is_a_query(jobs):

@@ -7,7 +7,9 @@ from itertools import product
 
 import pytest
 
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
+from kgray.ledger import episodes_at
 from kgray.ports import Store
 from kgray.search import Filters, Query, context, search
 from tests.graph.engine import SMALL
@@ -61,10 +63,7 @@ async def worlds(neo4j_server, neo4j_driver, tmp_path):
 
 def known(store: Store, group: str, at: int) -> View:
     """Return the graph as it was known at a moment."""
-    rows = list(store.episode_rows(group, at))
-    return View(
-        store.records(group, at), episodes=lambda wanted: [r for r in rows if r.sequence in set(wanted)]
-    )
+    return View(records_of(store, group, at), lambda wanted: episodes_at(store, group, wanted))
 
 
 @pytest.mark.neo4j
@@ -86,7 +85,7 @@ async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
     blocks = [await context(w.store, embedder, Query(text="Alice's job", group=group)) for w in both]
     assert blocks[0] == blocks[1]
 
-    before = both[0].recorded[group]
+    before = both[0].last_recorded(group)
     episode = both[0].facts[group, "The lamp costs 80 EUR"].episodes[0]
     found = []
     for world in both:

@@ -7,8 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kgray.ports import Commit, NamedVector
-from tests.graph.by_hand import WIDTH, draft, fill, pointing, remove, tell, told, unit
+from kgray.kinds import MENTIONS, NAME_VECTORS
+from tests.graph.by_hand import (
+    WIDTH,
+    all_of,
+    append,
+    changes,
+    draft,
+    fill,
+    pointing,
+    remove,
+    stored,
+    tell,
+    told,
+    unit,
+)
 
 
 def test_small_sets_are_exact_with_ties_by_insertion(store, group):
@@ -26,16 +39,14 @@ def test_small_sets_are_exact_with_ties_by_insertion(store, group):
 
 
 def test_an_entity_is_found_once_by_its_best_surface(store, group):
-    store.accept([draft("a", group=group)], now=1)
-    named = [
-        NamedVector(kind="name", owner="E1", text=str(n), vector=pointing(1, 2, n + 2)) for n in range(5)
-    ]
-    named.append(NamedVector(kind="name", owner="E2", text="x", vector=pointing(3)))
+    append(store, draft("a", group=group))
+    named = [("E1", str(n), 1, n, stored(1, 2, n + 2)) for n in range(5)]
+    named.append(("E2", "x", 1, 5, stored(3)))
     with store.writing():
-        store.write([Commit(group=group, sequence=1, recorded_at=1, vectors=tuple(named))])
+        store.apply([changes(1, 1, {NAME_VECTORS: named}, group=group)])
     found = store.nearest(group, "entity", pointing(1), 2)
     assert [owner for owner, _ in found] == ["E1", "E2"]
-    assert len(list(store.name_vectors(group))) == 6
+    assert all_of(store, NAME_VECTORS, group) == named
 
 
 def test_what_another_process_commits_and_removes_is_seen_at_once(store, stores, group):
@@ -48,8 +59,10 @@ def test_what_another_process_commits_and_removes_is_seen_at_once(store, stores,
         assert [owner for owner, _ in reader.nearest(group, "fact", pointing(1), 9)] == ["S1", "S2"]
         remove(store, [2], group=group)
         # The key of the removed row may be used again: the count of removals tells that it is another.
-        store.accept([draft("c", group=group)], now=1)
-        store.write([replace(told(4, "Cy", "three", 10**6, group=group), mentions=())])
+        append(store, draft("c", group=group))
+        commit = told(4, "Cy", "three", 10**6, group=group)
+        puts = {kind: found for kind, found in commit.puts.items() if kind is not MENTIONS}
+        store.apply([replace(commit, puts=puts)])
         assert [owner for owner, _ in reader.nearest(group, "fact", pointing(4), 9)] == ["S4", "S1"]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgray.kinds import FACTS_OF, NAMED, TAKEN_CLIENT_IDS, TAKEN_IDS
 from kgray.records import GROUP_NAME
-from tests.graph.by_hand import draft, pointing, tell, told
+from kgray.rows import folded
+from tests.graph.by_hand import append, draft, head, pointing, tell, told
 
 SCOPES = ("fact", "entity", "episode")
 
@@ -14,7 +16,7 @@ SCOPES = ("fact", "entity", "episode")
 def test_the_best_comes_first_and_equals_by_age(store, group):
     with store.writing():
         for value in ("tea", "tea and coffee", "coffee", "tea", "nothing"):
-            tell(store, "Al", value, client_id=value + str(store.last_recorded(group)), group=group)
+            tell(store, "Al", value, client_id=value + str(head(store, group).last), group=group)
     assert store.lexical(group, "fact", "coffee", 9) == [(3, 0), (2, 0)]
     assert store.lexical(group, "fact", "tea", 9) == [(1, 0), (4, 0), (2, 0)]
     assert store.lexical(group, "fact", "tea", 1) == [(1, 0)]
@@ -86,15 +88,14 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
                         sequence = int(found[1:]) if isinstance(found, str) else found[0]
                         assert 1 <= sequence <= last
                 assert store.lexical(nobody, "fact", asked, 9) == []
-                for _, found in store.find(name, asked):
-                    assert last
-                    assert found == asked or int(found) <= last
-                assert len(store.entities_named(name, asked)) <= last
-                assert len(store.sequences(name, ids=[asked])) <= last
-                # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
-                assert [fact.id for fact in store.view(name).facts([asked])] in ([], [asked][:last])
+                if asked == "\ud800":
+                    continue  # it cannot be stored, so no store is asked for it: `ledger.find`
+                for read in (TAKEN_IDS, TAKEN_CLIENT_IDS, FACTS_OF):
+                    # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
+                    assert [row[0] for row in store.rows(read, name, [asked])] in ([], [asked][:last])
+                assert len(list(store.rows(NAMED, name, [folded(asked)]))) <= last
             assert len(store.nearest(name, "fact", pointing(1), 99)) == last
-        assert sorted(stores.mine(store.groups())) == sorted(names)
+        assert sorted(stores.mine(store.heads())) == sorted(names)
 
     tried()
 
@@ -112,7 +113,7 @@ def test_any_word_of_a_query_finds_and_a_relation_has_words(store, group):
     with store.writing():
         tell(store, "Al", "tea from Lyon and coffee from Kigali", group=group)
         tell(store, "Bo", "nothing", group=group)
-        store.accept([draft("c", group=group)], now=1)
-        store.write([told(3, "Cy", "water", 10**6, relation="DRINKS_OFTEN", group=group)])
+        append(store, draft("c", group=group))
+        store.apply([told(3, "Cy", "water", 10**6, relation="DRINKS_OFTEN", group=group)])
     assert store.lexical(group, "fact", "who sells coffee in Lyon, or tea?", 9) == [(1, 0)]
     assert store.lexical(group, "fact", "a drink", 9) == [(3, 0)]

@@ -13,6 +13,7 @@ import pytest
 import kgray
 from kgray.bench.people import tell
 from kgray.ingest.loop import Loop
+from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
 from tests.ray_session import over_ray
@@ -83,11 +84,11 @@ def drafts() -> list[Draft]:
 async def plain(folder: Path) -> dict[str, str]:
     """Return the dump hashes of the plain loop's graph, on the embedded store."""
     with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
-        memory.store.accept(drafts(), now=1)
+        accept(memory.store, drafts(), now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
 
 
 async def hashes(memory: Memory) -> dict[str, str]:
-    return {group: await memory.dump_hash(group=group) for group in memory.store.groups()}
+    return {group: await memory.dump_hash(group=group) for group in memory.store.heads()}

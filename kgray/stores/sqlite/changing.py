@@ -128,7 +128,9 @@ class Change:
         """Insert rows behind those that are there; a row that is there already keeps its key."""
         connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
         (highest,) = one(connection, how.last, keys_of(no))
-        rows = sorted(rows, key=_values(kind, kind.order or kind.key))
+        order = kind.order or kind.key
+        if order[0] == "sequence":  # a place; of other rows equals are found in the order they were put
+            rows = sorted(rows, key=_values(kind, order))
         key = (key_of(no, 0) if highest is None else highest) + 1
         numbered = list(zip(count(key), rows, self._stored(kind, rows), strict=False))
         before = connection.total_changes()

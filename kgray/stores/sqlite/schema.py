@@ -86,6 +86,11 @@ def stored_columns(kind: Kind) -> tuple[Column, ...]:
     return kind.columns[1:] if layout(kind) is Layout.SEQUENCE else kind.columns
 
 
+def declared_indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
+    """Return the declared indexes that the key does not cover, by their first column, which names them."""
+    return {columns[0]: columns for columns in kind.indexes if columns != kind.key[: len(columns)]}
+
+
 def tables() -> str:
     """Return the statements that make every table and index of the file."""
     return _META + "".join(_table(kind) for kind in kinds.KINDS) + _PENDING
@@ -107,7 +112,7 @@ def _table(kind: Kind) -> str:
     made = f"CREATE TABLE {kind.name} (\n    {', '.join(columns)}\n) {rows};\n"
     if lies in (Layout.COUNTED, Layout.LONG):
         made += f"CREATE UNIQUE INDEX {kind.name}_key ON {kind.name} (no, {', '.join(kind.key)});\n"
-    made += "".join(_index(kind, columns) for columns in kind.indexes if columns != kind.key[: len(columns)])
+    made += "".join(_index(kind, columns) for columns in declared_indexes(kind).values())
     return made + (_words(kind) if kind.words else "")
 
 

@@ -15,7 +15,7 @@ from functools import cache
 
 from kgray import kinds
 from kgray.kinds import KINDS, READS, Kind, Read, SearchScope
-from kgray.stores.sqlite.schema import MASK, Layout, layout, stored_columns
+from kgray.stores.sqlite.schema import MASK, Layout, declared_indexes, layout, stored_columns
 
 # ------------------------------------------------------------------------------- writing rows of a kind
 
@@ -185,11 +185,13 @@ def _by_values(read: Read, chosen: str) -> ReadStatements:
         meets = f"t.no = ?1 AND {' AND '.join(pairs)}"
     else:
         meets = f"t.no = ?1 AND t.{by} = asked.value"
+    first = by[0] if isinstance(by, tuple) else by
     one_each = keys or (by if isinstance(by, tuple) else (by,)) == kind.key
+    # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
+    named = f" INDEXED BY {kind.name}_{first}" if first in declared_indexes(kind) else ""
     order = "asked.key" if one_each else f"asked.key, {_order(kind)}"
-    sql = (
-        f"SELECT {chosen} FROM json_each(?2) AS asked CROSS JOIN {kind.name} AS t ON {meets} ORDER BY {order}"
-    )
+    asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
+    sql = f"SELECT {chosen} FROM {asked} ON {meets} ORDER BY {order}"
     return ReadStatements(way=Way.BY_VALUES, sql=sql, keys=keys)
 
 

@@ -9,7 +9,7 @@ from kgray.ledger import sequences_of
 from kgray.ports import GraphView, Store
 from kgray.records import Episode
 from kgray.search.plan import Filters, Range
-from kgray.search.steps import ends
+from kgray.search.walk import ends
 from kgray.times import Instant
 
 

@@ -18,15 +18,16 @@ from typing import Any
 
 from kgray.derivation.change import Change
 from kgray.errors import ContentError
-from kgray.ingest.ahead import AheadState, Key, Rows
+from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import Attempt, attempt_to_decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.gate import Gate, Urgency
+from kgray.ingest.known import KnownState
 from kgray.ingest.parts import Parts, Stop, Totals, Watch
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, Read
+from kgray.ingest.values import Answers, Questions, ReadEpisode
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 
@@ -41,13 +42,13 @@ PATIENT_S = 0.02
 HEAD_TOKENS = 800
 CHARACTERS_A_TOKEN = 4
 
-Said = tuple[Answer, ...]
+GivenAnswers = tuple[Answer, ...]
 Ended = Callable[[str, int, str], None]  # group, sequence, outcome: durable now
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class InFlight:
     """One entry in flight."""
 
     entry: Episode | Operation
@@ -61,7 +62,7 @@ class Ticket:
     clear: asyncio.Event = field(default_factory=asyncio.Event)  # all before it were tried
     touched: asyncio.Event = field(default_factory=asyncio.Event)  # what its last try read has changed
     vectors: dict[str, Vector] = field(default_factory=dict)
-    asked: dict[str, asyncio.Task[Said]] = field(default_factory=dict)  # request key -> its answers
+    asked: dict[str, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # request key -> its answers
     used: set[str] = field(default_factory=set)
     spent: dict[str, int] = field(default_factory=dict)  # request key -> tokens
 
@@ -71,7 +72,7 @@ class Ticket:
         return isinstance(self.entry, Episode) and self.entry.bulk
 
 
-class Lane:
+class GroupWindow:
     """The window of one group."""
 
     def __init__(
@@ -93,20 +94,20 @@ class Lane:
         took: seconds of the run's latest extractions; spawn starts tasks whose failure ends the run.
         """
         self.group = group
-        self.tickets: deque[Ticket] = deque()
+        self.items: deque[InFlight] = deque()
         self.posted = 0  # entries that are decided and not yet durable: pending, as the store sees it
         self.last = 0  # the sequence of the newest entry that was taken
         self._parts, self._committer, self._gate = parts, committer, gate
         self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
-        self._rows = Rows(parts.embedder.dimensions)
+        self._rows = AheadRows(parts.embedder.dimensions)
         self._took = took
-        self._tasks: dict[Ticket, asyncio.Task[Any]] = {}
-        self._by_sequence: dict[int, Ticket] = {}
+        self._tasks: dict[InFlight, asyncio.Task[Any]] = {}
+        self._by_sequence: dict[int, InFlight] = {}
 
     @property
     def barred(self) -> bool:
         """Whether a correction waits: what stands after it is read once it is carried out (R22, R25)."""
-        return bool(self.tickets) and isinstance(self.tickets[-1].entry, Operation)
+        return bool(self.items) and isinstance(self.items[-1].entry, Operation)
 
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
         """Take an entry into the window.
@@ -114,37 +115,37 @@ class Lane:
         number: how many were taken before it, over all groups: the order in which the model is asked.
         tail: where the end of a backlog began, None before it; from there on the longest text goes first.
         """
-        ticket = Ticket(entry, number)
-        self.tickets.append(ticket)
+        item = InFlight(entry, number)
+        self.items.append(item)
         self.last = entry.sequence
-        self._by_sequence[entry.sequence] = ticket
+        self._by_sequence[entry.sequence] = item
         if isinstance(entry, Episode):
             urgency = Urgency(entry.bulk, number, 1)
             if tail is not None:
                 urgency = Urgency(entry.bulk, tail, 1, -len(entry.text))
-            self._tasks[ticket] = self._spawn(self._prepare(ticket, entry, urgency))
+            self._tasks[item] = self._spawn(self._prepare(item, entry, urgency))
 
     # ------------------------------------------------------------------ ahead
 
-    async def _prepare(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
+    async def _prepare(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Extract, then try to decide as often as what was read changes, to have the questions asked.
 
         What the episode itself is to blame for is met again at the head of the line, which fails it in order.
         """
         with suppress(ContentError):
             try:
-                await self._extract(ticket, episode, urgency)
-                read = Read(episode=episode, extraction=await asyncio.shield(ticket.extracted))
+                await self._extract(item, episode, urgency)
+                read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
             except ContentError:
-                self._tried(ticket)
+                self._tried(item)
                 raise
-            await self._soon(ticket.clear)
-            await self._decide_ahead(ticket, read)
+            await self._soon(item.clear)
+            await self._decide_ahead(item, read)
 
-    def _tried(self, ticket: Ticket) -> None:
+    def _tried(self, item: InFlight) -> None:
         """Note that later episodes see what this one probably adds; let them go on in order."""
-        ticket.tried = True
-        for later in self.tickets:
+        item.tried = True
+        for later in self.items:
             later.clear.set()
             if not later.tried and isinstance(later.entry, Episode):
                 return
@@ -156,42 +157,42 @@ class Lane:
             async with asyncio.timeout(usual + PATIENT_S):
                 await event.wait()
 
-    async def _decide_ahead(self, ticket: Ticket, read: Read) -> None:
-        """Try again and again, until the commit ends it.
+    async def _decide_ahead(self, item: InFlight, read: ReadEpisode) -> None:
+        """Try again whenever what was read has changed, until the commit ends it.
 
-        Who asks before his elders were tried, or about an entity that is itself a guess, asks again later:
-        with a model of 0-10 ms 242 of 271 answers were wasted. So both are waited for, but not long:
-        one that is late must not keep the model idle.
+        A question asked before the episodes ahead of this one were tried, or about an entity that is itself a
+        guess, is mostly asked again in other words: with a model of 0-10 ms, 242 of 271 answers were
+        wasted. So both are waited for, but not long: a late episode must not keep the model idle.
         """
         hold = True
         while True:
-            ticket.touched.clear()
-            waiting = self._try(ticket, read, await self._committer.state(self.group), hold=hold)
+            item.touched.clear()
+            waiting = self._try(item, read, await self._committer.state(self.group), hold=hold)
             if isinstance(waiting, list):
-                await self._embed(waiting, ticket.vectors)
+                await self._embed(waiting, item.vectors)
                 continue
-            if not ticket.tried:
-                self._tried(ticket)
+            if not item.tried:
+                self._tried(item)
             if waiting is None:
-                await self._soon(ticket.touched)
-                hold = ticket.touched.is_set()
+                await self._soon(item.touched)
+                hold = item.touched.is_set()
                 continue
-            changed = asyncio.ensure_future(ticket.touched.wait())
+            changed = asyncio.ensure_future(item.touched.wait())
             try:
                 await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
 
     def _try(
-        self, ticket: Ticket, read: Read, base: GroupState, *, hold: bool
-    ) -> list[str] | set[asyncio.Task[Said]] | None:
+        self, item: InFlight, read: ReadEpisode, base: GroupState, *, hold: bool
+    ) -> list[str] | set[asyncio.Task[GivenAnswers]] | None:
         """Decide on a view; return the texts to embed, or the calls whose answers would take it further.
 
         None: with `hold`, where the questions hang on a guess. Its rows are replaced by what this try
         found, and the later episodes that read them are touched.
         """
-        answers = Answers(vectors=ticket.vectors)
-        keys: set[Key] = {("ruling", fact.relation) for fact in read.extraction.facts}
+        answers = Answers(vectors=item.vectors)
+        keys: set[ReadKey] = {("ruling", fact.relation) for fact in read.extraction.facts}
         sequence = read.episode.sequence
         while True:
             view = AheadState(base, self._rows, sequence)
@@ -203,7 +204,7 @@ class Lane:
                 self._show(sequence, attempt)
                 self._rows.reads(sequence, keys)
                 return None
-            calls = self._ask_ahead(ticket, read.episode, attempt)
+            calls = self._ask_ahead(item, read.episode, attempt)
             open_calls = {call for _, call in calls if not call.done()}
             failed = any(call.done() and call.exception() for _, call in calls)
             if open_calls or failed or not calls:
@@ -214,38 +215,38 @@ class Lane:
                 answers.said.update(zip(questions, call.result(), strict=True))
 
     def _ask_ahead(
-        self, ticket: Ticket, episode: Episode, attempt: Attempt
-    ) -> list[tuple[tuple[Question, ...], asyncio.Task[Said]]]:
+        self, item: InFlight, episode: Episode, attempt: Attempt
+    ) -> list[tuple[tuple[Question, ...], asyncio.Task[GivenAnswers]]]:
         """Have the open questions asked, each request once; a missing embedding waits for the commit."""
         return [
             (
                 questions,
-                self._call(ticket, QuestionRequest(episode=episode, questions=questions), stalled=False),
+                self._call(item, QuestionRequest(episode=episode, questions=questions), stalled=False),
             )
             for questions in requests_of(attempt.asked, self._parts.pipeline.resolution)
         ]
 
-    def _call(self, ticket: Ticket, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[Said]:
+    def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[GivenAnswers]:
         key = self._parts.judge.key(request)
-        call = ticket.asked.get(key)
+        call = item.asked.get(key)
         if call is None:
             self._totals.requests += 1
             self._totals.stalls += stalled
-            call = ticket.asked[key] = asyncio.create_task(self._answer(ticket, request, key))
+            call = item.asked[key] = asyncio.create_task(self._answer(item, request, key))
             # A refusal is met again at the commit, which fails the episode; until then nobody may await it.
             call.add_done_callback(lambda done: done.cancelled() or done.exception())
         if stalled:
-            ticket.used.add(key)
+            item.used.add(key)
         return call
 
-    async def _answer(self, ticket: Ticket, request: QuestionRequest, key: str) -> Said:
-        urgency = Urgency(ticket.bulk, ticket.number, 0)
+    async def _answer(self, item: InFlight, request: QuestionRequest, key: str) -> GivenAnswers:
+        urgency = Urgency(item.bulk, item.number, 0)
         size = sum(len(text) for q in request.questions for text in (q.item, *q.candidates, *q.cards))
 
-        async def once() -> Said:
+        async def once() -> GivenAnswers:
             async with self._gate.pass_through(urgency, HEAD_TOKENS + size // CHARACTERS_A_TOKEN):
                 since = time.monotonic()
-                said, ticket.spent[key] = await journaled(self._parts, self._committer.outbox, request, key)
+                said, item.spent[key] = await journaled(self._parts, self._committer.outbox, request, key)
                 self._watch("judge", time.monotonic() - since, request.episode)
                 return said
 
@@ -260,7 +261,7 @@ class Lane:
         self._watch("embed", time.monotonic() - since, None)
         vectors.update(zip(texts, found, strict=True))
 
-    def _attempt(self, read: Read, state: GroupState, answers: Answers) -> Attempt:
+    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Attempt:
         since = time.monotonic()
         attempt = attempt_to_decide(read, state, answers, self._parts.rules)
         self._watch("decide", time.monotonic() - since, read.episode)
@@ -271,11 +272,11 @@ class Lane:
             if reader in self._by_sequence:
                 self._by_sequence[reader].touched.set()
 
-    async def _extract(self, ticket: Ticket, episode: Episode, urgency: Urgency) -> None:
+    async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Have the episode read, where the journal has no extraction; the first of two calls counts."""
         if (stored := await stored_extraction(self._parts, episode)) is not None:
-            ticket.sent.set()
-            ticket.extracted.set_result(stored)
+            item.sent.set()
+            item.extracted.set_result(stored)
             return
         parts = self._parts
         size = len(episode.text) // CHARACTERS_A_TOKEN * (1 + parts.pipeline.previous_episodes)
@@ -283,9 +284,9 @@ class Lane:
         async def once() -> Extraction:
             async with self._gate.pass_through(urgency, HEAD_TOKENS + size):
                 sent_at = time.monotonic()
-                if not ticket.sent.is_set():
-                    ticket.sent_at = sent_at
-                    ticket.sent.set()
+                if not item.sent.is_set():
+                    item.sent_at = sent_at
+                    item.sent.set()
                 found = await read_episode(parts, episode)
                 took = time.monotonic() - sent_at
                 self._took.append(took)
@@ -295,54 +296,54 @@ class Lane:
         try:
             extraction = await patiently(once, parts, self._stop)
         except ContentError as error:
-            if not ticket.extracted.done():
-                ticket.extracted.set_exception(error)
-                ticket.extracted.exception()  # met again by whoever awaits it
+            if not item.extracted.done():
+                item.extracted.set_exception(error)
+                item.extracted.exception()  # met again by whoever awaits it
             return
-        if not ticket.extracted.done():
-            ticket.extracted.set_result(keep(self._committer.outbox, episode, extraction))
+        if not item.extracted.done():
+            item.extracted.set_result(keep(self._committer.outbox, episode, extraction))
 
     # ------------------------------------------------------------------ in order
 
     async def commit_head(self) -> None:
         """Decide the next entry of the group for good and post it; `ended` is told when it is durable."""
-        ticket = self.tickets[0]
-        entry = ticket.entry
+        item = self.items[0]
+        entry = item.entry
         try:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
-                self._rows.forget()
+                self._rows = AheadRows(self._parts.embedder.dimensions)
                 self._ended(self.group, entry.sequence, outcome)
             else:
-                await self._commit(ticket, entry)
+                await self._commit(item, entry)
         except BaseException:
             self._committer.forget(self.group)
             raise
-        self.tickets.popleft()
+        self.items.popleft()
         del self._by_sequence[entry.sequence]
-        if (task := self._tasks.pop(ticket, None)) is not None:
+        if (task := self._tasks.pop(item, None)) is not None:
             task.cancel()
         unused = [
             key
-            for key, call in ticket.asked.items()
-            if call.done() and not call.cancelled() and key not in ticket.used
+            for key, call in item.asked.items()
+            if call.done() and not call.cancelled() and key not in item.used
         ]
-        self._tried(ticket)
+        self._tried(item)
         self._totals.wasted += len(unused)
-        self._totals.wasted_tokens += sum(ticket.spent.get(key, 0) for key in unused)
-        for call in ticket.asked.values():
+        self._totals.wasted_tokens += sum(item.spent.get(key, 0) for key in unused)
+        for call in item.asked.values():
             call.cancel()
         self._rows.reads(entry.sequence, set())
         if self._committer.kept(self.group) is None:
             # The state will be read anew: what was decided ahead stands on rows that are gone.
-            self._rows.forget()
-            for later in self.tickets:
+            self._rows = AheadRows(self._parts.embedder.dimensions)
+            for later in self.items:
                 later.touched.set()
 
-    async def _commit(self, ticket: Ticket, episode: Episode) -> None:
+    async def _commit(self, item: InFlight, episode: Episode) -> None:
         try:
-            read = Read(episode=episode, extraction=await self._head_extraction(ticket, episode))
-            change, attempt = await self._settle(ticket, read)
+            read = ReadEpisode(episode=episode, extraction=await self._head_extraction(item, episode))
+            change, attempt = await self._settle(item, read)
         except ContentError as error:
             self._show(episode.sequence, Attempt(asked=Questions()))
             self._rows.put(episode.sequence, None)
@@ -362,9 +363,9 @@ class Lane:
 
         return durable
 
-    async def _settle(self, ticket: Ticket, read: Read) -> tuple[Change, Attempt]:
+    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[Change, Attempt]:
         """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
-        answers = Answers(vectors=ticket.vectors)
+        answers = Answers(vectors=item.vectors)
         while True:
             attempt = self._attempt(read, await self._committer.state(self.group), answers)
             if attempt.change is not None and not attempt.asked:
@@ -373,20 +374,20 @@ class Lane:
                 await self._embed(attempt.asked.texts, answers.vectors)
             for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
                 request = QuestionRequest(episode=read.episode, questions=questions)
-                said = await self._call(ticket, request, stalled=True)
+                said = await self._call(item, request, stalled=True)
                 answers.said.update(zip(questions, said, strict=True))
 
-    async def _head_extraction(self, ticket: Ticket, episode: Episode) -> Extraction:
+    async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
         """Wait for the extraction; one that was sent too long ago is sent once more."""
-        if not ticket.extracted.done():
-            await ticket.sent.wait()
+        if not item.extracted.done():
+            await item.sent.wait()
             usual = statistics.median(self._took) if self._took else 0.0
-            late_at = ticket.sent_at + max(LATE_S, LATE_TIMES * usual)
-            await asyncio.wait((ticket.extracted,), timeout=max(0.0, late_at - time.monotonic()))
-        if ticket.extracted.done():
-            return await ticket.extracted
-        second = self._spawn(self._extract(ticket, episode, Urgency(False, 0, 0)))
+            late_at = item.sent_at + max(LATE_S, LATE_TIMES * usual)
+            await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
+        if item.extracted.done():
+            return await item.extracted
+        second = self._spawn(self._extract(item, episode, Urgency(False, 0, 0)))
         try:
-            return await asyncio.shield(ticket.extracted)
+            return await asyncio.shield(item.extracted)
         finally:
             second.cancel()

@@ -6,14 +6,16 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ingest.outbox import Direct
 from kgray.ingest.parts import Parts, Totals
-from kgray.ingest.runner import Runner
 from kgray.ledger import failures
 from kgray.ports import Store
+
+if TYPE_CHECKING:
+    from kgray.ingest.runner import Runner
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]
@@ -29,7 +31,7 @@ def never() -> bool:
 
 
 def ignore(group: str, sequence: int, outcome: str) -> None:
-    """Take no notice of a step."""
+    """Do nothing at a step."""
 
 
 def silent(line: str) -> None:
@@ -89,7 +91,7 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class IngestOutcome:
     """What was carried out. stopped: a signal came first, or an outage, which `reason` tells.
 
     totals: how the run that did it went, as far as this process knows: empty where another process ingested.
@@ -102,7 +104,7 @@ class Done:
     totals: Totals = field(default_factory=Totals)
 
 
-def why(done: Done) -> str:
+def why(done: IngestOutcome) -> str:
     """Return the reason for a message, in brackets; "" where there is none."""
     return f" ({done.reason})" if done.reason else ""
 
@@ -120,7 +122,7 @@ class Ingest(Protocol):
         stop: Stop = never,
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
-    ) -> Done:
+    ) -> IngestOutcome:
         """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
 
         queued   None: all that is pending now. It is read live: what is queued while this runs is waited for
@@ -146,9 +148,17 @@ class LocalIngest:
 
     def __init__(self, parts: Parts) -> None:
         """Keep the groups' states from one verb to the next."""
+        self._parts = parts
         self._store = parts.store
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The runner, made when something is to be ingested: who only reads does without."""
+        from kgray.ingest.outbox import Direct
+        from kgray.ingest.runner import Runner
+
         # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.
-        self._runner = Runner(replace(parts, writer=parts.writer or Direct(parts.store)))
+        return Runner(replace(self._parts, writer=self._parts.writer or Direct(self._store)))
 
     async def carry_out(
         self,
@@ -160,7 +170,7 @@ class LocalIngest:
         stop: Stop = never,
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
-    ) -> Done:
+    ) -> IngestOutcome:
         """Carry out all that is pending; see `Ingest`. Should another process end first, this one goes on."""
         store = self._store
         before = last_sequences(store) if before is None else before
@@ -178,18 +188,20 @@ class LocalIngest:
                 left = waiting(store, own)
                 if stop() or not (left or coming):
                     done = done_elsewhere(store, own)
-                    return Done(committed=done.committed, failed=done.failed, stopped=left or coming)
+                    return IngestOutcome(committed=done.committed, failed=done.failed, stopped=left or coming)
                 if not told:
                     on_wait(f"waiting: {error}")
                     told = True
                 await asyncio.sleep(_PAUSE_S)
             except NoSpace as error:
-                return Done(stopped=True, reason=str(error))
+                return IngestOutcome(stopped=True, reason=str(error))
 
     def close(self) -> None:
         """Nothing is held beyond memory."""
 
-    async def _run(self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop) -> Done:
+    async def _run(
+        self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
+    ) -> IngestOutcome:
         """Run until nothing is pending; an outage or a full disk ends it, and what was accepted is safe."""
         reason, totals = "", Totals()
         try:
@@ -206,7 +218,7 @@ class LocalIngest:
             stopped = stop() and (more() or any(groups is None or group in groups for group in pending))
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
-        return Done(
+        return IngestOutcome(
             committed=count.committed,
             failed=count.failed,
             stopped=stopped,
@@ -219,7 +231,7 @@ class Count:
     """Counts the steps that are this run's to report, and hands every step on."""
 
     def __init__(
-        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: Done, on_step: OnStep
+        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: IngestOutcome, on_step: OnStep
     ) -> None:
         """Start from what was `ended` of the queued already; before, queued: see `Ingest.carry_out`."""
         self.committed, self.failed = ended.committed, ended.failed
@@ -269,7 +281,7 @@ def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
     )
 
 
-def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
+def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
     """Return what became of those of the queued that have ended, by whomever."""
     committed = failed = 0
     for group, queue in queued.items():
@@ -281,7 +293,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> Done:
             )
             failed += broken
             committed += ended - broken
-    return Done(committed=committed, failed=failed)
+    return IngestOutcome(committed=committed, failed=failed)
 
 
 def all_pending(store: Store) -> dict[str, Queued]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from kgray import times
-from kgray.intake import Refusal, Submitted
-from kgray.memory.queueing import Done, Queued
-from kgray.memory.reports import Report
 from kgray.derivation.stored import StoredView
+from kgray.intake import Refusal, Submitted
 from kgray.ledger import Acceptance, accept, conflict, failures, request, sequences_of, standing
+from kgray.memory.ingesting import IngestOutcome, Queued
+from kgray.memory.reports import Report
 from kgray.ports import Store
 from kgray.records import Draft, Operation
 
@@ -20,7 +20,7 @@ MAX_ROWS = 500  # drafts of one accepting transaction ...
 MAX_CHARACTERS = 4 << 20  # ... and their text: what is held of the input at once
 
 
-class Intake:
+class Submission:
     """Accepts items batch by batch and keeps count."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Intake:
                 self._queue(group).last = sequence
                 self.counts["retracted"] += len(gone)
 
-    def report(self, done: Done) -> Report:
+    def report(self, done: IngestOutcome) -> Report:
         """Return the counts so far, with what was carried out."""
         return Report(
             **self.counts,

@@ -18,13 +18,13 @@ REPORT = "report.json"  # of a run: with the messages of episodes that failed
 def forget_texts(data: Path) -> None:
     """Delete what the runs keep of episodes' texts and messages, as removal asks; a run then sorts anew."""
     for run in (data / RUNS).glob("*/"):
-        with told(run):
+        with explained(run):
             shutil.rmtree(run / SORTED, ignore_errors=True)
             (run / REPORT).unlink(missing_ok=True)
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Raise NoSpace or StoreError, in one line, where a file cannot be written."""
     try:
         yield
