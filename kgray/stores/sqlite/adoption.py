@@ -39,9 +39,9 @@ class Adoption:
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
-            left = one(connection, sql.GROUP_NUMBER, (self._stage,))
+            left = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if left is None:
-                connection.execute(sql.NEW_STAGE, (self._stage,))
+                connection.execute(sql.NEW_GROUP, (None, self._stage))
                 self.no = int(connection.last_insert_rowid())
             else:
                 self.no = int(left[0])
@@ -61,12 +61,12 @@ class Adoption:
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
-            connection.execute(sql.NAME_STAGE, (self._group, digest(self._group), self.no))
+            connection.execute(sql.NAME_GROUP, (self._group, digest(self._group), self.no))
 
     def undo(self) -> None:
         """Delete what was written, where this process may still write; else the next call does it."""
         with self._db.transaction(durable=True) as connection:
-            row = one(connection, sql.GROUP_NUMBER, (self._stage,))
+            row = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if row is not None and row[0] == self.no:
                 self._change(connection).clear(MASK)
 
@@ -77,7 +77,7 @@ class Adoption:
         held = one(connection, sql.GROUP_BY_DIGEST, (digest(self._group),))
         if held is None:
             return
-        name, last, _ = held
+        _, name, last = held
         why = (
             "is there already"
             if name is not None

@@ -8,11 +8,9 @@ the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import count
 from operator import itemgetter
-from typing import Any
 
 import apsw
 import numpy as np
@@ -23,13 +21,10 @@ from kgray.kinds import KINDS, Key, Kind, Row
 from kgray.ports import Patch
 from kgray.rows import pack
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import key_of, keys_of, one
+from kgray.stores.sqlite.database import key_of, keys_of, many, one
 from kgray.stores.sqlite.schema import Layout, layout
 from kgray.stores.sqlite.vectors import sign_bits
 from kgray.stores.words import marked, words
-
-_Numbered = tuple[int, Row, Row]  # a key, a row, the row as bound
-_Told = tuple[int, str | None]  # a key, the text that its row is found by
 
 
 class Change:
@@ -55,12 +50,11 @@ class Change:
 
     def drop(self, kind: Kind, keys: Sequence[Key]) -> None:
         """Drop rows by their keys; one that is not there is nothing."""
-        how, names = sql.OF_KIND[kind], [self._name(kind, key) for key in keys]
-        if how.unindex:
-            self._connection.executemany(how.unindex, names)
-        before = self._connection.total_changes()
-        self._connection.executemany(how.drop, names)
-        if kind.vector and self._connection.total_changes() > before:
+        names = [self._name(kind, key) for key in keys]
+        gone = self._connection.executemany(sql.OF_KIND[kind].drop, names).fetchall()
+        if gone and kind.words:
+            self._connection.executemany(sql.WORDS[kind.words].unindex, gone)
+        if gone and kind.vector:
             self._connection.execute(sql.COUNT_REMOVAL, (self._no,))
 
     def patch(self, patch: Patch) -> None:
@@ -80,13 +74,10 @@ class Change:
         """
         connection, no, entry = self._connection, self._no, key_of(self._no, sequence)
         first, last = keys_of(no)
-        for statement in sql.MARK_DELETIONS:
-            connection.execute(statement)
-        for kind in KINDS:
-            if unindex_all := sql.OF_KIND[kind].unindex_all:
-                connection.execute(unindex_all, (first, last))
-        for statement in sql.DELETE_AT_ONCE:
-            connection.execute(statement)
+        for how in sql.WORDS.values():
+            connection.execute(how.mark)
+            connection.execute(how.clear, (first, last))
+            connection.execute(how.at_once)
         for kind in KINDS:
             if kind in {kinds.ANSWERS, kinds.ANSWER_USES}:
                 continue
@@ -97,9 +88,10 @@ class Change:
         connection.execute(sql.CLEAR_ANSWERS, (no, sequence))
         connection.execute(sql.CLEAR_USES, (no,))
         connection.execute(sql.COUNT_REMOVAL, (no,))
-        if not one(connection, sql.OTHERS_PENDING, (no, entry))[0]:
+        pending = many(connection, sql.SEQUENCES_PENDING, (no, first, 2))
+        if all(key == entry for key, _ in pending):
             connection.execute(sql.UNNAME_GROUP, (no,))
-        connection.execute(sql.MARK_ERASED)
+        connection.execute(sql.MARK_ERASED, (sql.TO_REWRITE,))
 
     # ------------------------------------------------------------------------------- by layout
 
@@ -108,74 +100,46 @@ class Change:
         return (key_of(self._no, key[0]),) if layout(kind) is Layout.SEQUENCE else (self._no, *key)
 
     def _put_sequences(self, kind: Kind, rows: Sequence[Row], *, new: bool) -> None:
-        no, how = self._no, sql.OF_KIND[kind]
+        connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
         keys = [key_of(no, row[0]) for row in rows]
         if kind.vector:
             # What a process keeps in memory grows by greater keys alone.
-            (highest,) = one(self._connection, how.last, keys_of(no))
+            (highest,) = one(connection, how.last, keys_of(no))
             if highest is not None and min(keys) <= highest:
-                self._connection.execute(sql.COUNT_REMOVAL, (no,))
-        bound = [(key, no, *row[1:]) for key, row in zip(keys, self._stored(kind, rows), strict=True)]
-        self._connection.executemany(how.put, bound)
-        if kind.words:
-            told = [(key, kind.text(row)) for key, row in zip(keys, rows, strict=True)]
-            if new:
-                self._index(how.index, told)
-            else:
-                self._reindex(kind, told)
+                connection.execute(sql.COUNT_REMOVAL, (no,))
+        stored = self._stored(kind, rows)
+        connection.executemany(how.put, [(n, no, *row[1:]) for n, row in zip(keys, stored, strict=True)])
+        self._index(kind, zip(keys, rows, strict=True), new=new)
 
     def _put_counted(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Insert rows behind those that are there; a row that is there already keeps its key."""
         connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
-        (highest,) = one(connection, how.last, keys_of(no))
         order = kind.order or kind.key
         if order[0] == "sequence":  # a place; of other rows equals are found in the order they were put
-            rows = sorted(rows, key=_values(kind, order))
-        key = (key_of(no, 0) if highest is None else highest) + 1
-        numbered = list(zip(count(key), rows, self._stored(kind, rows), strict=False))
-        before = connection.total_changes()
-        connection.executemany(how.put, [(n, no, *stored) for n, _, stored in numbered])
-        if connection.total_changes() - before < len(rows):
-            numbered = self._settle(kind, numbered)
-        if kind.words:
-            self._index(how.index, [(n, kind.text(row)) for n, row, _ in numbered])
+            rows = sorted(rows, key=itemgetter(*(kind.names.index(name) for name in order)))
+        (highest,) = one(connection, how.last, keys_of(no))
+        first = (key_of(no, 0) if highest is None else highest) + 1
+        stored = enumerate(self._stored(kind, rows), first)
+        put = [key for (key,) in connection.executemany(how.put, [(n, no, *row) for n, row in stored])]
+        if kind.first_wins:
+            self._index(kind, [(n, rows[n - first]) for n in put], new=True)
+            return
+        pairs = list(zip(put, rows, strict=False))  # where a row has words, each comes out
+        self._index(kind, [(n, row) for n, row in pairs if n >= first], new=True)
+        self._index(kind, [(n, row) for n, row in pairs if n < first], new=False)
+        if kind.vector and any(n < first for n in put):
+            connection.execute(sql.COUNT_REMOVAL, (no,))
 
-    def _settle(self, kind: Kind, numbered: Iterable[_Numbered]) -> list[_Numbered]:
-        """Replace the rows that were there already, but first_wins; return those that were not."""
-        connection, how, named = self._connection, sql.OF_KIND[kind], _values(kind, kind.key)
-        new: list[_Numbered] = []
-        stale = False
-        for n, row, stored in numbered:
-            (there,) = one(connection, how.found, (self._no, *named(row)))
-            if there == n:
-                new.append((n, row, stored))
-            elif not kind.first_wins:
-                stale |= bool(kind.vector) and not self._holds_vector(kind, there, row[-1])
-                connection.execute(how.replace, (*stored, there))
-                if kind.words:
-                    self._reindex(kind, [(there, kind.text(row))])
-        if stale:
-            connection.execute(sql.COUNT_REMOVAL, (self._no,))
-        return new
-
-    def _holds_vector(self, kind: Kind, key: int, vector: bytes) -> bool:
-        scope = kind.vector
-        return scope is not None and bool(
-            one(self._connection, sql.VECTORS[scope].vectors, (key, key)) == (key, vector)
-        )
-
-    def _reindex(self, kind: Kind, told: Sequence[_Told]) -> None:
-        """Index rows that may have been indexed before; one without a text is found no more."""
-        how = sql.OF_KIND[kind]
-        self._index(how.reindex, told)
-        if gone := [(key,) for key, text in told if text is None]:
-            self._connection.executemany(how.unindex_key, gone)
-
-    def _index(self, statement: str, told: Iterable[_Told]) -> None:
-        no = self._no
-        found = [(key, marked(words(text), no)) for key, text in told if text is not None]
-        if found:
-            self._connection.executemany(statement, found)
+    def _index(self, kind: Kind, found: Iterable[tuple[int, Row]], *, new: bool) -> None:
+        """Index rows by their keys; a row without a text is found no more. new: none was indexed before."""
+        if kind.words is None:
+            return
+        how, no = sql.WORDS[kind.words], self._no
+        told = [(key, kind.text(row)) for key, row in found]
+        texts = [(key, marked(words(text), no)) for key, text in told if text is not None]
+        self._connection.executemany(how.index if new else how.reindex, texts)
+        if not new:
+            self._connection.executemany(how.unindex, [(key,) for key, text in told if text is None])
 
     def _stored(self, kind: Kind, rows: Sequence[Row]) -> Sequence[Row]:
         """Return rows as bound; the columns of a vector kind end with the vector."""
@@ -203,13 +167,3 @@ def _lists(kind: Kind, columns: tuple[str, ...] = ()) -> frozenset[int]:
     """Return where tuples of texts stand among some columns, all by default."""
     texts = {column.name for column in kind.columns if column.type == "texts"}
     return frozenset(n for n, name in enumerate(columns or kind.names) if name in texts)
-
-
-@cache
-def _values(kind: Kind, columns: tuple[str, ...]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return what takes the values of some columns out of a row."""
-    places = [kind.names.index(name) for name in columns]
-    if len(places) > 1:
-        return itemgetter(*places)
-    (place,) = places
-    return lambda row: (row[place],)

@@ -19,7 +19,6 @@ from kgray.stores.sqlite.errors import explained
 from kgray.stores.sqlite.schema import MASK, SHIFT
 
 _WRITER_MB = 32  # of pages that the writing connection keeps at most: no search uses it
-_TO_REWRITE = 1  # the mark that an erasure leaves in meta
 
 
 def key_of(no: int, n: int) -> int:
@@ -108,7 +107,7 @@ class Database:
         """Return the number of a group that was ever there, by the hash of its name."""
         no = self._numbers.get(name)
         if no is None:
-            row = one(connection, sql.GROUP_NUMBER, (digest(name),))
+            row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
             if row is None:
                 return None
             no = self._numbers[name] = int(row[0])
@@ -149,16 +148,16 @@ class Database:
         """
         with self._turn, explained(self.path):
             (erased,) = one(self._writer, sql.ERASED) or (0,)
-            if erased == _TO_REWRITE:
-                for statement in sql.OPTIMIZE:
-                    self._writer.execute(statement)
+            if erased == sql.TO_REWRITE:
+                for words in sql.WORDS.values():
+                    self._writer.execute(words.optimize)
                 # In a file, not in memory: the copy is as large as the store, and holds live rows only.
                 self._writer.pragma("temp_store", "FILE")
                 try:
                     self._writer.execute("VACUUM")
                 finally:
                     self._writer.pragma("temp_store", "MEMORY")
-                self._writer.execute(sql.MARK_REWRITTEN)
+                self._writer.execute(sql.MARK_ERASED, (sql.TO_CUT,))
             if not self._cut_log():
                 return False
             if erased:

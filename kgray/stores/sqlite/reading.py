@@ -63,12 +63,8 @@ class Reading:
 
     def pending_count(self, group: str | None = None) -> int:
         """Return how many episodes and operations have not ended."""
-        if group is None:
-            row = self._db.row(sql.PENDING_COUNT_ALL)
-        else:
-            no = self._db.number(group)
-            row = None if no is None else self._db.row(sql.PENDING_COUNT, (no,))
-        return int(row[0]) if row else 0
+        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group,))
+        return int(count)
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
         """Return the live episodes of its source said no later, newest first (R22)."""

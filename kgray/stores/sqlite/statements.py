@@ -22,29 +22,19 @@ from kgray.stores.sqlite.schema import MASK, Layout, declared_indexes, layout, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindStatements:
-    """How rows of one kind are written. A row's values: key where it has one, no, the stored columns.
+    """How rows of one kind are written: bound as key where there is one, no, the stored columns.
 
-    put      leaves a row alone that is there, if COUNTED or first_wins; else replaces it
-    drop     by the row's name: (key) in the layout SEQUENCE, else (no, key columns)
-    clear    (first key, last key), or (no) where rows have none
-    last     (first key, last key): the last key in use, None where there is none
-    found    COUNTED: the key of the row with (no, key columns)
-    replace  COUNTED: (stored columns, key)
-    index, reindex, unindex, unindex_key, unindex_all
-             full text, where the kind has any: (key, words) twice, the row's name, (key), as clear
+    put     leaves a row alone that is there, if the kind says so; else replaces it. COUNTED: the keys of the
+            rows that are new or changed come out; a row that was there keeps its own
+    drop    by the row's name: (key) in the layout SEQUENCE, else (no, key columns). Its key comes out
+    clear   (first key, last key), or (no) where rows have no key
+    last    (first key, last key): the last key in use, None where there is none
     """
 
     put: str
     drop: str
     clear: str
     last: str = ""
-    found: str = ""
-    replace: str = ""
-    index: str = ""
-    reindex: str = ""
-    unindex: str = ""
-    unindex_key: str = ""
-    unindex_all: str = ""
 
 
 def bound_columns(kind: Kind) -> list[str]:
@@ -64,33 +54,20 @@ def _of_kind(kind: Kind) -> KindStatements:
     lies, table = layout(kind), kind.name
     keyed = lies in (Layout.SEQUENCE, Layout.COUNTED)
     columns = [*(["key"] if keyed else []), "no", *bound_columns(kind)]
-    new = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     name = "key" if lies is Layout.SEQUENCE else f"no, {', '.join(kind.key)}"
-    others = [column for column in bound_columns(kind) if column not in kind.key]
-    if lies is Layout.COUNTED or kind.first_wins or not others:
-        put = f"{new} ON CONFLICT ({name}) DO NOTHING"
-    else:
-        values = ", ".join(f"{column} = excluded.{column}" for column in others)
-        put = f"{new} ON CONFLICT ({name}) DO UPDATE SET {values}"
-    drop = f"DELETE FROM {table} WHERE {named_by(kind)}"
-    if not keyed:
-        return KindStatements(put=put, drop=drop, clear=f"DELETE FROM {table} WHERE no = ?")
-    values = ", ".join(f"{column} = ?" for column in bound_columns(kind))
-    words, rowid = f"{table}_words", "?"
+    values = ", ".join(f"{c} = excluded.{c}" for c in bound_columns(kind) if c not in kind.key)
+    what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     if lies is Layout.COUNTED:
-        rowid = f"(SELECT key FROM {table} WHERE {named_by(kind)})"
+        # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
+        what += " WHERE vector <> excluded.vector" if kind.vector and not kind.first_wins else ""
+        what += " RETURNING key"
+    new = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    drop = f"DELETE FROM {table} WHERE {named_by(kind)}"
     return KindStatements(
-        put=put,
-        drop=drop,
-        clear=f"DELETE FROM {table} WHERE key BETWEEN ? AND ?",
-        last=f"SELECT max(key) FROM {table} WHERE key BETWEEN ? AND ?",
-        found=f"SELECT key FROM {table} WHERE {named_by(kind)}",
-        replace=f"UPDATE {table} SET {values} WHERE key = ?",
-        index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
-        reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)" if kind.words else "",
-        unindex=f"DELETE FROM {words} WHERE rowid = {rowid}" if kind.words else "",
-        unindex_key=f"DELETE FROM {words} WHERE rowid = ?" if kind.words else "",
-        unindex_all=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?" if kind.words else "",
+        put=f"{new} ON CONFLICT ({name}) DO {what}",
+        drop=f"{drop} RETURNING key" if keyed else drop,
+        clear=f"DELETE FROM {table} WHERE {'key BETWEEN ? AND ?' if keyed else 'no = ?'}",
+        last=f"SELECT max(key) FROM {table} WHERE key BETWEEN ? AND ?" if keyed else "",
     )
 
 
@@ -201,22 +178,19 @@ OF_READ: Mapping[Read, ReadStatements] = {read: _of_read(read) for read in READS
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
-# An erasure is marked until the file was rewritten (1) and the log cut (2), whatever comes between.
-MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', 1)"
-MARK_REWRITTEN = "INSERT OR REPLACE INTO meta VALUES ('erased', 2)"
-ERASED = "SELECT value FROM meta WHERE key = 'erased'"
+# An erasure is marked until the file was rewritten (TO_REWRITE) and the log cut (TO_CUT), whatever comes
+# between.
+ERASED, TO_REWRITE, TO_CUT = "SELECT value FROM meta WHERE key = 'erased'", 1, 2
+MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', ?)"
 UNMARK_ERASED = "DELETE FROM meta WHERE key = 'erased'"
 
+# (name, digest); name: NULL for a group that is being taken over.
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
-# (digest): a group that is being taken over has no name yet.
-NEW_STAGE = "INSERT INTO groups (digest) VALUES (?)"
-NAME_STAGE = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
-GROUP_NUMBER = "SELECT no FROM groups WHERE digest = ?"
-# (digest or no): name (none: removed, or being taken over), last, last_recorded.
-GROUP_BY_DIGEST = "SELECT name, last, last_recorded FROM groups WHERE digest = ?"
+NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
+# name is NULL: removed, or being taken over.
+GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
 GROUP_HEAD = "SELECT name, last, last_recorded FROM groups WHERE no = ?"
 GROUPS = "SELECT name, no, last, last_recorded FROM groups WHERE name IS NOT NULL ORDER BY name"
-# Gives a removed group its name back.
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
 GROUP_REMOVALS = "SELECT removals FROM groups WHERE no = ?"
@@ -262,21 +236,11 @@ PENDING_GROUPS = (
     "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
     "ORDER BY name"
 )
+# (name, or NULL for all that have one: another may be on its way into the file, adoption.py).
 PENDING_COUNT = (
-    "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE no = ?1 AND state < 2) + "
-    "(SELECT count(*) FROM operations WHERE no = ?1 AND state = 0)"
-)
-# A group without a name may be on its way into the file (adoption.py).
-PENDING_COUNT_ALL = (
-    "WITH named AS (SELECT no FROM groups WHERE name IS NOT NULL) "
+    "WITH named AS (SELECT no FROM groups WHERE name = ?1 OR ?1 IS NULL AND name IS NOT NULL) "
     "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE state < 2 AND no IN named) + "
     "(SELECT count(*) FROM operations WHERE no IN named AND state = 0)"
-)
-# (no, key): whether anything besides this entry is pending.
-OTHERS_PENDING = (
-    "SELECT EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending "
-    "WHERE no = ?1 AND state < 2 AND key <> ?2) "
-    "OR EXISTS (SELECT 1 FROM operations WHERE no = ?1 AND state = 0 AND key <> ?2)"
 )
 COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
 COUNT_DERIVED = (
@@ -299,50 +263,62 @@ CLEAR_ANSWERS = (
 CLEAR_USES = (
     "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)"
 )
-_WORDS = tuple(f"{kind.name}_words" for kind in KINDS if kind.words)
-# Taking a word out of the index at once costs a search each: 36 s for a group of 100,000 facts. There
-# deletions are marked instead, and OPTIMIZE, before the file is rewritten, drops marks and words.
-MARK_DELETIONS = tuple(f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 0)" for words in _WORDS)
-DELETE_AT_ONCE = tuple(f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1)" for words in _WORDS)
-OPTIMIZE = tuple(f"INSERT INTO {words} ({words}) VALUES ('optimize')" for words in _WORDS)
 
 # --------------------------------------------------------------------------------------- search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordStatements:
-    """The full-text search of one scope.
+    """The full text of one scope; a row bears the key of the row that it was made from.
 
-    find        (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest), ties
-                by key. The terms of the query bear the group already; the range checks it a second time
-    frequency   (term): how many rows bear it
+    index, reindex   (key, words): of a row that was not indexed; of one that may have been
+    unindex, clear   (key); (first key, last key)
+    find             (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest),
+                     ties by key. The terms of the query bear the group; the range checks it a second time
+    frequency        (term): how many rows bear it
+    mark, at_once    how deletions are made from now on. To take a word out of the index at once costs a
+                     search each: 36 s for a group of 100,000 facts. There deletions are marked, and
+                     `optimize`, before the file is rewritten, drops marks and words
     """
 
+    index: str
+    reindex: str
+    unindex: str
+    clear: str
     find: str
     frequency: str
     last: str
+    mark: str
+    at_once: str
+    optimize: str
 
 
-def _search_words(kind: Kind, found: tuple[str, ...]) -> WordStatements:
+def _search_words(kind: Kind) -> WordStatements:
     words = f"{kind.name}_words"
+    found, rows = "found.key", ""  # an episode's sequence is in its key: its row is not read
+    if kind.words != "episode":
+        found = "t.entity" if kind.words == "entity" else "t.sequence, t.ordinal"
+        rows = f"CROSS JOIN {kind.name} AS t ON t.key = found.key "
     ranked = (
         f"SELECT rowid AS key, bm25({words}) AS score FROM {words} "
         f"WHERE {words} MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, key LIMIT ?4"
     )
-    # An episode's sequence is in its key: its row is not read.
-    rows = "" if found == ("sequence",) else f"CROSS JOIN {kind.name} AS t ON t.key = found.key "
-    chosen = ", ".join("found.key" if name == "sequence" and not rows else f"t.{name}" for name in found)
     return WordStatements(
-        find=f"SELECT {chosen} FROM ({ranked}) AS found {rows}ORDER BY found.score, found.key",
+        index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)",
+        reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)",
+        unindex=f"DELETE FROM {words} WHERE rowid = ?",
+        clear=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?",
+        find=f"SELECT {found} FROM ({ranked}) AS found {rows}ORDER BY found.score, found.key",
         frequency=f"SELECT doc FROM {kind.name}_vocabulary WHERE term = ?",
         last=OF_KIND[kind].last,
+        mark=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 0)",
+        at_once=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1)",
+        optimize=f"INSERT INTO {words} ({words}) VALUES ('optimize')",
     )
 
 
 WORDS: Mapping[SearchScope, WordStatements] = {
-    "fact": _search_words(kinds.EVIDENCE, ("sequence", "ordinal")),
-    "entity": _search_words(kinds.NAMES, ("entity",)),
-    "episode": _search_words(kinds.EPISODES, ("sequence",)),
+    kind.words: _search_words(kind) for kind in KINDS if kind.words
 }
 
 
@@ -393,13 +369,12 @@ def all_statements() -> dict[str, str]:
 
 def _named(name: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield (name, statement) of all that a constant holds."""
-    inner: Iterable[tuple[object, object]] = ()
     if isinstance(value, str):
         yield name, value
-    elif isinstance(value, Mapping):
+        return
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
         inner = value.items()
-    elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        inner = enumerate(value)
     elif isinstance(value, KindStatements | ReadStatements | WordStatements | VectorStatements):
         inner = ((field.name, getattr(value, field.name)) for field in fields(value))
     for key, item in inner:
