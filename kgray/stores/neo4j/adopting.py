@@ -46,7 +46,7 @@ class Adoption:
     def start(self) -> None:
         """Refuse a group that is there; delete what a killed process left; make the node without a name."""
 
-        def work(running: Running, _: int) -> bool:
+        def work(running: Running) -> bool:
             fence.check(self._db, running, self._held)
             group = grouped.locked(self._db, running, [self._group], make=True)[self._group]
             left = group.adopting is not None
@@ -120,7 +120,7 @@ class Adoption:
         )
 
     def _clear(self) -> None:
-        def piece(running: Running, _: int) -> int:
+        def piece(running: Running) -> int:
             self._own(running)
             return clearing.clear_rows(
                 self._db, running, self._group, clearing.EVERY_SEQUENCE, clearing.ROWS_A_PIECE
@@ -137,13 +137,16 @@ class Adoption:
         return group
 
     def _change(self, change: Callable[[LockedGroup], None]) -> None:
-        """Change the group's node; again where the outcome is not known, and not where it is done."""
+        """Change the group's node, once: a name that was given is found given where the answer was lost."""
+        tried = False
 
-        def work(running: Running, unknown: int) -> None:
+        def work(running: Running) -> None:
+            nonlocal tried
             fence.check(self._db, running, self._held)
             found = grouped.locked(self._db, running, [self._group], make=False)[self._group]
-            if unknown and found.adopting is None:
+            if tried and found.adopting is None:
                 return
+            tried = True
             group = self._own(running)
             change(group)
             grouped.keep(self._db, running, [group])
@@ -151,7 +154,7 @@ class Adoption:
         self._db.write(work)
 
     def _carry_out(self, work: Callable[[Carrying], None]) -> None:
-        def once(running: Running, _: int) -> None:
+        def once(running: Running) -> None:
             fence.check(self._db, running, self._held)
             self._own(running)
             work(Carrying(self._db, running, self._dimensions))

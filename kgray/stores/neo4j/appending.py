@@ -77,8 +77,7 @@ class Appender:
     """Carries out `Store.append` once, even where the answer to its commit was lost on the way.
 
     Each append leaves a node (KgrayCall) and takes away those of this process's earlier ones. Where
-    an attempt is repeated and the commit of the one before has no known outcome, the node says whether it
-    was done; the value of that attempt is still here.
+    an attempt is repeated, the node says whether the one before was done after all; its value is still here.
     """
 
     def __init__(self, db: Connection) -> None:
@@ -93,10 +92,10 @@ class Appender:
         with self._lock:
             ended = list(self._ended)
 
-        def attempt(running: Running, unknown: int) -> T:
+        def attempt(running: Running) -> T:
             # The locks wait for an attempt whose commit is still on its way; then its node tells.
             locked = grouped.opened(self._db, running, groups, make=True)
-            if unknown and self._db.run(running, cypher.CALL, id=call):
+            if values and self._db.run(running, cypher.CALL, id=call):
                 return values[-1]
             appending = AppendingTransaction(self._db, running, locked)
             value = work(appending)

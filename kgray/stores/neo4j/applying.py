@@ -46,7 +46,7 @@ def _at_once(
 ) -> None:
     """in_pieces: the last change clears its group, and only begins to."""
 
-    def work(running: Running, _: int) -> None:
+    def work(running: Running) -> None:
         fence.check(db, running, held)
         groups = grouped.opened(db, running, (change.group for change in changes), make=False)
         before = {name: group.head for name, group in groups.items()}

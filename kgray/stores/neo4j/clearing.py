@@ -55,7 +55,7 @@ def end(db: Connection, running: Running, group: LockedGroup, sequence: int) -> 
 def finish(db: Connection, name: str) -> None:
     """Clear the pieces that are left of a group, and say that it is done."""
 
-    def piece(running: Running, _: int) -> bool:
+    def piece(running: Running) -> bool:
         group = grouped.locked(db, running, [name], make=False).get(name)
         if group is None or group.clearing is None:
             return True  # another process was faster

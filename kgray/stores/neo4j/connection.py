@@ -149,28 +149,17 @@ class Connection:
 
     # ------------------------------------------------------------------------------- writing
 
-    def write(self, work: Callable[[Running, int], T], *, patient: bool = True) -> T:
+    def write(self, work: Callable[[Running], T], *, patient: bool = True) -> T:
         """Run a transaction to a known end: all of it or nothing.
 
-        work    takes the transaction and how often its commit was sent before without an answer: from 1
-                on what it does may be done already, and it must look. It is run again after a deadlock
-                and while the server restarts, up to the patience; then Unavailable.
+        work    is run again after a deadlock, while the server restarts, and where the answer to a commit was
+                lost: what it does may then be done already. Up to the patience; then Unavailable
         patient False: it is tried once
         """
-        unknown = 0
-
-        @unit_of_work(timeout=_WRITE_S)
-        def again(transaction: ManagedTransaction) -> T:
-            return work(transaction, unknown)
 
         def write() -> T:
-            nonlocal unknown
-            try:
-                with self._session(read=False) as session:
-                    return session.execute_write(again)
-            except driver.IncompleteCommit:
-                unknown += 1
-                raise
+            with self._session(read=False) as session:
+                return session.execute_write(unit_of_work(timeout=_WRITE_S)(work))
 
         return self._patiently(write, self._patience_s if patient else 0.0)
 

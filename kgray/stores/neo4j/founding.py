@@ -57,7 +57,7 @@ def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, c
             raise StoreError(f"there is no kgray store in {db.where}: run `kgray init`")
         _make_rules(db, server, dimensions)
         values = {"schema": schema.VERSION, "embedder": embedder, "dimensions": dimensions}
-        db.write(lambda transaction, _: db.run(transaction, cypher.NEW_META, **values))
+        db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         found = _meta(db)
     _check(db, found or [None, None, None], embedder, dimensions)
 

@@ -214,7 +214,7 @@ class Neo4jStore:
     def _settled(self, group: str) -> GroupHead:
         """Return the group's last record time while nobody writes it: a commit holds its lock to the end."""
         found = self._db.write(
-            lambda running, _: grouped.locked(self._db, running, [group], make=False).get(group)
+            lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
         )
         return GroupHead(last_recorded=0 if found is None else found.last_recorded)
 
