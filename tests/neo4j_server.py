@@ -83,7 +83,10 @@ def started(folder: Path) -> Neo4jServer:
 def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
     """Yield the server that the workers share; skips, and says what is missing, where none can be had."""
     if NAMED_URI:
-        yield Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
+        server = Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
+        with driver_of(server) as driver:
+            empty(driver)  # it may hold the store of another embedder
+        yield server
         return
     base = tmp_path_factory.getbasetemp()
     with shared(base.parent / "neo4j" if WORKER else base / "neo4j") as server:

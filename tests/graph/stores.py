@@ -116,6 +116,7 @@ class Neo4jStores(Stores):
             uri=self._server.uri, user=self._server.user, password=self._server.password, embedder=EMBEDDER,
             dimensions=WIDTH,
         )  # fmt: skip
+        # A test says `store.writing()`, whichever worker runs it.
         store.writing = functools.partial(store.writing, shard=self.shard)  # type: ignore[method-assign]
         return store
 

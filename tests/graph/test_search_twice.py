@@ -16,15 +16,7 @@ from tests.graph.engine import SMALL
 from tests.graph.search_world import World, chain, day, jobs
 from tests.graph.stores import Neo4jStores, SqliteStores
 
-TEXTS = (
-    "Ann knows Ben",
-    "Olaf boat",
-    "Where does Alice Webb work?",
-    "80 EUR",
-    "nobody",
-    "\ud800 (a OR",
-    "谁",
-)
+TEXTS = ("Ann knows Ben", "Where does Alice Webb work?", "80 EUR", "\ud800 (a OR")
 HOW = (
     {},
     {"as_of": day(0)},

@@ -69,11 +69,11 @@ def test_what_another_process_commits_and_removes_is_seen_at_once(store, stores,
 def test_a_group_among_many_gets_its_own_best(store, group, other):
     """However few of all vectors are the group's, and however near the others' are."""
     dice = np.random.default_rng(3)
-    crowd, few = unit(dice.standard_normal((3_000, WIDTH))), unit(dice.standard_normal((30, WIDTH)))
+    crowd, few = unit(dice.standard_normal((1_000, WIDTH))), unit(dice.standard_normal((30, WIDTH)))
     with store.writing():
         fill(store, crowd, group=other)
         fill(store, few, group=group)
-    for query in crowd[::1000]:
+    for query in crowd[::400]:
         scores = few @ query
         expected = np.argsort(-scores)[:20]
         found = store.nearest(group, "fact", query, 20)

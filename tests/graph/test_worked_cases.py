@@ -106,7 +106,8 @@ def test_a_history_gives_its_spans_whatever_the_order_of_arrival(
     spans = {name: engine.spans(group=name) for name in played}
     assert spans == {name: expected for name, (_, expected) in played.items()}
     for name, (said, expected) in played.items():
-        engine.check(name)
+        if window:
+            engine.check(name)
         for told in said:
             one_by_one.add(triples(*told, group=name))
             one_by_one.check(name)
