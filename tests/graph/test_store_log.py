@@ -160,23 +160,27 @@ def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group
     assert mine(store.pending_groups()) == {group: False, other: False}
 
 
+def of_all_groups(store):
+    """Assert what is told of all groups of a store that nothing else uses: groups, counts, pending."""
+    assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
+    append(store, draft("a"), draft("b"), draft("a", group="h"))
+    with store.writing():
+        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+    assert store.heads() == {
+        "g": GroupHead(named=True, last=2, last_recorded=9),
+        "h": GroupHead(named=True, last=1, last_recorded=9),
+    }
+    assert store.counts() == {
+        "g": GroupCounts(accepted=1, failed=1),
+        "h": GroupCounts(committed=1, entities=1, facts=1),
+    }
+    assert store.pending_groups() == {"g": True}
+    assert store.pending_count() == 1
+
+
 def test_what_is_asked_of_all_groups_is_answered_of_all(tmp_path):
-    """In a store that nothing else uses: groups, counts, pending."""
     with closing(small(tmp_path)) as store:
-        assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
-        append(store, draft("a"), draft("b"), draft("a", group="h"))
-        with store.writing():
-            store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
-        assert store.heads() == {
-            "g": GroupHead(named=True, last=2, last_recorded=9),
-            "h": GroupHead(named=True, last=1, last_recorded=9),
-        }
-        assert store.counts() == {
-            "g": GroupCounts(accepted=1, failed=1),
-            "h": GroupCounts(committed=1, entities=1, facts=1),
-        }
-        assert store.pending_groups() == {"g": True}
-        assert store.pending_count() == 1
+        of_all_groups(store)
 
 
 def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
