@@ -71,7 +71,7 @@ class Adoption:
                 self._change(connection).clear(MASK)
 
     def _change(self, connection: apsw.Connection) -> Change:
-        return Change(connection, self.no, self._dimensions)
+        return Change(connection, self._dimensions, self.no)
 
     def _refuse_known(self, connection: apsw.Connection) -> None:
         held = one(connection, sql.GROUP_BY_DIGEST, (digest(self._group),))

@@ -69,13 +69,13 @@ class Append:
             no = self._db.group(self._connection, group)
             values = (group if head.named else None, head.last, head.last_recorded, no)
             self._connection.execute(sql.SET_HEAD, values)
+        changed = Change(self._connection, self._dimensions)
         for (group, kind), rows in self._puts.items():
-            self._change(group).put(kind, rows, new=True)
+            changed.no = self._db.group(self._connection, group)
+            changed.put(kind, rows, new=True)
         for group, patch in self._patches:
-            self._change(group).patch(patch)
-
-    def _change(self, group: str) -> Change:
-        return Change(self._connection, self._db.group(self._connection, group), self._dimensions)
+            changed.no = self._db.group(self._connection, group)
+            changed.patch(patch)
 
     def _head(self, group: str) -> _Head:
         head = self._heads.get(group)

@@ -28,11 +28,12 @@ from kgray.stores.words import marked, words
 
 
 class Change:
-    """Changes of one group's rows inside a transaction."""
+    """Changes of groups' rows inside a transaction. no: the number of the group that is changed now."""
 
-    def __init__(self, connection: apsw.Connection, no: int, dimensions: int) -> None:
-        """Nothing is changed yet; dimensions: numbers a vector."""
-        self._connection, self._no, self._dimensions = connection, no, dimensions
+    def __init__(self, connection: apsw.Connection, dimensions: int, no: int = 0) -> None:
+        """Change nothing yet; dimensions: numbers a vector."""
+        self._connection, self._dimensions, self.no = connection, dimensions, no
+        self._highest: dict[tuple[int, Kind], int] = {}  # keys in use, so that they are looked up once
 
     def put(self, kind: Kind, rows: Sequence[Row], *, new: bool = False) -> None:
         """Put rows, each with its words and sign bits. new: none of them is there, none was indexed."""
@@ -44,7 +45,7 @@ class Change:
             case Layout.COUNTED:
                 self._put_counted(kind, rows)
             case _:
-                no = self._no
+                no = self.no
                 bound = [(no, *row) for row in _bound(_lists(kind), rows)]
                 self._connection.executemany(sql.OF_KIND[kind].put, bound)
 
@@ -55,7 +56,7 @@ class Change:
         if gone and kind.words:
             self._connection.executemany(sql.WORDS[kind.words].unindex, gone)
         if gone and kind.vector:
-            self._connection.execute(sql.COUNT_REMOVAL, (self._no,))
+            self._connection.execute(sql.COUNT_REMOVAL, (self.no,))
 
     def patch(self, patch: Patch) -> None:
         """Change some columns of rows; none of them is indexed as text, none is a vector."""
@@ -72,7 +73,7 @@ class Change:
 
         The group loses its name where nothing but the entry is pending.
         """
-        connection, no, entry = self._connection, self._no, key_of(self._no, sequence)
+        connection, no, entry = self._connection, self.no, key_of(self.no, sequence)
         first, last = keys_of(no)
         for how in sql.WORDS.values():
             connection.execute(how.mark)
@@ -97,28 +98,28 @@ class Change:
 
     def _name(self, kind: Kind, key: Key) -> Row:
         """Return the values by which statements name a row."""
-        return (key_of(self._no, key[0]),) if layout(kind) is Layout.SEQUENCE else (self._no, *key)
+        return (key_of(self.no, key[0]),) if layout(kind) is Layout.SEQUENCE else (self.no, *key)
 
     def _put_sequences(self, kind: Kind, rows: Sequence[Row], *, new: bool) -> None:
-        connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
+        connection, no, how = self._connection, self.no, sql.OF_KIND[kind]
         keys = [key_of(no, row[0]) for row in rows]
         if kind.vector:
-            # What a process keeps in memory grows by greater keys alone.
-            (highest,) = one(connection, how.last, keys_of(no))
-            if highest is not None and min(keys) <= highest:
+            last = self._last(kind)
+            if min(keys) <= last:  # what a process keeps in memory grows by greater keys alone
                 connection.execute(sql.COUNT_REMOVAL, (no,))
+            self._highest[no, kind] = max(last, *keys)
         stored = self._stored(kind, rows)
         connection.executemany(how.put, [(n, no, *row[1:]) for n, row in zip(keys, stored, strict=True)])
         self._index(kind, zip(keys, rows, strict=True), new=new)
 
     def _put_counted(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Insert rows behind those that are there; a row that is there already keeps its key."""
-        connection, no, how = self._connection, self._no, sql.OF_KIND[kind]
+        connection, no, how = self._connection, self.no, sql.OF_KIND[kind]
         order = kind.order or kind.key
         if order[0] == "sequence":  # a place; of other rows equals are found in the order they were put
             rows = sorted(rows, key=itemgetter(*(kind.names.index(name) for name in order)))
-        (highest,) = one(connection, how.last, keys_of(no))
-        first = (key_of(no, 0) if highest is None else highest) + 1
+        first = self._last(kind) + 1
+        self._highest[no, kind] = first + len(rows) - 1
         stored = enumerate(self._stored(kind, rows), first)
         put = [key for (key,) in connection.executemany(how.put, [(n, no, *row) for n, row in stored])]
         if kind.first_wins:
@@ -130,11 +131,18 @@ class Change:
         if kind.vector and any(n < first for n in put):
             connection.execute(sql.COUNT_REMOVAL, (no,))
 
+    def _last(self, kind: Kind) -> int:
+        """Return the last key that rows of the group have, or had in this transaction."""
+        last = self._highest.get((self.no, kind))
+        if last is None:
+            (last,) = one(self._connection, sql.OF_KIND[kind].last, keys_of(self.no))
+        return key_of(self.no, 0) if last is None else last
+
     def _index(self, kind: Kind, found: Iterable[tuple[int, Row]], *, new: bool) -> None:
         """Index rows by their keys; a row without a text is found no more. new: none was indexed before."""
         if kind.words is None:
             return
-        how, no = sql.WORDS[kind.words], self._no
+        how, no = sql.WORDS[kind.words], self.no
         told = [(key, kind.text(row)) for key, row in found]
         texts = [(key, marked(words(text), no)) for key, text in told if text is not None]
         self._connection.executemany(how.index if new else how.reindex, texts)

@@ -113,8 +113,9 @@ class SqliteStore(Reading):
             self._erase_responses(change)
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             self._db.check_epoch(connection)
+            changed = Change(connection, self.dimensions)
             for change in changes:
-                self._apply(connection, change)
+                self._apply(connection, change, changed)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -142,7 +143,7 @@ class SqliteStore(Reading):
         self._vectors.clear()
         self._db.close()
 
-    def _apply(self, connection: apsw.Connection, change: RowChanges) -> None:
+    def _apply(self, connection: apsw.Connection, change: RowChanges, changed: Change) -> None:
         no = self._db.known_group(connection, change.group)
         if no is None:
             raise StoreError(f"group {change.group!r} has no sequence {change.sequence}: it is empty")
@@ -155,7 +156,7 @@ class SqliteStore(Reading):
                     f"sequence {change.sequence} of group {change.group!r} bears the record time "
                     f"{change.recorded_at}, which is not past the group's last"
                 )
-        changed = Change(connection, no, self.dimensions)
+        changed.no = no
         if change.clear:
             changed.clear(change.sequence)
         for kind, keys in change.drops.items():
