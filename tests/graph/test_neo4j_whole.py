@@ -8,9 +8,21 @@ from contextlib import closing
 import pytest
 
 from kgray.errors import StoreError
-from tests.graph.by_hand import EMBEDDER, WIDTH, head, metadata, pointing, remove, tell
+from kgray.ports import GroupCounts, GroupHead
+from tests.graph.by_hand import (
+    EMBEDDER,
+    WIDTH,
+    append,
+    draft,
+    failed,
+    head,
+    metadata,
+    pointing,
+    remove,
+    tell,
+    told,
+)
 from tests.graph.stores import WholeNeo4jStores
-from tests.graph.test_store_log import of_all_groups
 
 pytestmark = pytest.mark.neo4j
 
@@ -92,7 +104,22 @@ def test_processes_that_found_a_database_at_once_make_it_together(stores, own_ne
 
 
 def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
-    of_all_groups(stores.open())
+    """As on the embedded store (test_store_log), in a database that nothing else uses."""
+    store = stores.open()
+    assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
+    append(store, draft("a"), draft("b"), draft("a", group="h"))
+    with store.writing():
+        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+    assert store.heads() == {
+        "g": GroupHead(named=True, last=2, last_recorded=9),
+        "h": GroupHead(named=True, last=1, last_recorded=9),
+    }
+    assert store.counts() == {
+        "g": GroupCounts(accepted=1, failed=1),
+        "h": GroupCounts(committed=1, entities=1, facts=1),
+    }
+    assert store.pending_groups() == {"g": True}
+    assert store.pending_count() == 1
 
 
 # Index, what is asked, the property shown, what is found.
