@@ -2,10 +2,10 @@
 
     python -m tests.doors.entered FOLDER
 
-Output: JSON {"message": [file, ...], "query": [file, ...]}, each file where it was first entered. FOLDER is an
-empty data folder. Its memory is open, and one message and one query went before: what happens once in a
-process (settings, schema, imports, caches) is not on the path. A file counts as entered where a function or
-method that it defines was called; a class body, a lambda or a comprehension alone does not count.
+Output: JSON {"message": [file, ...], "query": [file, ...]}, in the order of first entry. FOLDER is an empty
+data folder. Its memory is open, and one message and one query went before: what happens once in a process
+(settings, schema, imports, caches) is not on the path. A file counts as entered where a function or method
+that it defines was called; a class body, a lambda or a comprehension alone does not count.
 """
 
 from __future__ import annotations
