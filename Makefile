@@ -54,12 +54,13 @@ demo:
 	@echo "STORE=$(STORE) is no store: sqlite, neo4j" >&2; exit 1
 endif
 
-# Two workers; the tests of one server, or of Ray, share one of them (tests/conftest.py).
+# Two workers; what cannot run beside itself, such as Ray, shares one of them (tests/conftest.py). What is
+# skipped is told with its reason: a Neo4j server or Ray that is missing must be seen.
 test: $(DEV)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -rs
 
 test-neo4j: $(DEV)
-	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -m 'neo4j and not slow'
+	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
 
 lint: $(DEV)
 	@$(BIN)/ruff check .

@@ -25,8 +25,9 @@ from kgray import times
 from kgray.errors import KgrayError
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import OnStep, Parts, Totals
+from kgray.ledger import accept as ledger_accept
 from kgray.memory import Memory
-from kgray.memory.queueing import ignore, joined
+from kgray.memory.ingesting import ignore, joined
 from kgray.ontology import shipped
 from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.records import Draft
@@ -165,11 +166,11 @@ def accept(store: Store, drafts: Sequence[Draft], *, mixed: bool = False) -> Non
     """Append drafts in their order. mixed: the lanes take turns, whatever the group."""
     if not mixed:
         for at in range(0, len(drafts), _BATCH):
-            store.accept(drafts[at : at + _BATCH], now=times.now())
+            ledger_accept(store, drafts[at : at + _BATCH], now=times.now())
         return
     for at in range(0, len(drafts), _MIXED_EVERY):
-        store.accept(drafts[at : at + 1], now=times.now())
-        store.accept(drafts[at + 1 : at + _MIXED_EVERY], now=times.now(), bulk=True)
+        ledger_accept(store, drafts[at : at + 1], now=times.now())
+        ledger_accept(store, drafts[at + 1 : at + _MIXED_EVERY], now=times.now(), bulk=True)
 
 
 # ------------------------------------------------------- the plain loop over the bench's own models

@@ -16,15 +16,17 @@ from bench.world import WorldEpisode
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules.judge import RulesJudge
-from kgray.ingest.committer import commit_of
+from kgray.derivation.change import Change
+from kgray.ingest.changes import committed
 from kgray.ingest.extract import extract
 from kgray.ingest.loop import settle
 from kgray.ingest.outbox import Direct, Outbox
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Change, Read
+from kgray.ingest.values import ReadEpisode
+from kgray.ledger import accept
 from kgray.ontology import shipped
-from kgray.ports import Commit, ExtractionRequest, Matrix, Store, Vector, Write
+from kgray.ports import ExtractionRequest, Matrix, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 
@@ -79,18 +81,11 @@ class _Collecting(Outbox):
 
     def __init__(self, store: Store) -> None:
         super().__init__(Direct(store), most=store.batch)
-        self.writes: list[Write] = []
-        self._answers: dict[tuple[str, str], Any] = {}
+        self.changes: list[RowChanges] = []
 
-    def post(self, write: Write, done: Callable[[], None] | None = None) -> None:
-        del done  # nobody waits for a single write here
-        self.writes.append(write)
-        judged = getattr(write, "judged", None)
-        if judged is not None:
-            self._answers[write.group, write.key] = judged.answers  # type: ignore[union-attr]
-
-    def recall(self, group: str, key: str) -> Any:  # noqa: ANN401 - answers, or None
-        return self._answers.get((group, key))
+    def post(self, change: RowChanges, done: Callable[[], None] | None = None) -> None:
+        del done  # nobody waits for a single change here
+        self.changes.append(change)
 
 
 class GrowingStore:
@@ -132,7 +127,7 @@ class GrowingStore:
     def commit(self, drafts: Sequence[Draft], costs: GrowthCosts, *, gather: int = 1) -> None:
         """Accept drafts of one group and commit them, `gather` a transaction."""
         group = drafts[0].group
-        self.store.accept(drafts, now=times.now())
+        accept(self.store, drafts, now=times.now())
         while entries := self.store.pending(group, _BATCH):
             for start in range(0, len(entries), gather):
                 for entry in entries[start : start + gather]:
@@ -147,29 +142,29 @@ class GrowingStore:
             self._states[episode.group] = state
         extraction = await extract(self._parts, self._outbox, episode)
         embedded, start = self.embedder.cpu_s, time.process_time()
-        change = await settle(self._parts, Read(episode=episode, extraction=extraction), state, self._outbox)
+        change = await settle(
+            self._parts, ReadEpisode(episode=episode, extraction=extraction), state, self._outbox
+        )
         embedding = self.embedder.cpu_s - embedded
         costs.decide.append(time.process_time() - start - embedding)
         costs.embed.append(embedding)
         start = time.process_time()
         recorded_at = max(times.now(), state.last_recorded + 1)
-        derived = state.commit(change, recorded_at)
-        if derived is None:
+        difference = state.commit(change, recorded_at)
+        if difference is None:
             raise RuntimeError("the generated group never folds relation names")
-        commit = commit_of(change, derived, recorded_at)
+        commit = committed(change, difference, recorded_at)
         costs.commit.append(time.process_time() - start)
-        costs.rows += _rows(change) + len(derived.facts) + len(derived.entities)
-        for named in commit.vectors:
-            if named.kind == "statement":
-                self.statements[commit.group][named.owner] = named.vector
+        costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
+        self.statements[episode.group].update(change.statement_vectors)
         self._outbox.post(commit)
 
     def _write(self, costs: GrowthCosts) -> None:
         """Write what was posted, in one transaction; its CPU is spread over its episodes."""
-        writes, self._outbox.writes = self._outbox.writes, []
-        episodes = sum(isinstance(write, Commit) for write in writes)
+        changes, self._outbox.changes = self._outbox.changes, []
+        episodes = sum(change.recorded_at is not None for change in changes)
         start, wall = time.process_time(), time.perf_counter()
-        self.store.write(writes)
+        self.store.apply(changes)
         spent = time.process_time() - start
         costs.wall.append(time.perf_counter() - wall)
         for number in range(len(costs.commit) - episodes, len(costs.commit)):
@@ -186,9 +181,10 @@ class GrowingStore:
             bound = np.partition(scores, -limit)[-limit] - 1e-6
             exact = dict(zip(statements, scores, strict=True))
             best = self.store.nearest(group, "fact", query, limit)
-            found += sum(bool(exact[owner] >= bound) for owner, _ in best)
+            found += sum(bool(exact[str(owner)] >= bound) for owner, _ in best)
         return found / (limit * len(queries))
 
 
 def _rows(change: Change) -> int:
-    return len(change.mentions) + len(change.evidence) + len(change.vectors) + len(change.statement_births)
+    vectors = len(change.name_vectors) + len(change.statement_vectors) + 1
+    return len(change.mentions) + len(change.evidence) + vectors + len(change.statement_births)

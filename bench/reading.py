@@ -6,10 +6,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.graph import Fact
+from kgray.kinds import ALL, EXTRACTIONS
+from kgray.ledger import dumped_episodes
 from kgray.memory import Memory
 from kgray.ports import Store
+from kgray.rows import extraction
 
 STATES = ("accepted", "extracted", "committed", "failed")
 
@@ -17,7 +21,7 @@ STATES = ("accepted", "extracted", "committed", "failed")
 async def digest(memory: Memory) -> str:
     """Return one hash over the dumps of all groups."""
     whole = hashlib.sha256()
-    for group in memory.store.groups():
+    for group in memory.store.heads():
         whole.update(f"{group} {await memory.dump_hash(group=group)}\n".encode())
     return whole.hexdigest()
 
@@ -49,16 +53,14 @@ def model_use(store: Store) -> ModelUse:
 
 def extraction_tokens(store: Store) -> Iterator[int]:
     """Yield the completion tokens of each episode's extraction."""
-    for group in store.groups():
-        for episode in store.episode_rows(group):
-            extraction = store.extraction(group, episode.sequence)
-            if extraction is not None:
-                yield extraction.completion_tokens
+    for group in store.heads():
+        for row in store.rows(ALL[EXTRACTIONS.name], group):
+            yield extraction(row).completion_tokens
 
 
 def sequences(store: Store, group: str) -> list[int]:
     """Return the sequence numbers of a group's episodes, in the store's order."""
-    return [episode.sequence for episode in store.episode_rows(group)]
+    return [episode.sequence for episode in dumped_episodes(store, group)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,11 @@ class ShownGraph:
 
 def graph_of(store: Store, group: str, *, known_after: int | None = None) -> ShownGraph:
     """Return a group's graph, as it was known after so many episodes; None = after all."""
-    records = store.records(group)
+    records = records_of(store, group)
     if known_after is not None:
-        records = store.records(group, records.heads[known_after - 1].recorded_at)
+        records = records_of(store, group, records.heads[known_after - 1].recorded_at)
     view = View(records, lambda _: [])
-    clients = {episode.sequence: episode.client_id or "" for episode in store.episode_rows(group)}
+    clients = {episode.sequence: episode.client_id or "" for episode in dumped_episodes(store, group)}
     fold = view.graph.fold
     return ShownGraph(
         facts=list(view.all_facts()),

@@ -17,8 +17,9 @@ from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
 from bench.tables import Column, aligned
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
+from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.stored import StoredView
 from kgray.errors import InputError
-from kgray.ingest.collecting import rare_collections
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
 from kgray.records import Draft
@@ -115,7 +116,7 @@ def run(
     with ExitStack() as stack:
         grown, size_on_disk = stack.enter_context(_opened(kind, settings))
         stack.enter_context(grown.store.writing())
-        stack.enter_context(rare_collections())
+        stack.enter_context(garbage_collected_rarely())
         episodes, done = growing(GROUP), 0
         for size in sorted(sizes):
             count = round(size / FACTS_AN_EPISODE) - done
@@ -145,7 +146,7 @@ def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore,
             settings = settings_of(place.settings)
         store, _ = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
-        if taken := {GROUP, SLOTS, BESIDE} & set(store.groups()):
+        if taken := {GROUP, SLOTS, BESIDE} & set(store.heads()):
             raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")
         yield GrowingStore(store, embedder), lambda: _bytes(place)
 
@@ -195,8 +196,8 @@ def _beside(grown: GrowingStore, facts: int) -> BesideFigures:
     beside.search_ms = _searches(grown, BESIDE, asked)
     beside.recall = _recall(grown, BESIDE, asked)
     beside.found = statistics.mean(_is_found(grown, text) for text in asked)
-    view = grown.store.view(BESIDE)
-    (hub,) = grown.store.entities_named(BESIDE, _HUB)
+    view = StoredView(grown.store, BESIDE)
+    (hub,) = view.entities_named(_HUB)
     everything = view.facts_at([hub.id], None, None)
     beside.hub_facts = len(everything)
     beside.hub_right = view.facts_at([hub.id], None, _RECALL_AT) == everything[:_RECALL_AT]

@@ -3,12 +3,14 @@
 Everything is done by the `kgray` command, in a folder `.demo` that is made afresh (or in the new folder
 that is named: `python examples/demo.py FOLDER`). Each command is printed before its output, so that any
 of them can be typed again. A Ray on this machine ingests: it is started once, and ends before the questions,
-which need none; it ends, too, where something fails.
+which need none; it ends, too, where something fails. With KGRAY_RUNTIME_BACKEND=local each command ingests
+what it adds, and no Ray is started.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -23,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 KGRAY = Path(sys.executable).with_name("kgray")
 FOLDER = Path(".demo")  # from ROOT, where the commands run
-SETTINGS = '[runtime]\nbackend = "ray"  # who ingests; reading needs none\n'
+RUNTIME = os.environ.get("KGRAY_RUNTIME_BACKEND", "ray")
+SETTINGS = f'[runtime]\nbackend = "{RUNTIME}"  # who ingests; reading needs none\n'
 ORDER = {"models": 0, "embedder": 1, "sequencer": 2, "writer": 3}
 LATER = "2026-02-01"  # the team's messages of this day and after are added last, as they would be in life
 
@@ -126,6 +129,24 @@ def ask(folder: Path, between: str) -> None:
     kgray(folder, "history", "Alice Nguyen", "--group", "team")
 
 
+def over_ray(folder: Path) -> str:
+    """Ingest the examples through a Ray; return the moment between the two parts of the team's chat."""
+    heading("A new folder, and a Ray on this machine that will ingest what is added to it")
+    kgray(folder, "init")
+    with ray(folder):
+        between = add_everything(folder)
+        tell_what_ran_where(folder)
+        heading("Ray has done its part: it ends, and reading goes on without it")
+    return between
+
+
+def alone(folder: Path) -> str:
+    """Ingest the examples in the commands that add them; return the same moment."""
+    heading("A new folder")
+    kgray(folder, "init")
+    return add_everything(folder)
+
+
 def stopped(number: int, _frame: object) -> None:
     """End in order, Ray too, where the demo is asked to end."""
     raise SystemExit(128 + number)
@@ -141,13 +162,7 @@ def main() -> None:
         shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
     (ROOT / folder).mkdir(parents=True)
     (ROOT / folder / "kgray.toml").write_text(SETTINGS, encoding="utf-8")
-    heading("A new folder, and a Ray on this machine that will ingest what is added to it")
-    kgray(folder, "init")
-    with ray(folder):
-        between = add_everything(folder)
-        tell_what_ran_where(folder)
-        heading("Ray has done its part: it ends, and reading goes on without it")
-    ask(folder, between)
+    ask(folder, over_ray(folder) if RUNTIME == "ray" else alone(folder))
 
 
 if __name__ == "__main__":

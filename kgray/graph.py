@@ -68,20 +68,3 @@ class Hit:
     episodes: tuple[tuple[str, str | None], ...] = ()  # facts: (id, client id) of the supporters
     reference_time: Instant | None = None  # episodes
     speaker: str | None = None  # episodes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
-    """What a commit changes in the derived graph: absolute rows, sorted by id.
-
-    shown_entities    (recorded id, the id it shows as now), for each recorded id that is new or moved: all
-                      its rows, so that they replace what was there; a split gives one several. None = none.
-    shown_statements  (place of the evidence, the statement it shows as now), new or moved ones; None = none.
-    """
-
-    entities: tuple[Entity, ...] = ()
-    gone_entities: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    gone_facts: tuple[str, ...] = ()
-    shown_entities: tuple[tuple[str, str | None], ...] = ()
-    shown_statements: tuple[tuple[Place, str | None], ...] = ()  # (evidence, derived statement)

@@ -200,6 +200,7 @@ class Episode:
     metadata: str = "{}"
     state: State = "accepted"
     bulk: bool = False  # in the backfill lane; of no meaning to the graph
+    attempts: int = 0  # failed so far, those of the sequences it was retried from included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +359,7 @@ class EpisodeHead:
     recorded_at: Instant
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecords:
     """The live records of one group, as of now or of an earlier record time; lists in order of place.
 

@@ -1,32 +1,52 @@
-"""What all tests share: the server of those that need one, and how two workers divide them."""
+"""What all tests share: the servers of those that need one, and how two workers divide the tests."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.neo4j_server import neo4j_driver, neo4j_server
+from tests import neo4j_server as servers
+from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j, own_neo4j_driver, own_neo4j_server
 from tests.ray_session import ray_session
 
-__all__ = ["neo4j_driver", "neo4j_server", "ray_session"]
+__all__ = [
+    "neo4j_driver",
+    "neo4j_server",
+    "own_neo4j",
+    "own_neo4j_driver",
+    "own_neo4j_server",
+    "ray_session",
+]
 
 RUNTIME = Path(__file__).parent / "runtime"
 
 
 @pytest.hookimpl(tryfirst=True)  # the group is to be known before xdist reads it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put each server's tests, and Ray's, into one worker, and the longest first."""
+    """Put what one worker must run alone into one group, and the longest tests first."""
     for item in items:
-        if "neo4j_server" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if {"neo4j_server", "own_neo4j_server"} & set(fixtures):
             item.add_marker("neo4j")
-        wanted = [name for name in ("neo4j", "ray") if item.get_closest_marker(name)]
-        if wanted:  # one group alone: of two, xdist would make a third
-            item.add_marker(pytest.mark.xdist_group(wanted[0]))
+        group = _group(item, fixtures)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
         # What takes longest first, else one worker would wait for the other at the end.
         items.sort(key=_turn)
+
+
+def _group(item: pytest.Item, fixtures: Sequence[str]) -> str:
+    """Return the group of tests that share a worker, "" for none: one Ray, one own server a run.
+
+    A server that is named is one database: whoever needs all of it must not run beside the others.
+    """
+    if item.get_closest_marker("ray") or "own_neo4j_server" in fixtures:
+        return "alone"
+    return "alone" if servers.NAMED_URI and item.get_closest_marker("neo4j") else ""
 
 
 def _turn(item: pytest.Item) -> int:

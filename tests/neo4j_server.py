@@ -1,18 +1,25 @@
-"""The Neo4j server of the tests: the one that the environment names, else one that is started for them.
+"""The Neo4j servers of the tests: the one that the environment names, else those that are started for them.
 
 KGRAY_TEST_NEO4J_URI        a server that is there; its database is emptied by the tests
 KGRAY_TEST_NEO4J_USER       `neo4j` where nothing is said
 KGRAY_TEST_NEO4J_PASSWORD
 NEO4J_VERSION               else: which one cluster/neo4j/server starts
+
+`neo4j_server` is shared by all workers of a run: a test writes to groups with names of its own, and never
+empties the database. `own_neo4j_server` is for tests that need the whole database, another schema in it, or
+that kill the server; they all run on one worker (tests/conftest.py).
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +30,7 @@ STARTER = Path(__file__).resolve().parent.parent / "cluster" / "neo4j" / "server
 NAMED_URI = os.environ.get("KGRAY_TEST_NEO4J_URI", "")
 NAMED_USER = os.environ.get("KGRAY_TEST_NEO4J_USER", "neo4j")
 NAMED_PASSWORD = os.environ.get("KGRAY_TEST_NEO4J_PASSWORD", "")
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1"; "" where one process runs all tests
 NOT_INSTALLED = 3  # the starter's exit code
 
 
@@ -44,8 +52,9 @@ class Neo4jServer:
     def _start_or_end(self, command: str, *more: str) -> None:
         if self.folder is None:
             pytest.skip("needs a Neo4j server that may be killed: unset KGRAY_TEST_NEO4J_URI")
-        # The server of a run that is itself killed must not outlive it.
-        environment = {"NEO4J_PASSWORD": self.password, "NEO4J_WATCH": str(os.getpid()), "NEO4J_HEAP": "768m"}
+        # The server of a run that is itself killed must not outlive it: under xdist that is our parent.
+        watched = os.getppid() if WORKER else os.getpid()
+        environment = {"NEO4J_PASSWORD": self.password, "NEO4J_WATCH": str(watched), "NEO4J_HEAP": "768m"}
         # It lives for a minute and is never warm: half the processor time without the best compiler.
         environment["NEO4J_JAVA"] = os.environ.get("NEO4J_JAVA", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         done = subprocess.run(
@@ -60,18 +69,73 @@ class Neo4jServer:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="session")
-def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
-    """Yield a server; skips, and says what is missing, where none is named and none can be started."""
-    if NAMED_URI:
-        yield Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
-        return
+def started(folder: Path) -> Neo4jServer:
+    """Start a new server with its data in the folder."""
     # Free a moment ago: servers of tests that start at the same time get others.
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("neo4j")
     server = Neo4jServer(f"bolt://127.0.0.1:{port}", "neo4j", secrets.token_hex(16), folder)
     server.start()
+    return server
+
+
+@pytest.fixture(scope="session")
+def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
+    """Yield the server that the workers share; skips, and says what is missing, where none can be had."""
+    if NAMED_URI:
+        server = Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
+        with driver_of(server) as driver:
+            empty(driver)  # it may hold the store of another embedder
+        yield server
+        return
+    base = tmp_path_factory.getbasetemp()
+    with shared(base.parent / "neo4j" if WORKER else base / "neo4j") as server:
+        yield server
+
+
+@contextmanager
+def shared(folder: Path) -> Iterator[Neo4jServer]:
+    """Yield the server in the folder: the first who comes starts it, the last who leaves ends it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    login = folder / "login.json"
+    with (folder / "users").open("w") as users:
+        with alone(folder):
+            # Every user holds this lock together with the others, so it also counts them.
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if login.exists():
+                server = Neo4jServer(*json.loads(login.read_text()), folder / "server")
+            else:
+                (folder / "server").mkdir(exist_ok=True)
+                server = started(folder / "server")
+                login.write_text(json.dumps([server.uri, server.user, server.password]))
+        try:
+            yield server
+        finally:
+            with alone(folder):
+                try:
+                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass  # another worker still uses it
+                else:
+                    login.unlink()
+                    server.kill()
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the block."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def own_neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
+    """Yield a server that no other worker uses; skips as `neo4j_server` does."""
+    if NAMED_URI:
+        yield Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
+        return
+    server = started(tmp_path_factory.mktemp("neo4j"))
     try:
         yield server
     finally:
@@ -80,9 +144,35 @@ def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServ
 
 @pytest.fixture(scope="session")
 def neo4j_driver(neo4j_server: Neo4jServer) -> Iterator[Any]:
-    """Yield a driver for what only a test does to a database."""
-    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
-    with neo4j.GraphDatabase.driver(
-        neo4j_server.uri, auth=(neo4j_server.user, neo4j_server.password), notifications_min_severity="OFF"
-    ) as driver:
+    """Yield a driver of the shared server, for what only a test asks a database."""
+    with driver_of(neo4j_server) as driver:
         yield driver
+
+
+@pytest.fixture(scope="session")
+def own_neo4j_driver(own_neo4j_server: Neo4jServer) -> Iterator[Any]:
+    """Yield a driver of the worker's own server."""
+    with driver_of(own_neo4j_server) as driver:
+        yield driver
+
+
+def driver_of(server: Neo4jServer) -> Any:
+    """Return an open driver of a server."""
+    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
+    login = (server.user, server.password)
+    return neo4j.GraphDatabase.driver(server.uri, auth=login, notifications_min_severity="OFF")
+
+
+@pytest.fixture
+def own_neo4j(own_neo4j_server: Neo4jServer, own_neo4j_driver: Any) -> Iterator[Neo4jServer]:
+    """Yield the worker's own server with nothing in its database; a server that is named is left empty."""
+    empty(own_neo4j_driver)
+    yield own_neo4j_server
+    if NAMED_URI:
+        empty(own_neo4j_driver)
+
+
+def empty(driver: Any) -> None:
+    """Delete every node; constraints and indexes stay, for making them takes longer than a test."""
+    with driver.session() as session:
+        session.run("MATCH (n) CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 5000 ROWS").consume()

@@ -15,8 +15,9 @@ from kgray.backfill.report import SHOWN
 from kgray.backfill.run import RunRequest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Refusal, Submitted, read_file
+from kgray.ledger import conflict, standing
 from kgray.memory import Report
-from kgray.ports import Store, conflict
+from kgray.ports import Store
 from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
@@ -103,7 +104,7 @@ def _held(store: Store, drafts: list[Draft]) -> dict[tuple[str, str], str]:
     return {
         (group, id_): digest
         for group, wanted in asked.items()
-        for id_, digest in store.standing(group, wanted).items()
+        for id_, digest in standing(store, group, wanted).items()
     }
 
 

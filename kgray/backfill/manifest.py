@@ -23,7 +23,7 @@ from kgray import locks
 from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
 from kgray.intake import Refusal
-from kgray.memory.leavings import REPORT, RUNS, told
+from kgray.memory.run_files import REPORT, RUNS, explained
 
 State = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
@@ -97,7 +97,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run. Raises InputError, naming the holder, where another process carries it out."""
-        with told(self.path):
+        with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
         def refuse(holder: str) -> NoReturn:
@@ -127,7 +127,7 @@ class RunFolder:
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest; the refusals it counts are written first."""
         if self._refused is not None:
-            with told(self.path):
+            with explained(self.path):
                 self._refused.flush()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
         self._replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
@@ -141,7 +141,7 @@ class RunFolder:
         files = {file.path: file for file in manifest.files}
         for file in manifest.files:
             file.refused = 0
-        with told(self.path):
+        with explained(self.path):
             new = self.path / f"{_REFUSED}.new"
             with new.open("w", encoding="utf-8") as out:
                 for row in self._read_refused():
@@ -155,7 +155,7 @@ class RunFolder:
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:
         """Note one refusal; path, row: the file and where it stands in the order of reading, from 0."""
         assert self._refused is not None  # noqa: S101 - `open_refused` comes first
-        with told(self.path):
+        with explained(self.path):
             self._refused.write(json.dumps(refusal.as_dict() | {"path": path, "row": row}) + "\n")
 
     def refusals(self, limit: int) -> tuple[Refusal, ...]:
@@ -180,7 +180,7 @@ class RunFolder:
 
     def _replace(self, name: str, document: Mapping[str, Any]) -> None:
         new = self.path / f"{name}.new"
-        with told(self.path):
+        with explained(self.path):
             with new.open("w", encoding="utf-8") as file:
                 json.dump(document, file, indent=1)
                 file.write("\n")

@@ -13,7 +13,7 @@ from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import VERSION, Manifest
 from kgray.backfill.sorting import Sorter
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
-from kgray.memory.leavings import SORTED
+from kgray.memory.run_files import SORTED
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]

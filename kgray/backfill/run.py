@@ -20,11 +20,11 @@ from kgray.backfill.report import SHOWN, RunProgress, RunReport, failures_of
 from kgray.backfill.rows import Order, PlacedRow, RowReader, Stop
 from kgray.errors import KgrayError, NoSpace, Unavailable
 from kgray.intake import Defaults, Refusal
+from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
-from kgray.memory.leavings import SORTED
-from kgray.memory.queueing import Done, last_sequences, never
-from kgray.memory.taking import Intake
-from kgray.ports import FailedEpisode
+from kgray.memory.accepting import Submission
+from kgray.memory.ingesting import IngestOutcome, last_sequences, never
+from kgray.memory.run_files import SORTED
 
 WAITING = 10_000  # episodes in the log that nobody has read: enough for any window, little to lose sight of
 BATCH = 250  # rows of an accepting transaction, so that a run beside it is not held up
@@ -118,7 +118,9 @@ class _Attempt:
         self._lately: deque[tuple[float, int]] = deque()
         self._budget = Budget(self._store, calls=request.max_calls, tokens=request.max_tokens)
         self._reader = RowReader(manifest, request.defaults, folder.path, self._stop)
-        self._intake = Intake(self._store, replace=request.replace, bulk=True, on_answer=self._answered)
+        self._submission = Submission(
+            self._store, replace=request.replace, bulk=True, on_answer=self._answered
+        )
 
     async def run(self, watch: Watch | None) -> RunReport:
         self._save()
@@ -127,7 +129,7 @@ class _Attempt:
         ticking = asyncio.create_task(self._tick(watch))
         try:
             done = await self._memory.runtime.carry_out(
-                self._intake.queued,
+                self._submission.queued,
                 before=self._before,
                 more=lambda: not self._fed,
                 stop=self._stop,
@@ -159,7 +161,7 @@ class _Attempt:
         try:
             async with aclosing(self._reader.rows()) as rows:
                 await self._take(rows)
-            self._intake.finish(complete=self._reader.complete)
+            self._submission.finish(complete=self._reader.complete)
         except (NoSpace, Unavailable) as error:
             self._reason = str(error)
         finally:
@@ -183,13 +185,13 @@ class _Attempt:
             if self._stop():
                 return
             self._held.append(row)
-            self._intake.take(row.item)
-            if self._intake.held >= self._batch:
+            self._submission.take(row.item)
+            if self._submission.held >= self._batch:
                 self._flush()
         self._flush()
 
     def _is_enough(self) -> bool:
-        if self._limit is None or self._taken() + self._intake.held < self._limit:
+        if self._limit is None or self._taken() + self._submission.held < self._limit:
             return False
         self._flush()  # some of it may be refused
         return self._taken() >= self._limit
@@ -209,7 +211,7 @@ class _Attempt:
             await asyncio.sleep(_PAUSE_S)
 
     def _flush(self) -> None:
-        self._intake.flush()
+        self._submission.flush()
         self._batch = 0
         self._save_now_and_then()
 
@@ -279,7 +281,7 @@ class _Attempt:
 
     # --------------------------------------------------------------------------- the report
 
-    def _report(self, done: Done) -> RunReport:
+    def _report(self, done: IngestOutcome) -> RunReport:
         stopped = done.stopped or not (self._reader.complete or self._limited)
         reason = (done.reason or self._reason or self._budget.over()) if stopped else ""
         self._steps = Counter(committed=done.committed, failed=done.failed)
@@ -289,8 +291,8 @@ class _Attempt:
             duplicate=self._rows["duplicate"] + self._skipped,
             committed=done.committed,
             failed=done.failed,
-            retracted=self._intake.counts["retracted"],
-            untimed=self._intake.counts["untimed"],
+            retracted=self._submission.counts["retracted"],
+            untimed=self._submission.counts["untimed"],
             stopped=stopped,
             reason=reason,
             refusals=self._folder.refusals(SHOWN),
@@ -307,9 +309,9 @@ class _Attempt:
 
     def _failures(self) -> Iterator[FailedEpisode]:
         """Yield what failed of what was pending before and of what was accepted."""
-        queued = self._intake.queued
+        queued = self._submission.queued
         for group in sorted(self._before.keys() | queued.keys()):
             own = queued[group].sequences if group in queued else ()
-            for row in self._store.failures(group):
+            for row in failures(self._store, group):
                 if row.episode.sequence in own or row.episode.sequence in self._was_pending.get(group, ()):
                     yield row

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kgray.memory.leavings import told
+from kgray.memory.run_files import explained
 
 HELD = 32 << 20  # characters of rows in memory at a time
 FAN_IN = 64  # runs merged at once: files open
@@ -44,7 +44,7 @@ class Sorter:
                 return found
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it was killed before all rows were in
-        with told(folder):
+        with explained(folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         return None
@@ -53,7 +53,7 @@ class Sorter:
         """Leave what is sorted in the folder, for `kept`; to be called when all rows are in. of: JSON."""
         self._spill()
         self._fold()
-        with told(self._folder):
+        with explained(self._folder):
             new = self._folder / f"{_KEPT}.new"
             runs = [run.name for run in self._runs]
             new.write_text(json.dumps({"of": of, "count": self.count, "runs": runs}), encoding="utf-8")
@@ -92,7 +92,7 @@ class Sorter:
     def _written(self, rows: Iterator[list[Any]]) -> Path:
         self._made += 1
         path = self._folder / f"run-{self._made}.jsonl"
-        with told(path), path.open("w", encoding="utf-8") as out:
+        with explained(path), path.open("w", encoding="utf-8") as out:
             while block := list(islice(rows, 1000)):
                 out.writelines(json.dumps(row) + "\n" for row in block)
             out.flush()

@@ -8,37 +8,26 @@ other where records of any age may have moved (merges, removals, folded relation
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
+from kgray.derivation.change import Change, Difference
 from kgray.derivation.group import GroupGraph, claim_of
-from kgray.graph import Derived, Fact
-from kgray.records import EpisodeHead, Evidence, Mention, Place, Ruling, Verdict
+from kgray.derivation.relations import as_flipped
+from kgray.graph import Fact
+from kgray.records import Place
 from kgray.timeline import Claim, Span
+from kgray.times import Instant
 
-Changes = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
-    """The records that one episode adds; the order is that of their ordinals."""
-
-    head: EpisodeHead
-    entity_births: tuple[tuple[str, Place], ...] = ()
-    statement_births: tuple[tuple[str, Place], ...] = ()
-    mentions: tuple[Mention, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]
 
 
-def refolds(graph: GroupGraph, addition: Addition) -> bool:
+def refolds(graph: GroupGraph, change: Change, recorded_at: Instant) -> bool:
     """Whether the rulings would fold names that stored statements use: then the graph is built anew."""
-    telling = [r for r in addition.rulings if r.aspect == "symmetric" or r.value in {"same_as", "inverse_of"}]
+    telling = [r for r in change.rulings if r.aspect == "symmetric" or r.value in {"same_as", "inverse_of"}]
     if not telling:
         return False
     trial = graph.relations.copy()
-    for ruling in addition.rulings:
-        trial.rule(ruling, addition.head.recorded_at)
+    for ruling in change.rulings:
+        trial.rule(ruling, recorded_at)
     for name in graph.relations.names():
         old, new = graph.relations.folded(name), trial.folded(name)
         if old[:2] != new[:2]:
@@ -48,86 +37,87 @@ def refolds(graph: GroupGraph, addition: Addition) -> bool:
     return False
 
 
-def absorb(graph: GroupGraph, addition: Addition) -> Derived:
+def absorb(graph: GroupGraph, change: Change, recorded_at: Instant) -> Difference:
     """Take an episode's records into the graph and return what shows differently."""
-    before = graph.spans_of(_rivalry_changes(graph, addition))
-    graph.births.update((*addition.entity_births, *addition.statement_births))
-    for evidence in addition.evidence:
+    before = graph.spans_of(_rivalry_changes(graph, change))
+    graph.births.update((*change.entity_births, *change.statement_births))
+    for evidence in change.evidence:
         graph.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
-    _take_rulings(graph, addition)
+    _take_rulings(graph, change, recorded_at)
     shown = {}
-    for mention in addition.mentions:
+    for mention in change.mentions:
         note, changed = graph.take_mention(mention)
         if changed:
             shown[note.id] = note
-    claims = _take_evidence(graph, addition)
-    for verdict in addition.verdicts:
-        graph.take_verdict(verdict.a, verdict.b, verdict.exclusive, addition.head.recorded_at)
-    for statement in dict.fromkeys((*claims, *(s for v in addition.verdicts for s in (v.a, v.b)))):
+    claims = _take_evidence(graph, change, recorded_at)
+    for verdict in change.verdicts:
+        graph.take_verdict(verdict.a, verdict.b, verdict.exclusive, recorded_at)
+    for statement in dict.fromkeys((*claims, *(s for v in change.verdicts for s in (v.a, v.b)))):
         graph.link(statement)
     changes = _sweep_again(graph, before, claims) if before else _sweep_on(graph, claims)
     facts, gone = _fact_rows(graph, graph, changes)
     spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken}
-    places = [(e.sequence, e.ordinal) for e in addition.evidence]
-    return Derived(
+    places = [(e.sequence, e.ordinal) for e in change.evidence]
+    return Difference(
         entities=tuple(shown[i].shown() for i in sorted(shown)),
         facts=facts,
         gone_facts=gone,
-        shown_entities=tuple((i, i) for i, _ in sorted(addition.entity_births)),
-        shown_statements=tuple((place, spoken.get(place)) for place in places),
+        shown=tuple((i, i) for i, _ in sorted(change.entity_births)),
+        spoken=tuple((place, spoken.get(place)) for place in places),
     )
 
 
-def _rivalry_changes(graph: GroupGraph, addition: Addition) -> list[str]:
+def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
     """Return the stored statements that rulings or verdicts of this episode make rivals, or no rivals."""
     touched: list[str] = []
-    for ruling in addition.rulings:
-        shown = graph.relations.folded(ruling.name).name
+    for ruling in change.rulings:
+        shown, flipped, _ = graph.relations.folded(ruling.name)
         if ruling.aspect == "cardinality":
-            if graph.relations.traits(shown).cardinality != ruling.value:
+            value = as_flipped(ruling.value) if flipped else ruling.value
+            if graph.relations.traits(shown).cardinality != value:
                 touched += graph.by_relation.get(shown, ())
         elif ruling.aspect == "pair" and ruling.value != "independent":
             for name in (shown, graph.relations.folded(ruling.other).name):
                 touched += graph.by_relation.get(name, ())
-    for verdict in addition.verdicts:
+    for verdict in change.verdicts:
         touched += [s for s in (verdict.a, verdict.b) if s in graph.statements]
     return touched
 
 
-def _take_rulings(graph: GroupGraph, addition: Addition) -> None:
-    if not addition.rulings:
+def _take_rulings(graph: GroupGraph, change: Change, recorded_at: Instant) -> None:
+    if not change.rulings:
         return
-    for ruling in addition.rulings:
-        graph.relations.rule(ruling, addition.head.recorded_at)
-    for name in dict.fromkeys(graph.relations.folded(r.name).name for r in addition.rulings):
+    for ruling in change.rulings:
+        graph.relations.rule(ruling, recorded_at)
+    for name in dict.fromkeys(graph.relations.folded(r.name).name for r in change.rulings):
         graph.reindex(name)
 
 
-def _take_evidence(graph: GroupGraph, addition: Addition) -> dict[str, list[Claim]]:
+def _take_evidence(graph: GroupGraph, change: Change, recorded_at: Instant) -> dict[str, list[Claim]]:
     """Make the statements that are new; return the claims by statement, not yet added to them."""
-    mentions = {m.ordinal: m for m in addition.mentions}
+    mentions = {m.ordinal: m for m in change.mentions}
     claims: dict[str, list[Claim]] = {}
-    head = addition.head
-    for evidence in addition.evidence:
-        graph.texts[evidence.sequence, evidence.ordinal] = (evidence.text, head.id)
+    episode = change.episode
+    for evidence in change.evidence:
+        graph.texts[evidence.sequence, evidence.ordinal] = (evidence.text, episode.id)
         key = graph.target_of(evidence, mentions)
         if key is None:
             continue
         if evidence.statement not in graph.statements:
             graph.add_statement(evidence, key, evidence.statement, evidence.variant)
-        claim = claim_of(evidence, evidence.statement, head.reference_time, head.recorded_at)
+        claim = claim_of(evidence, evidence.statement, episode.reference_time, recorded_at)
         claims.setdefault(evidence.statement, []).append(claim)
     return claims
 
 
-def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> Changes:
+def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> SpanChanges:
     """Add the claims where rivalry between stored statements is as it was."""
     parts: dict[Hashable, tuple[Hashable | None, list[str], list[Claim]]] = {}
     for statement, added in claims.items():
         key, members = graph.component(statement)
         part = parts.setdefault(key if key is not None else tuple(members), (key, members, []))
         part[2].extend(added)
-    changes: Changes = {}
+    changes: SpanChanges = {}
     for key, members, added in parts.values():
         changes.update(graph.kept_sweep(key, members).add(added))
     for statement, added in claims.items():
@@ -137,7 +127,7 @@ def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> Changes:
 
 def _sweep_again(
     graph: GroupGraph, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
-) -> Changes:
+) -> SpanChanges:
     """Sweep anew where the rivalry between stored statements changed; before: their spans as they were."""
     graph.forget_sweeps()
     for statement in claims:
@@ -153,7 +143,7 @@ def _sweep_again(
 
 
 def _fact_rows(
-    old: GroupGraph, new: GroupGraph, changes: Changes
+    old: GroupGraph, new: GroupGraph, changes: SpanChanges
 ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
     rows: list[Fact] = []
     gone: set[str] = set()
@@ -170,24 +160,23 @@ def _fact_rows(
 # ------------------------------------------------------------------ two graphs
 
 
-def compare(old: GroupGraph, new: GroupGraph) -> Derived:
-    """Return the rows that differ between two graphs of one group; sweeps only what records moved."""
-    touched = _moved_statements(old, new)
-    changes = _changed_spans(old, new, touched)
-    facts, gone = _fact_rows(old, new, changes)
-    entities, lost = [], []
+def compare(old: GroupGraph, new: GroupGraph) -> Difference:
+    """Return what differs between two graphs of one group; sweeps only what records moved."""
+    facts, gone = _fact_rows(old, new, _changed_spans(old, new, _moved_statements(old, new)))
+    entities = []
     for entity, note in new.entities.items():
         was = old.entities.get(entity)
         if was is None or was.shown() != note.shown():
             entities.append(note.shown())
-    lost = sorted(old.entities.keys() - new.entities.keys())
-    return Derived(
+    shows_before, shows_now = _shown_pairs(old), _shown_pairs(new)
+    return Difference(
         entities=tuple(sorted(entities, key=lambda e: e.id)),
-        gone_entities=tuple(lost),
+        gone_entities=tuple(sorted(old.entities.keys() - new.entities.keys())),
         facts=facts,
         gone_facts=gone,
-        shown_entities=_entity_moves(old, new),
-        shown_statements=_statement_moves(old, new),
+        shown=tuple(sorted(shows_now - shows_before)),
+        unshown=tuple(sorted(shows_before - shows_now)),
+        spoken=_statement_moves(old, new),
     )
 
 
@@ -209,7 +198,7 @@ def _moved_statements(old: GroupGraph, new: GroupGraph) -> set[str]:
     return touched
 
 
-def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> Changes:
+def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> SpanChanges:
     """Return old and new spans of the touched statements and of all tied to them on either side."""
     asked = set(touched)
     while True:
@@ -230,11 +219,5 @@ def _statement_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[Place, str
     )
 
 
-def _entity_moves(old: GroupGraph, new: GroupGraph) -> tuple[tuple[str, str | None], ...]:
-    was, now = old.shown_by_recorded(), new.shown_by_recorded()
-    moves: list[tuple[str, str | None]] = []
-    for recorded in sorted(was.keys() | now.keys()):
-        shown = now.get(recorded, frozenset())
-        if was.get(recorded) != shown:
-            moves += [(recorded, i) for i in sorted(shown)] or [(recorded, None)]
-    return tuple(moves)
+def _shown_pairs(graph: GroupGraph) -> set[tuple[str, str]]:
+    return {(recorded, i) for recorded, shown in graph.shown_by_recorded().items() for i in shown}

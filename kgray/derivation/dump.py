@@ -16,10 +16,10 @@ from kgray.graph import Entity, Fact
 from kgray.records import Episode, Evidence, Mention, Operation, Verdict, canonical
 from kgray.times import show
 
-Row = dict[str, Any]
+DumpRow = dict[str, Any]
 
 
-def episode_row(episode: Episode) -> Row:
+def episode_row(episode: Episode) -> DumpRow:
     """Return the row of one episode."""
     return {
         "type": "episode",
@@ -35,13 +35,13 @@ def episode_row(episode: Episode) -> Row:
     }
 
 
-def entity_row(entity: Entity) -> Row:
+def entity_row(entity: Entity) -> DumpRow:
     """Return the row of one entity."""
     aliases, labels = list(entity.aliases), list(entity.labels)
     return {"type": "entity", "id": entity.id, "name": entity.name, "aliases": aliases, "labels": labels}
 
 
-def mention_row(mention: Mention, entity: str, episode: str) -> Row:
+def mention_row(mention: Mention, entity: str, episode: str) -> DumpRow:
     """Return the row of one mention; entity: as it shows."""
     return {
         "type": "mention",
@@ -52,7 +52,7 @@ def mention_row(mention: Mention, entity: str, episode: str) -> Row:
     }
 
 
-def statement_row(statement: Statement) -> Row:
+def statement_row(statement: Statement) -> DumpRow:
     """Return the row of one statement."""
     return {
         "type": "statement",
@@ -65,7 +65,7 @@ def statement_row(statement: Statement) -> Row:
     }
 
 
-def evidence_row(evidence: Evidence, statement: str | None, episode: str) -> Row:
+def evidence_row(evidence: Evidence, statement: str | None, episode: str) -> DumpRow:
     """Return the row of one piece of evidence; statement None = a loop, which derives nothing."""
     return {
         "type": "evidence",
@@ -83,7 +83,7 @@ def evidence_row(evidence: Evidence, statement: str | None, episode: str) -> Row
     }
 
 
-def relation_row(view: View, name: str) -> Row:
+def relation_row(view: View, name: str) -> DumpRow:
     """Return the row of one relation name in use."""
     relations = view.graph.relations
     folded = relations.folded(name)
@@ -101,13 +101,13 @@ def relation_row(view: View, name: str) -> Row:
     }
 
 
-def verdict_row(verdict: Verdict, a: str, b: str, episode: str | None) -> Row:
+def verdict_row(verdict: Verdict, a: str, b: str, episode: str | None) -> DumpRow:
     """Return the row of one exclusive verdict; a, b: statements as they show."""
     first, second = sorted((a, b))
     return {"type": "verdict", "a": first, "b": second, "episode": episode, "judge": verdict.judge}
 
 
-def merge_row(operation: Operation) -> Row:
+def merge_row(operation: Operation) -> DumpRow:
     """Return the row of a merge or split in force."""
     return {
         "type": "merge",
@@ -118,7 +118,7 @@ def merge_row(operation: Operation) -> Row:
     }
 
 
-def fact_row(fact: Fact) -> Row:
+def fact_row(fact: Fact) -> DumpRow:
     """Return the row of one fact."""
     return {
         "type": "fact",
@@ -136,7 +136,7 @@ def fact_row(fact: Fact) -> Row:
     }
 
 
-def rows(view: View, episodes: Iterable[Episode]) -> Iterator[Row]:
+def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     """Yield every row of the dump, unsorted; `episodes` as the store's `episode_rows` gives them."""
     yield from map(episode_row, episodes)
     yield from map(entity_row, view.all_entities())
@@ -156,7 +156,7 @@ def rows(view: View, episodes: Iterable[Episode]) -> Iterator[Row]:
     yield from map(fact_row, view.all_facts())
 
 
-def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[Row]:
+def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:
     shows: dict[str, dict[str, None]] = {}
     for evidence in view.records.evidence:
         shown = view.places().get((evidence.sequence, evidence.ordinal))
@@ -173,12 +173,12 @@ def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[Row]:
             yield verdict_row(verdict, a, b, ids.get(verdict.sequence))
 
 
-def lines(found: Iterable[Row]) -> list[str]:
+def lines(found: Iterable[DumpRow]) -> list[str]:
     """Return the dump's lines: one canonical JSON a row, sorted."""
     return sorted(map(canonical, found))
 
 
-def digest(found: Iterable[Row]) -> str:
+def digest(found: Iterable[DumpRow]) -> str:
     """Return the SHA-256, in hex, of the dump's bytes."""
     hashed = hashlib.sha256()
     for line in lines(found):

@@ -13,7 +13,7 @@ from kgray.derivation.entities import EntityNote
 from kgray.derivation.facts import fact_of
 from kgray.derivation.fold import Fold
 from kgray.derivation.relations import Relations
-from kgray.derivation.statements import Key, Statement, fold_key, name_statements, spoken
+from kgray.derivation.statements import Statement, StatementKey, fold_key, name_statements, spoken
 from kgray.graph import Fact
 from kgray.records import Evidence, GroupRecords, Mention, Place, Value
 from kgray.timeline import Claim, Span, Sweep
@@ -37,7 +37,7 @@ class GroupGraph:
         self.relations = Relations()
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
-        self.buckets: dict[Key, list[str]] = {}  # what is said -> its variants, by birth
+        self.buckets: dict[StatementKey, list[str]] = {}  # what is said -> its variants, by birth
         self.slots: dict[CliqueKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
         self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
@@ -114,7 +114,9 @@ class GroupGraph:
             note = self.entities[shown] = EntityNote(shown, self.births[shown])
         return note, note.take(mention)
 
-    def add_statement(self, evidence: Evidence, key: Key, statement_id: str, variant: int) -> Statement:
+    def add_statement(
+        self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int
+    ) -> Statement:
         """Make the statement that its first evidence speaks of, with no claim yet."""
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
@@ -296,7 +298,7 @@ class GroupGraph:
         found.update((recorded, frozenset(shown)) for recorded, shown in self.shows.items())
         return found
 
-    def target_of(self, evidence: Evidence, mentions: Mapping[int, Mention]) -> Key | None:
+    def target_of(self, evidence: Evidence, mentions: Mapping[int, Mention]) -> StatementKey | None:
         """Return what evidence of a commit says as the graph shows it; mentions by ordinal."""
         shown = self.fold.shown
         subject = mentions[evidence.subject]
@@ -309,7 +311,7 @@ class GroupGraph:
         else:  # deciding never makes such evidence; it must not derive anything
             raise ValueError(f"evidence {evidence.sequence}.{evidence.ordinal} has neither object nor value")
         entity = shown(subject.entity, subject.surface, evidence.sequence)[0]
-        return fold_key(self.relations, self.births, evidence.relation, entity, target)[0]
+        return fold_key(self.relations, self.births.__getitem__, evidence.relation, entity, target)[0]
 
 
 def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:

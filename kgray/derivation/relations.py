@@ -172,7 +172,7 @@ class Relations:
         symmetric: tuple[Place, bool] | None = None
         for member, flipped in sorted(members.items()):
             for ruling, recorded in self._aspects.get((member, "cardinality"), ()):
-                value = _FLIPPED.get(ruling.value, ruling.value) if flipped else ruling.value
+                value = as_flipped(ruling.value) if flipped else ruling.value
                 said.append(((ruling.sequence, ruling.ordinal), value, recorded, ruling.judge))
             for ruling, _ in self._aspects.get((member, "symmetric"), ())[-1:]:
                 saying = ((ruling.sequence, ruling.ordinal), ruling.value == "yes")
@@ -191,6 +191,11 @@ class Relations:
             return Traits(None, 0, None, paired, frozenset(excluded), excluded)
         value, since, judge = cardinality
         return Traits(value, since, judge, paired, frozenset(excluded), excluded)
+
+
+def as_flipped(cardinality: str) -> str:
+    """Return what a cardinality says of the inverse relation."""
+    return _FLIPPED.get(cardinality, cardinality)
 
 
 def _in_force(said: list[tuple[Place, str, Instant, str]]) -> tuple[str, Instant, str] | None:

@@ -8,18 +8,18 @@ its own earliest evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kgray.derivation import wording
 from kgray.derivation.fold import Fold
 from kgray.derivation.relations import Folded, Relations
-from kgray.records import Evidence, Mention, Place, Value, statement_id
+from kgray.records import Evidence, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
-Key = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Statement:
         return self._marks
 
     @property
-    def key(self) -> Key:
+    def key(self) -> StatementKey:
         """What it says, its variant aside."""
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
@@ -60,27 +60,27 @@ class Spoken:
     """A piece of evidence with its ends folded; key None = a loop, which derives nothing."""
 
     evidence: Evidence
-    key: Key | None
+    key: StatementKey | None
     # Record time of the last merge, split or ruling that moved it off what was recorded; 0 = none.
     moved_at: Instant
 
 
-def marks_of(evidence: Evidence) -> Marks:
+def marks_of(said: Evidence | ExtractedFact) -> Marks:
     """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
-    numbers, negated, qualifiers = wording.marks(evidence.text, (evidence.valid_from, evidence.valid_to))
-    if evidence.value is not None:
-        told, _, _ = wording.marks(evidence.value.shown())
+    numbers, negated, qualifiers = wording.marks(said.text, (said.valid_from, said.valid_to))
+    if said.value is not None:
+        told, _, _ = wording.marks(said.value.shown())
         numbers = numbers - told
-    return numbers, negated and evidence.kind == "holds", qualifiers
+    return numbers, negated and said.kind == "holds", qualifiers
 
 
 def fold_key(
     relations: Relations,
-    births: Mapping[str, Place],
+    born: Callable[[str], Place],
     relation: str,
     subject: str,
     target: str | Value,
-) -> tuple[Key | None, Folded]:
+) -> tuple[StatementKey | None, Folded]:
     """Return what subject, relation and object say once the relation is folded; None for a loop."""
     folded = relations.folded(relation)
     if isinstance(target, Value):
@@ -89,7 +89,7 @@ def fold_key(
         return None, folded
     if folded.flipped:
         subject, target = target, subject
-    if relations.traits(folded.name).symmetric and births[target] < births[subject]:
+    if relations.traits(folded.name).symmetric and born(target) < born(subject):
         subject, target = target, subject
     return (subject, folded.name, target), folded
 
@@ -115,7 +115,7 @@ def spoken(
             target = item.value
         else:  # the store's check makes this impossible; a wrong row must not derive anything
             raise ValueError(f"evidence {item.sequence}.{item.ordinal} has neither object nor value")
-        key, folded = fold_key(relations, births, item.relation, shown, target)
+        key, folded = fold_key(relations, births.__getitem__, item.relation, shown, target)
         found.append(Spoken(item, key, max(moved, folded.since)))
     return found
 
@@ -128,8 +128,8 @@ def name_statements(
 ) -> dict[Place, tuple[str, int]]:
     """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
     variants = _variants(said, mentions, births)
-    owner: dict[str, tuple[Key, int]] = {}
-    parts: dict[tuple[Key, int], list[Spoken]] = {}
+    owner: dict[str, tuple[StatementKey, int]] = {}
+    parts: dict[tuple[StatementKey, int], list[Spoken]] = {}
     for item, variant in zip(said, variants, strict=True):
         if item.key is None:
             continue
@@ -154,7 +154,7 @@ def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
     """Return each evidence's variant: as recorded, unless several recorded statements meet in one key."""
-    origins: dict[Key, set[tuple[object, ...]]] = {}
+    origins: dict[StatementKey, set[tuple[object, ...]]] = {}
     of: dict[str, tuple[object, ...]] = {}
     for item in said:
         if item.key is None:
@@ -164,7 +164,9 @@ def _variants(
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
             of[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
         origins.setdefault(item.key, set()).add(of[e.statement])
-    mixed: dict[Key, dict[str, Evidence]] = {key: {} for key, meeting in origins.items() if len(meeting) > 1}
+    mixed: dict[StatementKey, dict[str, Evidence]] = {
+        key: {} for key, meeting in origins.items() if len(meeting) > 1
+    }
     if not mixed:
         return [item.evidence.variant for item in said]
     for item in said:

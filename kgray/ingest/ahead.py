@@ -9,41 +9,42 @@ the commit decides on the true state. So it is made of plain look-ups that toler
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kgray.derivation import names
+from kgray.derivation.change import Change
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
 from kgray.ingest.decide import Attempt
+from kgray.ingest.known import LookUp
+from kgray.ingest.lookup import Postings
 from kgray.ingest.nearest import Nearest, Prepared
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Change
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
-Key = tuple[str, Hashable]  # (table, key within it)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+ReadKey = tuple[str, Hashable]  # (table, key within it)
 _Put = Callable[[str, Hashable, object], None]  # table, key within it, item
 _LATER = 1 << 62
 
 
-class Rows:
+class AheadRows:
     """The rows of a group's uncommitted episodes, by key; each carries the sequence that would add it."""
 
     def __init__(self, dimensions: int) -> None:
         """Start with no row; dimensions: numbers a vector."""
-        self._dimensions = dimensions
         self._prepare = Nearest(dimensions).prepared
-        self._rows: dict[Key, list[tuple[int, int, Any]]] = {}
+        self._rows: dict[ReadKey, list[tuple[int, int, Any]]] = {}
         self.used: dict[str, None] = {}  # the relation names that these episodes use
-        self._of: dict[int, dict[Key, list[Any]]] = {}
-        self._readers: dict[Key, set[int]] = {}
-        self._read: dict[int, set[Key]] = {}
+        self._of: dict[int, dict[ReadKey, list[Any]]] = {}
+        self._readers: dict[ReadKey, set[int]] = {}
+        self._read: dict[int, set[ReadKey]] = {}
         self._count = 0
 
     def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
@@ -72,7 +73,7 @@ class Rows:
             touched |= self._readers.get(key, set())
         return {reader for reader in touched if reader > sequence}
 
-    def reads(self, sequence: int, keys: set[Key]) -> None:
+    def reads(self, sequence: int, keys: set[ReadKey]) -> None:
         """Note what an episode's last try read."""
         for key in self._read.pop(sequence, ()):
             self._readers[key].discard(sequence)
@@ -92,10 +93,6 @@ class Rows:
         """Whether an episode before `sequence` has rows."""
         return bool(self._of) and min(self._of) < sequence
 
-    def forget(self) -> None:
-        """Drop everything: a correction moved records, or the group's state was read anew."""
-        self.__init__(self._dimensions)  # type: ignore[misc]
-
 
 @dataclass(frozen=True, slots=True)
 class _NameRow:
@@ -105,9 +102,9 @@ class _NameRow:
     prepared: Prepared = field(compare=False)
 
 
-def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[Key, list[Any]]:
+def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
     """Return what later episodes would find if this one were committed as it looks now."""
-    rows: dict[Key, list[Any]] = {}
+    rows: dict[ReadKey, list[Any]] = {}
 
     def put(table: str, key: Hashable, item: object) -> None:
         rows.setdefault((table, key), []).append(item)
@@ -142,9 +139,8 @@ def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
 
 
 def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
-    for named in change.vectors:
-        if named.kind == "name":
-            put("vectors", "", _NameRow(named.owner, prepare(named.vector)))
+    for mention, vector in change.name_vectors:
+        put("vectors", "", _NameRow(mention.entity, prepare(vector)))
     for evidence in change.evidence:
         put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
     for ruling in change.rulings:
@@ -172,116 +168,103 @@ def _told(item: object) -> object:
     return item
 
 
-class _Reads:
-    """Where a view's look-ups go: the base, the rows below its sequence, and the note of what was read."""
+class _View:
+    """One episode's look-ups among uncommitted rows: those below its sequence; what is read is noted."""
 
-    def __init__(self, base: GroupState, rows: Rows, sequence: int) -> None:
-        self.base, self.rows, self.sequence = base, rows, sequence
-        self.keys: set[Key] = set()
+    def __init__(self, rows: AheadRows, sequence: int) -> None:
+        self.rows, self.sequence = rows, sequence
+        self.keys: set[ReadKey] = set()
 
     def below(self, table: str, key: Hashable) -> list[Any]:
         self.keys.add((table, key))
         return self.rows.below(table, key, self.sequence)
 
 
-class _Lists(dict[_K, list[str]]):
-    """A look-up of lists: the base's, then the rows'."""
+class _Lists(Generic[K]):
+    """A look-up of lists: what is stored, then the rows'."""
 
-    def __init__(self, stored: dict[_K, list[str]], table: str, reads: _Reads) -> None:
-        super().__init__()
-        self._stored, self._table, self._reads = stored, table, reads
+    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _View) -> None:
+        self._stored: Any = stored
+        self._table, self._view = table, view
 
-    def get(self, key: _K, default: Any = None) -> Any:  # noqa: ANN401 - dict's own signature
-        found = self._reads.below(self._table, key)
-        stored = self._stored.get(key)
-        if not found:
-            return default if stored is None else stored
-        return [*(stored or ()), *found]
+    def get(self, key: K, /) -> list[str] | None:
+        found = self._view.below(self._table, key)
+        stored: list[str] | None = self._stored.get(key)
+        return [*(stored or ()), *found] if found else stored
 
-    def __getitem__(self, key: _K) -> list[str]:
-        found: list[str] | None = self.get(key)
-        if found is None:
-            raise KeyError(key)
-        return found
+    def __getitem__(self, key: K, /) -> list[str]:
+        return _there(self.get(key), key)
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: object, /) -> bool:
         return self.get(key) is not None  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[_K]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._stored)
 
-    def items(self) -> Any:  # noqa: ANN401 - dict's own signature
-        return [(key, self[key]) for key in self._stored]
 
+class _Items(Generic[V]):
+    """A look-up of single items by id: what is stored, else what the first of these tables holds."""
 
-class _Items(dict[str, _V]):
-    """A look-up of single items by id: the base's, else the row's."""
+    def __init__(
+        self,
+        stored: LookUp[str, V],
+        tables: Sequence[str],
+        view: _View,
+        read: Callable[[Any], V] = lambda item: item,
+    ) -> None:
+        self._stored, self._tables, self._view, self._read = stored, tables, view, read
 
-    def __init__(self, stored: dict[str, _V], table: str, reads: _Reads) -> None:
-        super().__init__()
-        self._stored, self._table, self._reads = stored, table, reads
-
-    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - dict's own signature
+    def get(self, key: str, /) -> V | None:
         stored = self._stored.get(key)
         if stored is not None:
             return stored
-        found = self._reads.below(self._table, key)
-        return found[0] if found else default
+        for table in self._tables:
+            for item in self._view.below(table, key):
+                return self._read(item)
+        return None
 
-    def __getitem__(self, key: str) -> _V:
-        found: _V | None = self.get(key)
-        if found is None:
-            raise KeyError(key)
-        return found
+    def __getitem__(self, key: str, /) -> V:
+        return _there(self.get(key), key)
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: object, /) -> bool:
         return self.get(str(key)) is not None
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
 
-class _Born(dict[str, Place]):
-    """Births of the base, and of what uncommitted episodes make."""
 
-    def __init__(self, reads: _Reads) -> None:
-        super().__init__()
-        self._reads = reads
-
-    def __missing__(self, key: str) -> Place:
-        stored = self._reads.base.graph.births.get(key)
-        if stored is not None:
-            return stored
-        for table in ("entity", "statement"):
-            for item in self._reads.below(table, key):
-                born: Place = item.born
-                return born
+def _there(found: V | None, key: Hashable) -> V:
+    if found is None:
         raise KeyError(key)
+    return found
 
 
-class _Graph(GroupGraph):
-    """The group's graph with the statements, names and rulings of uncommitted episodes."""
+class AheadGraph:
+    """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
 
-    def __init__(self, reads: _Reads) -> None:
-        base = reads.base.graph
-        super().__init__(base.group, base.fold, _Born(reads))
-        self._reads = reads
-        self.entities = _Items(base.entities, "entity", reads)
-        self.statements = _Items(base.statements, "statement", reads)
-        self.buckets = _Lists(base.buckets, "bucket", reads)
-        self.slots = _Lists(base.slots, "slot", reads)
-        self.by_relation = _Lists(base.by_relation, "relation", reads)
-        self.by_ends = _Lists(base.by_ends, "ends", reads)
+    def __init__(self, base: GroupGraph, view: _View) -> None:
+        """See the rows of a view over the true graph."""
+        self._base, self._view = base, view
+        self.fold = base.fold
+        self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)
+        self.entities = _Items(base.entities, ("entity",), view)
+        self.statements = _Items(base.statements, ("statement",), view)
+        self.buckets = _Lists(base.buckets, "bucket", view)
+        self.slots = _Lists(base.slots, "slot", view)
+        self.by_relation = _Lists[str](base.by_relation, "relation", view)
+        self.by_ends = _Lists(base.by_ends, "ends", view)
         self.relations = self._seen_relations()
 
     def verdict(self, a: str, b: str) -> bool | None:
         """Return what was judged of two statements, uncommitted verdicts included."""
-        known = self._reads.base.graph.verdict(a, b)
+        known = self._base.verdict(a, b)
         if known is not None:
             return known
-        found = self._reads.below("verdict", (min(a, b), max(a, b)))
+        found = self._view.below("verdict", (min(a, b), max(a, b)))
         return bool(found[-1]) if found else None
 
     def _seen_relations(self) -> Relations:
-        base = self._reads.base.graph.relations
-        rows, sequence = self._reads.rows, self._reads.sequence
+        base, rows, sequence = self._base.relations, self._view.rows, self._view.sequence
         # One key for all rulings: one is rare, and may fold any name. Few names are new, each is used often.
         rulings: list[tuple[Ruling, ...]] = rows.below("rulings", "", sequence)
         uses = {name: rows.below("use", name, sequence) for name in rows.used if not base.in_use(name)}
@@ -296,34 +279,32 @@ class _Graph(GroupGraph):
         return relations
 
 
-class AheadState(GroupState):
-    """A group's state as an uncommitted episode will probably find it."""
+class AheadState:
+    """`KnownState`: a group's state as an uncommitted episode will probably find it."""
 
-    def __init__(self, base: GroupState, rows: Rows, sequence: int) -> None:
+    def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """See the rows below `sequence`; what is read is in `read_keys`."""
-        # Not super().__init__: nothing is built, everything is looked up.
-        self._reads = _Reads(base, rows, sequence)
-        self.group = base.group
-        self.names = base.names.seen_through(lambda postings, table: _Lists(postings, table, self._reads))
-        self.graph = _Graph(self._reads)
+        self._base, self._view = base, _View(rows, sequence)
+        self.names = base.names.seen_through(lambda postings, table: _Lists[str](postings, table, self._view))
+        self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest
         self.ontology_settled = base.ontology_settled or rows.any_below(sequence)
         self.statement_vectors = base.statement_vectors
 
     @property
-    def read_keys(self) -> set[Key]:
+    def read_keys(self) -> set[ReadKey]:
         """The keys that were looked up among uncommitted rows."""
-        return self._reads.keys
+        return self._view.keys
 
     def is_guess(self, entity: str) -> bool:
         """Whether an uncommitted episode made the entity for want of an answer."""
-        return bool(self._reads.below("guess", entity))
+        return bool(self._view.below("guess", entity))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return the near names, those of uncommitted episodes among them."""
-        found = self._reads.base.near_scored(vector, floor, limit)
+        found = self._base.near_scored(vector, floor, limit)
         # Not noted as read: every episode brings names, and each would have all later ones tried again.
-        rows: list[_NameRow] = self._reads.rows.below("vectors", "", self._reads.sequence)
+        rows: list[_NameRow] = self._view.rows.below("vectors", "", self._view.sequence)
         cosines = self.nearest.cosines(vector, [row.prepared for row in rows])
         found += [(float(cosines[n]), row.entity) for n, row in enumerate(rows) if cosines[n] >= floor]
         found.sort(key=lambda pair: -pair[0])

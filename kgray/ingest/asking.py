@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TypeVar
 
+from kgray import rows
 from kgray.errors import Unavailable
-from kgray.ingest.aside import aside
-from kgray.ingest.outbox import Outbox
+from kgray.ingest import changes
+from kgray.ingest.outbox import Outbox, off_the_loop
 from kgray.ingest.parts import Parts, Stop
 from kgray.ingest.values import Questions
-from kgray.ports import Answer, Answered, Question, QuestionRequest
+from kgray.kinds import ANSWERS_TO
+from kgray.ports import Answer, Question, QuestionRequest
 
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.2
@@ -39,25 +39,24 @@ async def journaled(
 
     They go to the journal as they arrive; where two asked the same at once, the first answer holds.
     """
-    group, sequence = request.episode.group, request.episode.sequence
-    said = outbox.recall(group, key)
+    episode = request.episode
+    said = outbox.recall(episode.group, key)
     if said is None:
-        said = await aside(parts.store, lambda: parts.store.recall(group, key))
+        store = parts.store
+        kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
+        said = rows.answers(kept[0]) if kept else None
     if said is None:
         judged = await parts.judge.judge(request)
-        said = outbox.recall(group, key)
+        said = outbox.recall(episode.group, key)
         if said is None:
-            judged = replace(judged, answers=as_stored(judged.answers))
-            outbox.post(Answered(group=group, sequence=sequence, key=key, judged=judged))
-            return judged.answers, judged.prompt_tokens + judged.completion_tokens
-    outbox.post(Answered(group=group, sequence=sequence, key=key, judged=None))
+            # As the journal gives them back, so that a replay decides on the very same.
+            row = changes.answers_row(key, judged)
+            said = rows.answers(row)
+            outbox.post(changes.answered(episode, key, row))
+            outbox.remember(episode.group, key, said)
+            return said, judged.prompt_tokens + judged.completion_tokens
+    outbox.post(changes.answered(episode, key))
     return said, 0
-
-
-def as_stored(answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
-    """Return answers as a journal gives them back, so that a replay decides on the very same."""
-    text = json.dumps([dict(answer) for answer in answers], ensure_ascii=False)
-    return tuple(json.loads(text.encode(errors="replace")))
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:

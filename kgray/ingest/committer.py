@@ -6,15 +6,15 @@ from collections import OrderedDict
 
 from kgray import times
 from kgray.derivation.absorb import compare
+from kgray.derivation.change import Change, Difference, with_change
 from kgray.derivation.group import GroupGraph
+from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, InputError, NotFound
-from kgray.graph import Derived
+from kgray.ingest import changes
 from kgray.ingest.correct import correct
-from kgray.ingest.outbox import Direct, Done, Outbox
+from kgray.ingest.outbox import Direct, OnDurable, Outbox
 from kgray.ingest.parts import Parts, Watch
-from kgray.ingest.state import GroupState, with_change
-from kgray.ingest.values import Change
-from kgray.ports import Commit, Declined, Failed, Failure, Write
+from kgray.ingest.state import GroupState
 from kgray.records import Episode, Operation
 from kgray.times import Instant
 
@@ -77,37 +77,33 @@ class Committer:
     def forget_stale(self) -> None:
         """Forget the groups that others changed: a runner may outlive the lock it ran under."""
         self._recorded.clear()
-        stored = self._parts.store.last_recorded_of(self._states)
-        for group, recorded_at in stored.items():
-            if self._states[group].last_recorded != recorded_at:
+        for group, head in self._parts.store.heads(list(self._states)).items():
+            if self._states[group].last_recorded != head.last_recorded:
                 del self._states[group]
 
-    async def commit(self, change: Change, done: Done | None = None) -> None:
+    async def commit(self, change: Change, done: OnDurable | None = None) -> None:
         """Take a decided change into memory and post it; `done` is called when it is durable."""
         group = change.episode.group
         state = await self.state(group)
         recorded_at = self.record_time(group)
         try:
-            derived = state.commit(change, recorded_at)
-            if derived is None:
+            difference = state.commit(change, recorded_at)
+            if difference is None:
                 await self.outbox.flush()
-                derived = self._refolded(state, change, recorded_at)
+                difference = self._refolded(state, change, recorded_at)
                 self.forget(group)
         except BaseException:
             self.forget(group)
             raise
         self._recorded[group] = recorded_at
-        self.outbox.post(commit_of(change, derived, recorded_at), done)
+        self.outbox.post(changes.committed(change, difference, recorded_at), done)
         self._commits += 1
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow while all stay in use, and nothing is loaded
 
-    def fail(self, episode: Episode, error: ContentError, done: Done | None = None) -> None:
+    def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
-        failure = Failure(kind=type(error).__name__, message=str(error), raw=error.raw)
-        group, recorded_at = episode.group, self._next(episode.group)
-        failed = Failed(group=group, sequence=episode.sequence, recorded_at=recorded_at, failure=failure)
-        self.outbox.post(failed, done)
+        self.outbox.post(changes.failed(episode, error, self._next(episode.group)), done)
 
     async def correct(self, operation: Operation) -> str:
         """Carry out a correction; return done or refused. Durable on return: what comes after reads it."""
@@ -115,22 +111,23 @@ class Committer:
         await self.outbox.flush()
         self.forget(group)
         recorded_at = self.record_time(group)
-        write: Write
+        outcome = "done"
         try:
-            write = await correct(store, self._parts.embedder, operation, recorded_at)
+            carried_out = await correct(store, self._parts.embedder, operation, recorded_at)
         except (NotFound, InputError) as error:
-            write = Declined(
-                group=group, sequence=operation.sequence, recorded_at=recorded_at, reason=str(error)
-            )
+            outcome = "refused"
+            carried_out = changes.refused(operation, str(error), recorded_at)
         self._recorded[group] = recorded_at
-        self.outbox.post(write)
+        self.outbox.post(carried_out)
         await self.outbox.flush()
-        return "refused" if isinstance(write, Declined) else "done"
+        return outcome
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
         last = self._recorded.get(group)
-        return max(times.now(), (self._parts.store.last_recorded(group) if last is None else last) + 1)
+        if last is None:
+            last = self._parts.store.heads([group])[group].last_recorded
+        return max(times.now(), last + 1)
 
     def _next(self, group: str) -> Instant:
         """Take the next record time of a group, in its state too."""
@@ -140,26 +137,10 @@ class Committer:
             state.last_recorded = recorded_at
         return recorded_at
 
-    def _refolded(self, state: GroupState, change: Change, recorded_at: Instant) -> Derived:
-        records = with_change(self._parts.store.records(change.episode.group), change, recorded_at)
+    def _refolded(self, state: GroupState, change: Change, recorded_at: Instant) -> Difference:
+        records = with_change(records_of(self._parts.store, change.episode.group), change, recorded_at)
         return compare(state.graph, GroupGraph.build(records))
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:
             self._states.popitem(last=False)
-
-
-def commit_of(change: Change, derived: Derived, recorded_at: Instant) -> Commit:
-    """Return the transaction that writes a change."""
-    return Commit(
-        group=change.episode.group,
-        sequence=change.episode.sequence,
-        recorded_at=recorded_at,
-        births=(*change.entity_births, *change.statement_births),
-        mentions=change.mentions,
-        evidence=change.evidence,
-        rulings=change.rulings,
-        verdicts=change.verdicts,
-        vectors=change.vectors,
-        derived=derived,
-    )

@@ -11,23 +11,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kgray import rows
 from kgray.derivation import names
 from kgray.derivation.absorb import compare
+from kgray.derivation.change import Difference, with_operation
 from kgray.derivation.group import GroupGraph
+from kgray.derivation.stored import records_of
 from kgray.errors import InputError, NotFound
-from kgray.graph import Derived
-from kgray.ingest.state import with_operation
-from kgray.ports import Commit, Embedder, NamedVector, Store
+from kgray.ingest import changes
+from kgray.ingest.erase import erased_rows
+from kgray.kinds import (
+    EPISODE_HEADS,
+    EPISODES,
+    OPERATIONS,
+    RULINGS,
+    STATEMENT_VECTORS,
+    SURFACES,
+    VERDICTS,
+    Row,
+)
+from kgray.ledger import sequences_of
+from kgray.ports import Embedder, Patch, RowChanges, Store
 from kgray.records import GroupRecords, Operation, Place, Ruling, Verdict, entity_id
 from kgray.times import Instant
 
 
-async def correct(store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant) -> Commit:
+async def correct(store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant) -> RowChanges:
     """Return what the operation changes.
 
     Raises NotFound or InputError, one line for its caller, where it cannot be done; the graph stays.
     """
-    records = store.records(operation.group)
+    records = records_of(store, operation.group)
     old = GroupGraph.build(records)
     if operation.kind in {"retract", "remove"}:
         return await _withdraw(store, embedder, operation, records, old, recorded_at)
@@ -43,17 +57,9 @@ async def correct(store: Store, embedder: Embedder, operation: Operation, record
         undone = old.fold.check_undo(operation.target or 0)
         operation = replace(operation, entities=undone.entities)
         result = {"undone": undone.sequence, "kind": undone.kind}
-    after = with_operation(records, operation, recorded_at)
-    after.births = {**after.births, **dict(births)}
-    return Commit(
-        group=operation.group,
-        sequence=operation.sequence,
-        recorded_at=recorded_at,
-        births=births,
-        derived=compare(old, GroupGraph.build(after)),
-        operation=operation,
-        result={"sequence": operation.sequence, **result},
-    )
+    after = GroupGraph.build(with_operation(records, operation, recorded_at, births))
+    result = {"sequence": operation.sequence, **result}
+    return changes.corrected(operation, result, recorded_at, compare(old, after), births=births)
 
 
 # ------------------------------------------------------------------ merge and split
@@ -125,13 +131,40 @@ def _borne(surface: str, stored: Sequence[str]) -> str | None:
 # ------------------------------------------------------------------ retract and remove
 
 
-@dataclass(slots=True)
-class _Judged:
-    """Rulings and verdicts that a withdrawn episode raised: those that go, those that lose their reason."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raised:
+    """What withdrawn episodes raised: rulings and verdicts that go, and places of those that stay.
 
-    rulings: list[Ruling]
-    verdicts: list[Verdict]
-    blanked: list[Place]
+    Those that stay are used by a later sequence; they lose their reason (R25).
+    """
+
+    rulings: frozenset[Ruling]
+    verdicts: frozenset[Verdict]
+    kept_rulings: frozenset[Place]
+    kept_verdicts: frozenset[Place]
+
+    @property
+    def blanks(self) -> tuple[Patch, ...]:
+        """The change that takes the reasons of those that stay."""
+        kept = ((RULINGS, self.kept_rulings), (VERDICTS, self.kept_verdicts))
+        return tuple(
+            Patch(kind=kind, columns=("reason",), rows=tuple((*place, "") for place in sorted(places)))
+            for kind, places in kept
+            if places
+        )
+
+    def retired(self, recorded_at: Instant) -> tuple[Patch, ...]:
+        """Return the change that takes those that go out of the derivation from now on."""
+        gone = ((RULINGS, self.rulings), (VERDICTS, self.verdicts))
+        return tuple(
+            Patch(
+                kind=kind,
+                columns=("retired_at",),
+                rows=tuple(sorted((one.sequence, one.ordinal, recorded_at) for one in raised)),
+            )
+            for kind, raised in gone
+            if raised
+        )
 
 
 async def _withdraw(
@@ -141,52 +174,61 @@ async def _withdraw(
     records: GroupRecords,
     old: GroupGraph,
     recorded_at: Instant,
-) -> Commit:
-    named = store.sequences(
-        operation.group,
-        ids=operation.episodes,
-        source=operation.source,
-        everything=operation.everything,
-    )
+) -> RowChanges:
+    group = operation.group
+    chosen = {"ids": operation.episodes, "source": operation.source, "everything": operation.everything}
     # What was accepted after the request stands after it in the order: it is not withdrawn.
-    rows = [s for s in named if s < operation.sequence]
-    live = {head.sequence for head in records.heads}
+    named = [s for s in sequences_of(store, group, **chosen) if s < operation.sequence]  # type: ignore[arg-type]
+    gone = set(named)
+    raised = _raised_by(gone, records)
     hard = operation.kind == "remove"
-    gone = set(rows)
-    judged = _raised_by(gone, records)
-    after = _without(records, gone, judged)
-    forgotten = hard and operation.everything
-    rewritten = _rewritten(store, records, rows) if hard and not forgotten else {}
-    after.operations = [rewritten.get(o.sequence, o) for o in records.operations]
-    new = GroupGraph.build(after)
-    derived = compare(old, new)
-    commit = Commit(
-        group=operation.group,
-        sequence=operation.sequence,
-        recorded_at=recorded_at,
-        derived=derived,
-        operation=operation,
-        result=_counts(old, new, derived, rows if hard else [s for s in rows if s in live]),
-        retired=() if hard else tuple(rows),
-        erased=tuple(rows) if hard else (),
-        forgotten=forgotten,
-        blanked=tuple(judged.blanked),
-    )
-    rulings = tuple((r.sequence, r.ordinal) for r in judged.rulings)
-    verdicts = tuple((v.sequence, v.ordinal) for v in judged.verdicts)
+    left = _without(records, gone, raised)
+    rewritten = _rewritten(store, records, named) if hard and not operation.everything else {}
+    left = replace(left, operations=[rewritten.get(o.sequence, o) for o in records.operations])
+    new = GroupGraph.build(left)
+    difference = compare(old, new)
+    live = [head.sequence for head in records.heads if head.sequence in gone]
+    result = _counts(old, new, difference, named if hard else live)
     if not hard:
-        return replace(commit, retired_rulings=rulings, retired_verdicts=verdicts)
-    return replace(
-        commit,
-        erased_rulings=rulings,
-        erased_verdicts=verdicts,
-        gone_births=_unmentioned(records, after, gone),
-        rewritten=tuple(rewritten.values()),
-        vectors=() if forgotten else await _first_wordings(embedder, records, after),
+        patches = (*_retired_episodes(store, group, named, recorded_at), *raised.retired(recorded_at))
+        return changes.corrected(
+            operation, result, recorded_at, difference,
+            patches=(*patches, *raised.blanks), erases=bool(raised.blanks),
+        )  # fmt: skip
+    if operation.everything:
+        return changes.cleared(operation, result, recorded_at)
+    payloads = tuple((o.sequence, rows.operation_payload(o)) for o in rewritten.values())
+    patches = (Patch(kind=OPERATIONS, columns=("payload",), rows=payloads),) if payloads else ()
+    return changes.corrected(
+        operation,
+        result,
+        recorded_at,
+        difference,
+        drops=erased_rows(
+            store,
+            group,
+            named,
+            left.operations,
+            kept_rulings=set(raised.kept_rulings),
+            kept_verdicts=set(raised.kept_verdicts),
+        ),
+        puts={STATEMENT_VECTORS: await _first_wordings(embedder, records, left)},
+        patches=(*patches, *raised.blanks),
+        erases=True,
     )
 
 
-def _raised_by(gone: set[int], records: GroupRecords) -> _Judged:
+def _retired_episodes(
+    store: Store, group: str, sequences: Sequence[int], recorded_at: Instant
+) -> tuple[Patch, ...]:
+    """Return the change that retires these episodes; an earlier retirement stands."""
+    gone = set(sequences)
+    heads = store.rows(EPISODE_HEADS, group)
+    retired = tuple((row[0], recorded_at) for row in heads if row[0] in gone and row[7] is None)
+    return (Patch(kind=EPISODES, columns=("retired_at",), rows=retired),) if retired else ()
+
+
+def _raised_by(gone: set[int], records: GroupRecords) -> _Raised:
     """Sort withdrawn episodes' rulings and verdicts: used by a later, remaining sequence or not (R25)."""
     used: dict[str, int] = {}
     spoken: dict[str, int] = {}
@@ -194,21 +236,16 @@ def _raised_by(gone: set[int], records: GroupRecords) -> _Judged:
         if evidence.sequence not in gone:
             used[evidence.relation] = evidence.sequence
             spoken[evidence.statement] = evidence.sequence
-    judged = _Judged([], [], [])
-    for ruling in records.rulings:
-        if ruling.sequence in gone:
-            later = max(used.get(ruling.name, 0), used.get(ruling.other, 0))
-            if later > ruling.sequence:
-                judged.blanked.append((ruling.sequence, ruling.ordinal))
-            else:
-                judged.rulings.append(ruling)
-    for verdict in records.verdicts:
-        if verdict.sequence in gone:
-            if max(spoken.get(verdict.a, 0), spoken.get(verdict.b, 0)) > verdict.sequence:
-                judged.blanked.append((verdict.sequence, verdict.ordinal))
-            else:
-                judged.verdicts.append(verdict)
-    return judged
+    rulings = [r for r in records.rulings if r.sequence in gone]
+    verdicts = [v for v in records.verdicts if v.sequence in gone]
+    kept_rulings = {r for r in rulings if max(used.get(r.name, 0), used.get(r.other, 0)) > r.sequence}
+    kept_verdicts = {v for v in verdicts if max(spoken.get(v.a, 0), spoken.get(v.b, 0)) > v.sequence}
+    return _Raised(
+        rulings=frozenset(rulings) - kept_rulings,
+        verdicts=frozenset(verdicts) - kept_verdicts,
+        kept_rulings=frozenset((r.sequence, r.ordinal) for r in kept_rulings),
+        kept_verdicts=frozenset((v.sequence, v.ordinal) for v in kept_verdicts),
+    )
 
 
 def retracted(records: GroupRecords, gone: set[int]) -> GroupRecords:
@@ -216,19 +253,14 @@ def retracted(records: GroupRecords, gone: set[int]) -> GroupRecords:
     return _without(records, gone, _raised_by(gone, records))
 
 
-def _without(records: GroupRecords, gone: set[int], judged: _Judged) -> GroupRecords:
-    dropped_rulings, dropped_verdicts = set(judged.rulings), set(judged.verdicts)
-    return GroupRecords(
-        group=records.group,
+def _without(records: GroupRecords, gone: set[int], raised: _Raised) -> GroupRecords:
+    return replace(
+        records,
         heads=[h for h in records.heads if h.sequence not in gone],
         mentions=[m for m in records.mentions if m.sequence not in gone],
         evidence=[e for e in records.evidence if e.sequence not in gone],
-        rulings=[r for r in records.rulings if r not in dropped_rulings],
-        verdicts=[v for v in records.verdicts if v not in dropped_verdicts],
-        operations=records.operations,
-        recorded=records.recorded,
-        births=records.births,
-        last_recorded=records.last_recorded,
+        rulings=[r for r in records.rulings if r not in raised.rulings],
+        verdicts=[v for v in records.verdicts if v not in raised.verdicts],
     )
 
 
@@ -240,40 +272,27 @@ def _rewritten(store: Store, records: GroupRecords, erased: Sequence[int]) -> di
     splits = [o for o in records.operations if o.surfaces or o.moved]
     if not splits:
         return {}
-    stored = store.surfaces(records.group, erased)
+    gone = set(erased)
+    found = store.rows(SURFACES, records.group)
+    stored = list(dict.fromkeys(surface for sequence, surface in found if sequence not in gone))
     keys = {names.key(s) for s in stored}
-    found = {}
+    changed = {}
     for split in splits:
         surfaces = tuple(dict.fromkeys(s for name in split.surfaces if (s := _borne(name, stored))))
         kept = replace(split, surfaces=surfaces, moved=tuple(k for k in split.moved if k in keys))
         if kept != split:
-            found[split.sequence] = kept
-    return found
+            changed[split.sequence] = kept
+    return changed
 
 
-def _unmentioned(before: GroupRecords, after: GroupRecords, gone: set[int]) -> tuple[str, ...]:
-    """Return the recorded ids that the erased rows named and no live row names any more."""
-    kept = {m.entity for m in after.mentions} | {e.statement for e in after.evidence}
-    kept |= {o.made for o in after.operations}
-    named = {m.entity for m in before.mentions if m.sequence in gone}
-    named |= {e.statement for e in before.evidence if e.sequence in gone}
-    return tuple(sorted(named - kept))
-
-
-async def _first_wordings(
-    embedder: Embedder, before: GroupRecords, after: GroupRecords
-) -> tuple[NamedVector, ...]:
+async def _first_wordings(embedder: Embedder, before: GroupRecords, after: GroupRecords) -> list[Row]:
     """Return new vectors for surviving statements whose first wording goes (R25: its card goes with it)."""
     was = _firsts(before)
     texts = {s: text for s, (place, text) in _firsts(after).items() if was[s][0] != place}
     if not texts:
-        return ()
+        return []
     vectors = await embedder.embed(list(texts.values()))
-    rows: Sequence[tuple[str, str]] = list(texts.items())
-    return tuple(
-        NamedVector(kind="statement", owner=s, text=text, vector=v)
-        for (s, text), v in zip(rows, vectors, strict=True)
-    )
+    return [(s, rows.vector_bytes(vector)) for s, vector in zip(texts, vectors, strict=True)]
 
 
 def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
@@ -283,13 +302,16 @@ def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
     return firsts
 
 
-def _counts(old: GroupGraph, new: GroupGraph, derived: Derived, rows: Iterable[int]) -> dict[str, int]:
+def _counts(
+    old: GroupGraph, new: GroupGraph, difference: Difference, episodes: Iterable[int]
+) -> dict[str, int]:
     """Return what the caller reads (cli.md): a fact is closed where it no longer stands or ends earlier."""
     was = {
-        f.id: f for f in old.facts_of(s for s in {f.statement for f in derived.facts} if s in old.statements)
+        f.id: f
+        for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)
     }
-    closed, reopened = len(derived.gone_facts), 0
-    for fact in derived.facts:
+    closed, reopened = len(difference.gone_facts), 0
+    for fact in difference.facts:
         earlier = was.get(fact.id)
         if earlier is None or earlier.invalid_at == fact.invalid_at:
             continue
@@ -299,9 +321,9 @@ def _counts(old: GroupGraph, new: GroupGraph, derived: Derived, rows: Iterable[i
         reopened += longer
         closed += not longer
     return {
-        "episodes": len(list(rows)),
+        "episodes": len(list(episodes)),
         "statements": len(old.statements.keys() - new.statements.keys()),
         "facts_closed": closed,
         "facts_reopened": reopened,
-        "entities": len(derived.gone_entities),
+        "entities": len(difference.gone_entities),
     }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kgray.derivation.change import Change
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.statements import Statement
 from kgray.ingest.compare import compare_statements
 from kgray.ingest.connect import Connected, connect
+from kgray.ingest.known import KnownState
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.shape import shape
-from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Questions, Read, Rules
-from kgray.ports import NamedVector
+from kgray.ingest.values import Answers, Case, Questions, ReadEpisode, Rules
 from kgray.records import Extraction
 
 
@@ -32,7 +32,7 @@ class Attempt:
     aliases: tuple[tuple[str, str], ...] = ()  # (shown entity, surface) that a stored entity did not bear
 
 
-def decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Change | Questions:
+def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Change | Questions:
     """Return what `read` changes, or what must be known first. Pure; never waits.
 
     The plain loop calls this on the true state, in order, until nothing is open. What is open is
@@ -45,7 +45,7 @@ def decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Cha
     return attempt.change
 
 
-def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Rules) -> Attempt:
+def attempt_to_decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Attempt:
     """Return the open questions of the first stage that has any, and the change as it looks now.
 
     The parallel runner calls this ahead of time, on a view of what is not committed yet, to learn the
@@ -56,16 +56,16 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
     if texts:
         return Attempt(asked=Questions(texts=texts))
     asked = Questions()
-    resolved = resolve_entities(read, extraction.entities, state, answers, asked)
-    # Past a stage with open questions the next ones are worked through, but not asked about.
-    later = Questions() if asked else asked
-    shaped = Read(episode=read.episode, extraction=extraction)
-    related = relate(shaped, extraction, resolved, state, rules, answers, later)
-    connected = connect(shaped, extraction, resolved, related, state, answers, later)
-    verdicts = compare_statements(
-        shaped, connected, related, state, rules.judging, rules.judge, answers, later
+    case = Case(
+        episode=read.episode, extraction=extraction, state=state, answers=answers, rules=rules, asked=asked
     )
-    vectors = _vectors(shaped, resolved, connected, state, answers, later)
+    resolved = resolve_entities(case)
+    if asked:
+        # Past a stage with open questions the next ones are worked through, but not asked about.
+        case = replace(case, asked=Questions())
+    related = relate(case, resolved)
+    connected = connect(case, resolved, related)
+    verdicts = compare_statements(case, connected, related)
     change = Change(
         episode=read.episode,
         entity_births=tuple(sorted(resolved.births.items())),
@@ -74,8 +74,8 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
         evidence=tuple(connected.evidence),
         rulings=tuple(related.rulings),
         verdicts=tuple(verdicts),
-        vectors=vectors,
     )
+    change = _with_vectors(change, case, resolved, connected)
     return Attempt(
         asked=asked,
         change=change,
@@ -86,7 +86,7 @@ def attempt_to_decide(read: Read, state: GroupState, answers: Answers, rules: Ru
     )
 
 
-def _aliases(resolved: Resolved, state: GroupState) -> tuple[tuple[str, str], ...]:
+def _aliases(resolved: Resolved, state: KnownState) -> tuple[tuple[str, str], ...]:
     found = []
     for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
         note = state.graph.entities.get(entity)
@@ -95,7 +95,7 @@ def _aliases(resolved: Resolved, state: GroupState) -> tuple[tuple[str, str], ..
     return tuple(found)
 
 
-def _unembedded(read: Read, extraction: Extraction, state: GroupState, answers: Answers) -> list[str]:
+def _unembedded(read: ReadEpisode, extraction: Extraction, state: KnownState, answers: Answers) -> list[str]:
     """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
     wanted = [read.episode.text, *(f.text for f in extraction.facts)]
     for entity in extraction.entities:
@@ -106,30 +106,22 @@ def _unembedded(read: Read, extraction: Extraction, state: GroupState, answers: 
     return [text for text in dict.fromkeys(wanted) if text not in answers.vectors]
 
 
-def _vectors(
-    read: Read,
-    resolved: Resolved,
-    connected: Connected,
-    state: GroupState,
-    answers: Answers,
-    asked: Questions,
-) -> tuple[NamedVector, ...]:
-    """Return the vectors to store: of the episode, of new surfaces, of new statements' first wordings."""
-    found: list[NamedVector] = []
-
-    def keep(kind: str, owner: str, text: str, shown: str) -> None:
-        vector = answers.vectors.get(text)
-        if vector is None:
-            asked.texts.append(text)
-        else:
-            found.append(NamedVector(kind=kind, owner=owner, text=shown, vector=vector))  # type: ignore[arg-type]
-
-    keep("episode", str(read.episode.sequence), read.episode.text, "")
+def _with_vectors(change: Change, case: Case, resolved: Resolved, connected: Connected) -> Change:
+    """Return the change with the vectors to store: of the episode, new surfaces, new statements' wordings."""
+    known, asked = case.answers.vectors, case.asked
+    names = []
     for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
-        stored = state.graph.entities.get(entity)
+        stored = case.state.graph.entities.get(entity)
         if stored is None or mention.surface not in stored.surfaces:
-            keep("name", mention.entity, mention.surface, mention.surface)
-    for statement in connected.made.values():
-        keep("statement", statement.id, statement.wording, statement.wording)
-    asked.texts = list(dict.fromkeys(asked.texts))
-    return tuple(found)
+            names.append(mention)
+    made = [(statement.id, statement.wording) for statement in connected.made.values()]
+    texts = (change.episode.text, *(mention.surface for mention in names), *(wording for _, wording in made))
+    asked.texts = list(dict.fromkeys((*asked.texts, *(text for text in texts if text not in known))))
+    return replace(
+        change,
+        name_vectors=tuple(
+            (mention, known[mention.surface]) for mention in names if mention.surface in known
+        ),
+        statement_vectors=tuple((id_, known[wording]) for id_, wording in made if wording in known),
+        episode_vector=known.get(change.episode.text),
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from kgray.ingest.aside import aside
-from kgray.ingest.outbox import Outbox
+from kgray import rows
+from kgray.ingest import changes
+from kgray.ingest.outbox import Outbox, off_the_loop
 from kgray.ingest.parts import Parts
 from kgray.intake import triples
-from kgray.ports import Extracted, ExtractionRequest
+from kgray.kinds import EXTRACTIONS_AT
+from kgray.ledger import previous
+from kgray.ports import ExtractionRequest
 from kgray.prompting.replies import speaker_first
 from kgray.records import Episode, Extraction
 
@@ -28,14 +29,16 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
     """Return the extraction that the journal holds."""
     if episode.state != "extracted":
         return None
-    return await aside(parts.store, lambda: parts.store.extraction(episode.group, episode.sequence))
+    store, asked = parts.store, [episode.sequence]
+    found = await off_the_loop(store, lambda: list(store.rows(EXTRACTIONS_AT, episode.group, asked)))
+    return rows.extraction(found[0]) if found else None
 
 
 def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
     """Post an extraction to the journal; return it as the journal gives it back."""
-    stored = as_stored(found)
-    outbox.post(Extracted(group=episode.group, sequence=episode.sequence, extraction=stored))
-    return stored
+    row, kept = changes.extraction_as_kept(episode, found)
+    outbox.post(changes.extracted(episode, row))
+    return kept
 
 
 async def read_episode(parts: Parts, episode: Episode) -> Extraction:
@@ -43,27 +46,7 @@ async def read_episode(parts: Parts, episode: Episode) -> Extraction:
     if episode.kind == "triples":
         # Triples are never sent to a model (cli.md, Input).
         return triples.to_extraction(episode.text, episode.reference_time)
-    previous = await aside(
-        parts.store, lambda: parts.store.previous(episode, parts.pipeline.previous_episodes)
-    )
-    request = ExtractionRequest(episode=episode, previous=tuple(previous))
+    limit = parts.pipeline.previous_episodes
+    said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
+    request = ExtractionRequest(episode=episode, previous=tuple(said))
     return speaker_first(await parts.extractor.extract(request), episode)
-
-
-def as_stored(found: Extraction) -> Extraction:
-    """Return an extraction as a journal gives it back, valid Unicode: a replay decides on the same."""
-    entities = tuple(replace(e, name=_valid(e.name), type=_valid(e.type)) for e in found.entities)
-    facts = tuple(
-        replace(
-            fact,
-            text=_valid(fact.text),
-            value=fact.value and replace(fact.value, value=_valid(fact.value.value)),
-        )
-        for fact in found.facts
-    )
-    return replace(found, entities=entities, facts=facts, dropped=tuple(map(_valid, found.dropped)))
-
-
-def _valid(text: str) -> str:
-    """Return a model's text as valid Unicode: a lone surrogate becomes a question mark."""
-    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -7,12 +7,20 @@ letters of an acronym. What they bring together is then compared with the name s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from kgray.derivation import names
 
 Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
-Postings = dict[str, list[str]]  # blocking key -> the entities that bear it, oldest first
+
+
+class Postings(Protocol):
+    """Blocking key -> the entities that bear it, oldest first: a dict, or what is layered over one."""
+
+    def get(self, key: str, /) -> list[str] | None:
+        """Return the entities; None where there are none."""
+        ...
+
 
 # Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
 # name, so deciding stays flat however large the group. More Alices than that are no question for a model.
@@ -20,60 +28,68 @@ MAX_POSTING = 12
 _RAREST = 2
 
 
-class NameIndex:
-    """The names and aliases of a group's entities, by key, token and initials; grows with commits."""
+class NameLookUp:
+    """Entities by what their names and aliases are made of."""
 
-    def __init__(self) -> None:
-        """Start with no name."""
-        self._by_key: Postings = {}
-        self._by_token: Postings = {}
-        self._by_initials: Postings = {}
-        self._by_short: Postings = {}  # first initial and last token: "M. Webb", "Marcus Webb"
-
-    def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameIndex:
-        """Return an index to read, whose names and tokens are looked up in view(postings, "name" | "token").
-
-        Initials and short forms are those of this index. What is added to one shows in the other.
-        """
-        seen = NameIndex()
-        seen._by_key = view(self._by_key, "name")
-        seen._by_token = view(self._by_token, "token")
-        seen._by_initials = self._by_initials
-        seen._by_short = self._by_short
-        return seen
-
-    def add(self, entity: str, surface: str) -> None:
-        """Note that an entity bears a surface."""
-        _note(self._by_key, names.key(surface), entity)
-        for token in names.tokens(surface):
-            _note(self._by_token, token, entity)
-        for letters in names.initials(surface):
-            _note(self._by_initials, letters, entity)
-        if len(names.tokens(surface)) > 1:
-            _note(self._by_short, _short(surface), entity)
+    def __init__(
+        self, by_key: Postings, by_token: Postings, by_initials: Postings, by_short: Postings
+    ) -> None:
+        """Look up by whole name, token, initials, and by first initial and last token ("M. Webb")."""
+        self._by_key, self._by_token = by_key, by_token
+        self._by_initials, self._by_short = by_initials, by_short
 
     def bearers(self, surface: str) -> list[str]:
         """Return the entities that bear this full name or alias."""
-        return self._by_key.get(names.key(surface), [])
+        return self._by_key.get(names.key(surface)) or []
 
     def bears_word(self, token: str) -> list[str]:
         """Return the entities one of whose names holds this token."""
-        return self._by_token.get(token, [])
+        return self._by_token.get(token) or []
 
     def near(self, surface: str) -> list[str]:
         """Return the entities that share a blocking key with the surface, each once."""
         tokens = names.tokens(surface)
         postings = sorted((p for t in tokens if (p := self._by_token.get(t))), key=len)[:_RAREST]
-        postings += [self._by_key.get(letters, []) for letters in names.initials(surface)]
+        postings += [self._by_key.get(letters) or [] for letters in names.initials(surface)]
         if len(tokens) > 1:
-            postings.append(self._by_short.get(_short(surface), []))
-            postings += [self._by_key.get(token, []) for token in tokens]
+            postings.append(self._by_short.get(_short(surface)) or [])
+            postings += [self._by_key.get(token) or [] for token in tokens]
         if names.is_acronym(surface):
-            postings.append(self._by_initials.get(surface.casefold(), []))
+            postings.append(self._by_initials.get(surface.casefold()) or [])
         found: dict[str, None] = {}
         for posting in postings:
             found.update(dict.fromkeys(posting[:MAX_POSTING]))
         return list(found)
+
+
+class NameIndex(NameLookUp):
+    """The names and aliases of a group's entities; grows with commits."""
+
+    def __init__(self) -> None:
+        """Start with no name."""
+        self._keys: dict[str, list[str]] = {}
+        self._tokens: dict[str, list[str]] = {}
+        self._initials: dict[str, list[str]] = {}
+        self._shorts: dict[str, list[str]] = {}
+        super().__init__(self._keys, self._tokens, self._initials, self._shorts)
+
+    def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameLookUp:
+        """Return a look-up of this index through view(postings, "name") and view(postings, "token").
+
+        Initials and short forms are those of this index. What is added to the index shows there too.
+        """
+        keys, tokens = view(self._keys, "name"), view(self._tokens, "token")
+        return NameLookUp(keys, tokens, self._initials, self._shorts)
+
+    def add(self, entity: str, surface: str) -> None:
+        """Note that an entity bears a surface."""
+        _note(self._keys, names.key(surface), entity)
+        for token in names.tokens(surface):
+            _note(self._tokens, token, entity)
+        for letters in names.initials(surface):
+            _note(self._initials, letters, entity)
+        if len(names.tokens(surface)) > 1:
+            _note(self._shorts, _short(surface), entity)
 
 
 def likeness(surface: str, shown: str) -> Likeness | None:
@@ -119,7 +135,7 @@ def _short(surface: str) -> str:
     return f"{tokens[0][0]} {tokens[-1]}"
 
 
-def _note(index: Postings, key: str, entity: str) -> None:
+def _note(index: dict[str, list[str]], key: str, entity: str) -> None:
     # The same entity comes back with each new alias that shares a token: usually the newest entry.
     posting = index.get(key)
     if posting is None:

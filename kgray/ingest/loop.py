@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kgray.errors import ContentError
+from kgray.derivation.change import Change
+from kgray.errors import ContentError, Outrun
 from kgray.ingest.asking import journaled, patiently, requests_of
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import decide
@@ -12,7 +13,7 @@ from kgray.ingest.extract import extract
 from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Change, Read
+from kgray.ingest.values import Answers, ReadEpisode
 from kgray.ports import QuestionRequest
 from kgray.records import Episode, Operation
 
@@ -43,12 +44,15 @@ class Loop:
         """
         totals = self.totals = Totals()
         self.committer.forget_stale()
-        try:
-            await self._carry_out(groups, stop, on_step)
-        finally:
-            if not self.committer.outbox.idle:
-                self.committer.forget_all()
-        return totals
+        while True:
+            try:
+                await self._carry_out(groups, stop, on_step)
+                return totals
+            except Outrun:
+                continue  # another process recorded: nothing of the batch was written; read anew
+            finally:
+                if not self.committer.outbox.idle:
+                    self.committer.forget_all()
 
     async def _carry_out(self, groups: Collection[str] | None, stop: Stop, on_step: OnStep) -> None:
         store = self._parts.store
@@ -71,7 +75,7 @@ class Loop:
         parts, outbox = self._parts, self.committer.outbox
         try:
             extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
-            read = Read(episode=entry, extraction=extraction)
+            read = ReadEpisode(episode=entry, extraction=extraction)
             change = await patiently(lambda: self._settle(read), parts, stop)
         except ContentError as error:
             self.committer.fail(entry, error)
@@ -79,7 +83,7 @@ class Loop:
         await self.committer.commit(change)
         return "committed"
 
-    async def _settle(self, read: Read) -> Change:
+    async def _settle(self, read: ReadEpisode) -> Change:
         state = await self.committer.state(read.episode.group)
         return await settle(self._parts, read, state, self.committer.outbox)
 
@@ -88,7 +92,7 @@ class Loop:
         self._parts.watch(stage, seconds, episode)
 
 
-async def settle(parts: Parts, read: Read, state: GroupState, outbox: Outbox | None) -> Change:
+async def settle(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None) -> Change:
     """Decide, ask what is open, decide again, until the episode's change is known (R21).
 
     outbox: where answers go to the journal; None for a preview, which leaves no trace.

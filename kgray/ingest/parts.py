@@ -19,7 +19,7 @@ STAGES = ("extract", "judge", "embed", "decide", "write")
 
 
 def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Take no notice."""
+    """Do nothing: nobody watches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.absorb import compare
+from kgray.derivation.change import Change, Difference, with_change
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
-from kgray.graph import Derived
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import retracted
 from kgray.ingest.extract import read_episode
 from kgray.ingest.loop import settle
 from kgray.ingest.parts import Parts
-from kgray.ingest.state import GroupState, with_change
-from kgray.ingest.values import Change, Read
-from kgray.ports import conflict
+from kgray.ingest.state import GroupState, name_vectors
+from kgray.ingest.values import ReadEpisode
+from kgray.ledger import conflict, dumped_episodes, find, standing
 from kgray.records import Draft, Episode
 from kgray.times import Instant
 
@@ -43,7 +44,7 @@ class Preview:
         taken = held is not None and held != draft.content_sha256 and not self._replace
         return conflict(draft, held) if taken and held is not None else None
 
-    async def rows(self, draft: Draft) -> list[dump.Row]:
+    async def rows(self, draft: Draft) -> list[dump.DumpRow]:
         """Return what the draft would change, as dump rows with "op"; of one accepted already nothing.
 
         Raises ContentError for a text that the model refuses.
@@ -52,12 +53,12 @@ class Preview:
         if self._held(draft) == draft.content_sha256:
             return []
         self._seen[draft.id] = draft.content_sha256
-        replaced = [int(found) for kind, found in store.find(group, draft.id) if kind == "episode"]
-        next_sequence = self._next.setdefault(group, store.next_sequence(group)) + len(replaced)
+        replaced = find(store, group, draft.id).episodes
+        next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
         self._next[group] = next_sequence + 1
         episode = prospective(draft, next_sequence, self._now)
         extraction = await read_episode(self._parts, episode)
-        read = Read(episode=episode, extraction=extraction)
+        read = ReadEpisode(episode=episode, extraction=extraction)
         recorded_at = self._committer.record_time(group)
         if replaced:
             return await self._replacing(read, set(replaced), recorded_at)
@@ -66,24 +67,26 @@ class Preview:
         return list(changes(view, change, recorded_at))
 
     def _held(self, draft: Draft) -> str | None:
-        standing = self._parts.store.standing(draft.group, [draft.id])
-        return self._seen.get(draft.id) or standing.get(draft.id)
+        held = standing(self._parts.store, draft.group, [draft.id])
+        return self._seen.get(draft.id) or held.get(draft.id)
 
     def _view(self, group: str) -> View:
         if group not in self._views:
-            self._views[group] = View(self._parts.store.records(group), lambda _: [])
+            self._views[group] = View(records_of(self._parts.store, group), lambda _: [])
         return self._views[group]
 
-    async def _replacing(self, read: Read, replaced: set[int], recorded_at: Instant) -> list[dump.Row]:
+    async def _replacing(
+        self, read: ReadEpisode, replaced: set[int], recorded_at: Instant
+    ) -> list[dump.DumpRow]:
         """Return the difference that the retraction of the old row and the new one make together."""
         parts, group = self._parts, read.episode.group
         before = self._view(group)
         left = retracted(before.records, replaced)
-        state = GroupState(left, parts.store.name_vectors(group), parts.embedder.dimensions)
+        state = GroupState(left, name_vectors(parts.store, group), parts.embedder.dimensions)
         state.fetch_vectors(parts.store, parts.pipeline.judging)
         change = await settle(parts, read, state, None)
         after = View(with_change(left, change, recorded_at), lambda _: [])
-        episodes = list(parts.store.episode_rows(group))
+        episodes = list(dumped_episodes(parts.store, group))
         kept = [episode for episode in episodes if episode.sequence not in replaced]
         return list(difference(dump.rows(before, episodes), dump.rows(after, [*kept, read.episode])))
 
@@ -99,7 +102,7 @@ _IDENTITY = {
 }
 
 
-def difference(before: Iterable[dump.Row], after: Iterable[dump.Row]) -> Iterator[dump.Row]:
+def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> Iterator[dump.DumpRow]:
     """Yield the rows that go, come or change between two dumps, with "op"."""
     was, now = ({_identity(row): row for row in rows} for rows in (before, after))
     for key, row in was.items():
@@ -112,11 +115,11 @@ def difference(before: Iterable[dump.Row], after: Iterable[dump.Row]) -> Iterato
             yield {**row, "op": "change"}
 
 
-def _identity(row: dump.Row) -> tuple[object, ...]:
+def _identity(row: dump.DumpRow) -> tuple[object, ...]:
     return (row["type"], *(row[name] for name in _IDENTITY.get(row["type"], ("id",))))
 
 
-def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.Row]:
+def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.DumpRow]:
     """Yield dump rows with "op" (add, change, remove), in the order of the pipeline; nothing is written."""
     episode = change.episode
     after = View(with_change(before.records, change, recorded_at), lambda _: [])
@@ -145,13 +148,13 @@ def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump
     yield from _fact_rows(before, derived)
 
 
-def _entity_rows(before: View, derived: Derived) -> Iterator[dump.Row]:
+def _entity_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
     for entity in derived.entities:
         op = "change" if entity.id in before.graph.entities else "add"
         yield {**dump.entity_row(entity), "op": op}
 
 
-def _fact_rows(before: View, derived: Derived) -> Iterator[dump.Row]:
+def _fact_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
     touched = {f.statement for f in derived.facts} & before.graph.statements.keys()
     known = {f.id for f in before.graph.facts_of(sorted(touched))}
     for fact in derived.facts:

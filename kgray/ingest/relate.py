@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgray.derivation.relations import UNKNOWN, Relations
+from kgray.ingest.known import KnownState
 from kgray.ingest.resolve import Resolved
-from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, Read, Rules
+from kgray.ingest.values import Case
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import Answer, Question
 from kgray.records import ExtractedFact, Extraction, Ruling, Value
@@ -36,63 +36,34 @@ class Related:
     undecided: set[str] = field(default_factory=set)
 
 
-def relate(
-    read: Read,
-    extraction: Extraction,
-    resolved: Resolved,
-    state: GroupState,
-    rules: Rules,
-    answers: Answers,
-    asked: Questions,
-) -> Related:
-    """Rule on the names of the episode's facts; what is open is added to `asked`."""
-    sequence = read.episode.sequence
-    used = dict.fromkeys(f.relation for f in extraction.facts)
-    fresh = [name for name in used if not state.graph.relations.in_use(name)]
+def relate(case: Case, resolved: Resolved) -> Related:
+    """Rule on the names of the episode's facts; what is open is asked."""
+    extraction, state, ontology = case.extraction, case.state, case.rules.ontology
+    fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not _in_use(n, state)]
     related = Related(state.graph.relations)
-    declared = _declared(fresh, state, rules.ontology, sequence)
+    declared = _declared(fresh, state, ontology, case.sequence)
     if fresh or declared:
         related.relations = state.graph.relations.copy()
         for ordinal, fact in enumerate(extraction.facts):
-            related.relations.use(fact.relation, (sequence, ordinal))
+            related.relations.use(fact.relation, (case.sequence, ordinal))
     for ruling in declared:
-        _rule(related, state, ruling)
-    for newer, older, fact in _pairs_to_rule(extraction, resolved, fresh, state, related):
-        if related.relations.pair_ruling(newer, older) is not None or _both_declared(
-            newer, older, rules.ontology
-        ):
+        rule(related, state, ruling)
+    for newer, older, fact in _pairs_to_rule(case, resolved, fresh, related):
+        both_declared = ontology.get(newer) is not None and ontology.get(older) is not None
+        # Of two declared names the ontology says, by its silence too, what they are to each other.
+        if both_declared or related.relations.pair_ruling(newer, older) is not None:
             continue
         cards = (fact.text, *_example(older, extraction, state))
-        question = Question(kind="relation", item=newer, candidates=(older,), cards=cards)
-        answer = answers.said.get(question)
+        answer = case.answer(Question(kind="relation", item=newer, candidates=(older,), cards=cards))
         if answer is None:
-            asked.ask(question)
             related.undecided.update((newer, older))
         else:
-            _rule(related, state, _pair_ruling(newer, older, answer, sequence, rules.judge))
+            rule(related, state, _pair_ruling(newer, older, answer, case))
     return related
 
 
-def _pair_ruling(newer: str, older: str, answer: Answer, sequence: int, judge: str) -> Ruling:
-    value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
-    return Ruling(
-        sequence=sequence,
-        ordinal=0,
-        name=newer,
-        aspect="pair",
-        other=older,
-        value=value,
-        judge=judge,
-        reason=str(answer.get("reason", "")),
-    )
-
-
-def rule_cardinality(related: Related, state: GroupState, ruling: Ruling) -> None:
-    """Take a ruling on a cardinality that comparing asked for."""
-    _rule(related, state, ruling)
-
-
-def _rule(related: Related, state: GroupState, ruling: Ruling) -> None:
+def rule(related: Related, state: KnownState, ruling: Ruling) -> None:
+    """Take a ruling that this episode raises."""
     if related.relations is state.graph.relations:
         related.relations = state.graph.relations.copy()
     ruling = replace(ruling, ordinal=len(related.rulings))
@@ -101,18 +72,33 @@ def _rule(related: Related, state: GroupState, ruling: Ruling) -> None:
     related.relations.rule(ruling, _LATER)
 
 
+def _in_use(name: str, state: KnownState) -> bool:
+    return state.graph.relations.in_use(name)
+
+
+def _pair_ruling(newer: str, older: str, answer: Answer, case: Case) -> Ruling:
+    value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
+    return Ruling(
+        sequence=case.sequence,
+        ordinal=0,
+        name=newer,
+        aspect="pair",
+        other=older,
+        value=value,
+        judge=case.rules.judge,
+        reason=str(answer.get("reason", "")),
+    )
+
+
 def _pairs_to_rule(
-    extraction: Extraction,
-    resolved: Resolved,
-    fresh: list[str],
-    state: GroupState,
-    related: Related,
+    case: Case, resolved: Resolved, fresh: list[str], related: Related
 ) -> list[tuple[str, str, ExtractedFact]]:
     """Return (newer name, older name, a fact with the newer) for each pair that could need a ruling, once."""
+    graph, facts = case.state.graph, case.extraction.facts
     found: dict[tuple[str, str], ExtractedFact] = {}
     order = {name: place for place, name in enumerate(related.relations.names())}
     firsts: dict[str, ExtractedFact] = {}
-    for fact in extraction.facts:
+    for fact in facts:
         firsts.setdefault(fact.relation, fact)
     for name in fresh:
         words = _telling(name)
@@ -120,13 +106,13 @@ def _pairs_to_rule(
             if words & _telling(older):
                 found.setdefault((name, older), firsts[name])
     met: dict[tuple[str, str | Value], dict[str, None]] = {}
-    for fact in extraction.facts:
+    for fact in facts:
         subject = resolved.shown[fact.source]
         target = fact.value if fact.target is None else resolved.shown[fact.target]
         if target is None:
             continue
         ends = [(subject, target)] + ([(target, subject)] if isinstance(target, str) else [])
-        here = {state.graph.statements[s].relation for e in ends for s in state.graph.by_ends.get(e, ())}
+        here = {graph.statements[s].relation for e in ends for s in graph.by_ends.get(e) or ()}
         for end in ends:
             here.update(met.get(end, ()))
         for other in sorted(here, key=lambda n: order.get(n, -1)):
@@ -137,10 +123,11 @@ def _pairs_to_rule(
     return [(newer, older, fact) for (newer, older), fact in found.items()]
 
 
-def _example(name: str, extraction: Extraction, state: GroupState) -> tuple[str, ...]:
+def _example(name: str, extraction: Extraction, state: KnownState) -> tuple[str, ...]:
     """Return the first wording of a name: stored, else of this episode."""
-    for statement in state.graph.by_relation.get(state.graph.relations.folded(name).name, ())[:1]:
-        return (state.graph.statements[statement].wording,)
+    stored = state.graph.by_relation.get(state.graph.relations.folded(name).name)
+    if stored:
+        return (state.graph.statements[stored[0]].wording,)
     return tuple(f.text for f in extraction.facts if f.relation == name)[:1]
 
 
@@ -156,12 +143,7 @@ def _stem(word: str) -> str:
     return word.rstrip("E")
 
 
-def _both_declared(a: str, b: str, ontology: Ontology) -> bool:
-    """Whether the ontology knows both names: then what it says, or does not say, of them is the ruling."""
-    return ontology.get(a) is not None and ontology.get(b) is not None
-
-
-def _declared(fresh: list[str], state: GroupState, ontology: Ontology, sequence: int) -> list[Ruling]:
+def _declared(fresh: list[str], state: KnownState, ontology: Ontology, sequence: int) -> list[Ruling]:
     """Return the rulings that the ontology makes on names now first used, and on all where it changed."""
     names = list(fresh)
     rulings: list[Ruling] = []

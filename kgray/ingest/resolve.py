@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from kgray.derivation import names
 from kgray.derivation.entities import EntityNote, card
+from kgray.ingest.known import KnownState
 from kgray.ingest.lookup import Likeness, likeness
-from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, Read
+from kgray.ingest.values import Case
 from kgray.ports import Question
 from kgray.records import ExtractedEntity, Mention, Place, entity_id
 
@@ -37,24 +37,22 @@ class Resolved:
     guessed: set[str] = field(default_factory=set)  # of those made, for want of an answer
 
 
-def resolve_entities(
-    read: Read, entities: tuple[ExtractedEntity, ...], state: GroupState, answers: Answers, asked: Questions
-) -> Resolved:
-    """Resolve the mentions in order; what is open is added to `asked`, and taken as new for now."""
+def resolve_entities(case: Case) -> Resolved:
+    """Resolve the mentions in order; one whose question is open counts as new for now."""
     resolved = Resolved()
-    for ordinal, entity in enumerate(entities):
-        sentence = sentence_of(read.episode.text, entity.span)
-        place = (read.episode.sequence, ordinal)
-        note = _entity_for(read, place, entity, sentence, state, resolved, answers, asked)
+    for ordinal, entity in enumerate(case.extraction.entities):
+        sentence = sentence_of(case.episode.text, entity.span)
+        place = (case.sequence, ordinal)
+        note = _entity_for(case, resolved, place, entity, sentence)
         if note is None:
-            made = entity_id(read.episode.group, place)
+            made = entity_id(case.episode.group, place)
             note = EntityNote(made, place)
             resolved.births[made] = place
             resolved.made[made] = note
         # A surface that the entity bears is recorded with the id it was first recorded with, so that
         # undoing a merge gives later mentions back too (R16).
         recorded = note.surfaces.get(entity.name, note.id)
-        if state.graph.fold.shown(recorded, entity.name, place[0])[0] != note.id:
+        if case.state.graph.fold.shown(recorded, entity.name, place[0])[0] != note.id:
             recorded = note.id  # a split gave the surface to this entity: later mentions are its own
         mention = Mention(
             sequence=place[0],
@@ -73,72 +71,63 @@ def resolve_entities(
 
 
 def _entity_for(
-    read: Read,
-    place: Place,
-    entity: ExtractedEntity,
-    sentence: str,
-    state: GroupState,
-    resolved: Resolved,
-    answers: Answers,
-    asked: Questions,
+    case: Case, resolved: Resolved, place: Place, entity: ExtractedEntity, sentence: str
 ) -> EntityNote | None:
     """Return the entity that the mention means, or None for a new one."""
+    state = case.state
     bearers = _notes(state, resolved, state.names.bearers(entity.name))
     bearers += [n for n in resolved.made.values() if _bears(n, entity.name)]
-    if read.episode.kind == "triples":
+    if case.episode.kind == "triples":
         # Names of triples resolve by exact name alone; of several bearers the oldest (cli.md, Input).
         return min(bearers, key=lambda n: (n.born, n.id), default=None)
-    if (
-        len(bearers) == 1
-        and _types_agree(entity, bearers[0])
-        and not _doubtful(entity, bearers[0], state, resolved)
-    ):
+    if len(bearers) == 1 and _is_certain(entity, bearers[0], state, resolved):
         return bearers[0]
     alike = _alike(entity, state, resolved)
     if not bearers and (sure := _sure(entity, alike, state, resolved)) is not None:
         return sure
-    chosen = _candidates(entity, [*bearers, *(n for n, _ in alike)], state, resolved, answers)
+    chosen = _candidates(case, resolved, entity, [*bearers, *(n for n, _ in alike)])
     if not chosen:
         return None
-    question = Question(
-        kind="entity",
-        item=entity.name,
-        candidates=tuple(next(iter(n.surfaces)) for n in chosen),
-        cards=(card(entity.name, entity.type, sentence), *(n.card for n in chosen)),
+    answer = case.answer(
+        Question(
+            kind="entity",
+            item=entity.name,
+            candidates=tuple(next(iter(n.surfaces)) for n in chosen),
+            cards=(card(entity.name, entity.type, sentence), *(n.card for n in chosen)),
+        )
     )
-    answer = answers.said.get(question)
     if answer is None:
-        asked.ask(question)
         # On a view a candidate may be a guess of its own: it goes when an earlier question is answered.
-        asked.early = asked.early or any(state.is_guess(n.id) for n in chosen)
+        case.asked.early = case.asked.early or any(state.is_guess(n.id) for n in chosen)
         if len(chosen) == 1:
             return chosen[0]  # a name with one candidate is mostly that one: what later episodes will see
-        resolved.guessed.add(entity_id(read.episode.group, place))
+        resolved.guessed.add(entity_id(case.episode.group, place))
         return None
     index = answer["duplicate_of"]
     return None if index is None else chosen[index]
 
 
 def _candidates(
-    entity: ExtractedEntity,
-    known: list[EntityNote],
-    state: GroupState,
-    resolved: Resolved,
-    answers: Answers,
+    case: Case, resolved: Resolved, entity: ExtractedEntity, known: list[EntityNote]
 ) -> list[EntityNote]:
     """Return who the name may mean, by birth: those known by its letters, and those near by its vector."""
     candidates = {note.id: note for note in known}
-    vector = answers.vectors.get(entity.name)
+    vector = case.answers.vectors.get(entity.name)
     if vector is not None:
-        near = state.near_names(vector, NAME_FLOOR, NEAR_LIMIT)
-        for note in _notes(state, resolved, near):
+        near = case.state.near_scored(vector, NAME_FLOOR, NEAR_LIMIT)
+        for note in _notes(case.state, resolved, [shown for _, shown in near]):
             if names.digits(note.name) == names.digits(entity.name):
                 candidates.setdefault(note.id, note)
     return sorted(list(candidates.values())[:MAX_CANDIDATES], key=lambda n: (n.born, n.id))
 
 
+def _is_certain(entity: ExtractedEntity, note: EntityNote, state: KnownState, resolved: Resolved) -> bool:
+    """Whether nothing speaks against the only entity that bears the name."""
+    return _types_agree(entity, note) and not _doubtful(entity, note, state, resolved)
+
+
 def _alike(
-    entity: ExtractedEntity, state: GroupState, resolved: Resolved
+    entity: ExtractedEntity, state: KnownState, resolved: Resolved
 ) -> list[tuple[EntityNote, Likeness]]:
     """Return the entities whose shown name is alike by its letters, with how."""
     notes = [*_notes(state, resolved, state.names.near(entity.name)), *resolved.made.values()]
@@ -154,13 +143,12 @@ def _alike(
 
 
 def _sure(
-    entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]], state: GroupState, resolved: Resolved
+    entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]], state: KnownState, resolved: Resolved
 ) -> EntityNote | None:
     """Return the one entity that the name surely means though it is written otherwise (R14's second rung)."""
     equal = [n for n, how in alike if how == "equal"]
     if len(equal) == 1:
-        only = equal[0]
-        return only if _types_agree(entity, only) and not _doubtful(entity, only, state, resolved) else None
+        return equal[0] if _is_certain(entity, equal[0], state, resolved) else None
     if equal:
         return None
     paired = [n for n, how in alike if how == "initials"]
@@ -191,7 +179,7 @@ def _initials_only(entity: ExtractedEntity, note: EntityNote) -> bool:
     return True
 
 
-def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, resolved: Resolved) -> bool:
+def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: KnownState, resolved: Resolved) -> bool:
     """Whether a one-word personal name could mean another entity that bears the word too (R15)."""
     tokens = names.tokens(entity.name)
     if len(tokens) != 1 or ("Person" not in (entity.type, *bearer.labels)):
@@ -202,7 +190,7 @@ def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: GroupState, re
     )
 
 
-def _notes(state: GroupState, resolved: Resolved, ids: list[str]) -> list[EntityNote]:
+def _notes(state: KnownState, resolved: Resolved, ids: list[str]) -> list[EntityNote]:
     known = state.graph.entities
     return [known[i] for i in dict.fromkeys(ids) if i in known and i not in resolved.made]
 

@@ -1,10 +1,11 @@
-"""The windowed runner: the plain loop's graph, with the model kept full (design section 5).
+"""The windowed runner: many episodes in flight, and the same graph as the plain loop's (design section 5).
 
-Any number of episodes are extracted at once, inside one group too; each is decided ahead on a view
-of what earlier ones will probably add, only to find its questions; then, in order, on the true state.
+Episodes are extracted side by side, of one group too. Each is decided ahead of time, on a view of what
+earlier ones will probably add, only to find its questions; then it is decided again, in order, on the true
+state.
 
-Two lanes share the window: what is submitted in bulk leaves some of it to what people wait for, and waits
-behind it at the model. Inside a group the order holds whatever the lane.
+Two lanes share the window. Live entries go first: the backfill lane leaves them some places in the window and
+at the model. Inside a group the order holds whatever the lane.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from kgray.derivation.garbage import garbage_collected_rarely
 from kgray.errors import Outrun, Unavailable
-from kgray.ingest.collecting import rare_collections
 from kgray.ingest.committer import Committer
 from kgray.ingest.gate import Gate
-from kgray.ingest.lane import Lane
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
+from kgray.ingest.window import GroupWindow
 from kgray.records import Episode
 
-GRACE_S = 5.0  # a run that is asked to stop commits what it has in flight for so long, takes nothing new
-LIVE_SHARE = 16  # one in so many places of the window, and of the model, is not for bulk ...
-LIVE_LATELY_S = 10.0  # ... at the model only for so long after the last live episode: idle places cost
+GRACE_S = 5.0  # how long a run that is asked to stop goes on committing what is in flight
+LIVE_SHARE = 16  # one place in so many, of the window and of the model, is kept from the backfill lane;
+LIVE_LATELY_S = 10.0  # at the model only for so long after the last live entry, because idle places cost
 _LOOK_S = 0.25  # how often a run looks for new entries, and whether it is asked to stop
 Takes = Callable[[str], bool]
 
@@ -39,7 +40,7 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the run that goes on, or of the last one
         self.committer = Committer(parts, self._watch)
-        self._flight: _Flight | None = None
+        self._run: _Run | None = None
 
     async def run(
         self,
@@ -56,7 +57,7 @@ class Runner:
         """
         self.totals = Totals()
         try:
-            await self._fly(_among(groups), stop, on_step)
+            await self._go(_among(groups), stop, on_step)
         except Unavailable:
             if not stop():
                 raise  # asked to stop, nobody waits for the model any longer
@@ -73,43 +74,43 @@ class Runner:
         """Carry out what is pending and what comes, until `stop()` is true; raises as `run` does."""
         self.totals = Totals()
         while not stop():
-            await self._fly(mine, stop, on_step)
+            await self._go(mine, stop, on_step)
             await asyncio.sleep(idle_s)
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
-        flight = self._flight  # asked from other threads too
+        flight = self._run  # asked from other threads too
         return flight.in_flight if flight is not None else 0
 
-    async def _fly(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
+    async def _go(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self.committer.forget_stale()
         while True:
-            flight = self._flight = _Flight(self, self._parts, takes, stop, on_step)
+            run = self._run = _Run(self, self._parts, takes, stop, on_step)
             try:
-                with rare_collections():
-                    await flight.fly()
+                with garbage_collected_rarely():
+                    await run.go()
                 return
             except Outrun:
                 self.committer.forget_all()  # nothing of the batch was written; read anew and decide again
             finally:
-                await flight.land()
-                self._flight = None
+                await run.end()
+                self._run = None
 
     def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
 
 
-class _Flight:
-    """One run: its lanes and its tasks."""
+class _Run:
+    """One run: its windows and its tasks."""
 
     def __init__(self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self._runner, self._parts, self._takes = runner, parts, takes
         self._stop, self._on_step = stop, on_step
         self._committer, self._totals = runner.committer, runner.totals
         self._gate = Gate(parts.streams, tokens=parts.tokens_in_flight)
-        self._lanes: dict[str, Lane] = {}
-        self._heads: dict[asyncio.Task[None], Lane] = {}
+        self._windows: dict[str, GroupWindow] = {}
+        self._heads: dict[asyncio.Task[None], GroupWindow] = {}
         self._took: deque[float] = deque(maxlen=32)
         self.in_flight = 0
         self._taken = 0
@@ -120,7 +121,7 @@ class _Flight:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def fly(self) -> None:
+    async def go(self) -> None:
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             if grace is None and self._stop():
@@ -146,26 +147,26 @@ class _Flight:
         if self._broken.done():
             self._broken.result()
         for task in [t for t in self._heads if t.done()]:
-            lane = self._heads.pop(task)
+            window = self._heads.pop(task)
             task.result()
             self.in_flight -= 1
-            self._start(lane)
+            self._start(window)
 
-    def _start(self, lane: Lane) -> None:
-        """Have the lane's next entry decided for good; one that has nothing left goes once all is durable."""
-        if lane.tickets:
-            self._heads[self._spawn(lane.commit_head())] = lane
-        elif not lane.posted:
-            del self._lanes[lane.group]
+    def _start(self, window: GroupWindow) -> None:
+        """Have the window's next entry decided for good; an empty window goes once all of it is durable."""
+        if window.items:
+            self._heads[self._spawn(window.commit_head())] = window
+        elif not window.posted:
+            del self._windows[window.group]
 
     def _ended(self, group: str, sequence: int, outcome: str) -> None:
         self._totals.count(outcome)
         if outcome == "committed":
             self._totals.last_commit = time.monotonic()
         self._on_step(group, sequence, outcome)
-        lane = self._lanes.get(group)
-        if lane is not None and not lane.tickets and not lane.posted and lane not in self._heads.values():
-            del self._lanes[group]
+        window = self._windows.get(group)
+        if window is not None and not (window.items or window.posted or window in self._heads.values()):
+            del self._windows[group]
 
     # ------------------------------------------------------------------ the window
 
@@ -175,7 +176,7 @@ class _Flight:
         Until it is full or nothing more is pending. Looking once a commit would ask the store too often.
         """
         # What waits for the writer is held in memory too: while it is slow, or away, no more is decided.
-        posted = sum(lane.posted for lane in self._lanes.values())
+        posted = sum(window.posted for window in self._windows.values())
         room, now = self._parts.window - max(self.in_flight, posted), time.monotonic()
         due = now - self._looked_at >= _LOOK_S or room >= max(1, self._parts.window // 8)
         if room <= 0 or not (anyway or due):
@@ -208,18 +209,18 @@ class _Flight:
             self._tail = self._taken
 
     def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
-        """Take a group's next entries, as long as its lane has room; return how many."""
-        lane = self._lanes.get(group) or self._lane(group)
+        """Take a group's next entries, as long as its window has room; return how many."""
+        window = self._windows.get(group) or self._window(group)
         taken = 0
-        for entry in self._parts.store.pending(group, share, after=lane.last):
+        for entry in self._parts.store.pending(group, share, after=window.last):
             bulk = isinstance(entry, Episode) and entry.bulk
-            if lane.barred or free[bulk] <= 0:
+            if window.barred or free[bulk] <= 0:
                 break
             if self._totals.first_claim is None:
                 self._totals.first_claim = time.monotonic()
-            self._lanes[group] = lane
+            self._windows[group] = window
             self._served[group] = self._taken
-            lane.take(entry, self._taken, tail=self._tail)
+            window.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             self.in_flight += 1
             if isinstance(entry, Episode):
@@ -227,12 +228,12 @@ class _Flight:
             taken += 1
             free[True] -= 1
             free[False] -= 1
-        if taken and lane not in self._heads.values():
-            self._start(lane)
+        if taken and window not in self._heads.values():
+            self._start(window)
         return taken
 
-    def _lane(self, group: str) -> Lane:
-        return Lane(
+    def _window(self, group: str) -> GroupWindow:
+        return GroupWindow(
             group,
             self._parts,
             self._committer,
@@ -240,7 +241,7 @@ class _Flight:
             took=self._took,
             spawn=self._spawn,
             totals=self._totals,
-            watch=self._runner._watch,  # noqa: SLF001 - its own flight
+            watch=self._runner._watch,  # noqa: SLF001 - of its own run
             ended=self._ended,
             stop=self._stop,
         )
@@ -258,11 +259,11 @@ class _Flight:
         if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
             self._broken.set_exception(error)
 
-    async def land(self) -> None:
+    async def end(self) -> None:
         """End every task, and write what was decided; what the tasks had in hand is pending still."""
         tasks = list(self._tasks)
-        for lane in self._lanes.values():
-            tasks += [call for ticket in lane.tickets for call in ticket.asked.values()]
+        for window in self._windows.values():
+            tasks += [call for item in window.items for call in item.asked.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

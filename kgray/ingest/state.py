@@ -7,20 +7,22 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from kgray.derivation.absorb import Addition, absorb, compare, refolds
+from kgray import rows
+from kgray.derivation.absorb import absorb, refolds
+from kgray.derivation.change import Change, Difference
+from kgray.derivation.garbage import garbage_collected_rarely
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.graph import Derived
-from kgray.ingest.collecting import rare_collections
+from kgray.derivation.stored import records_of
 from kgray.ingest.lookup import NameIndex
 from kgray.ingest.nearest import Nearest
-from kgray.ingest.values import Change
-from kgray.ports import NamedVector, Store, Vector
-from kgray.records import EpisodeHead, GroupRecords, Operation
+from kgray.kinds import ALL, STATEMENT_VECTORS_OF
+from kgray.ports import Store, Vector
+from kgray.records import GroupRecords
 from kgray.times import Instant
 
 # Together what resident memory grew by when a generated group of 24,900 statements and 35,577 names was
@@ -51,9 +53,9 @@ class GroupState:
 
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
-        """Read the group from the store."""
-        with rare_collections():
-            return cls(store.records(group), store.name_vectors(group), dimensions)
+        """ReadEpisode the group from the store."""
+        with garbage_collected_rarely():
+            return cls(records_of(store, group), name_vectors(store, group), dimensions)
 
     def size(self) -> int:
         """Return about how many bytes the state takes."""
@@ -62,10 +64,6 @@ class GroupState:
     def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
         """Whether an entity stands for a question that is still open: never, on the true state."""
         return False
-
-    def near_names(self, vector: Vector, floor: float, limit: int) -> list[str]:
-        """Return the shown entities one of whose names is near, nearest first, each once."""
-        return list(dict.fromkeys(entity for _, entity in self.near_scored(vector, floor, limit)))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of the names that are near, nearest first."""
@@ -78,20 +76,19 @@ class GroupState:
                 found.append((cosine, shown))
         return found
 
-    def commit(self, change: Change, recorded_at: Instant) -> Derived | None:
+    def commit(self, change: Change, recorded_at: Instant) -> Difference | None:
         """Take a decided change in; None = it folds stored names, so the state must be built anew."""
-        addition = addition_of(change, recorded_at)
-        if refolds(self.graph, addition):
+        if refolds(self.graph, change, recorded_at):
             return None
-        derived = absorb(self.graph, addition)
+        difference = absorb(self.graph, change, recorded_at)
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
             self.names.add(shown, mention.surface)
-        self._take_vectors(change.vectors)
+        self._take_vectors(change)
         self._rulings += bool(change.rulings)
         self.ontology_settled = True
         self.last_recorded = recorded_at
-        return derived
+        return difference
 
     def _index_names(self) -> None:
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
@@ -110,23 +107,24 @@ class GroupState:
             self.nearest.extend(np.stack(rows))
         self._owned = set(self._owners)
 
-    def _take_vectors(self, vectors: Sequence[NamedVector]) -> None:
-        for named in vectors:
-            if named.kind == "name":
-                # A surface that only retracted mentions bore has its row still, here as in the store.
-                if (named.owner, named.text) not in self._owned:
-                    self._owners.append((named.owner, named.text))
-                    self._owned.add((named.owner, named.text))
-                    self.nearest.add(named.vector)
-            elif named.kind == "statement" and self._compares(self.graph.statements.get(named.owner)):
-                self.statement_vectors[named.owner] = named.vector
+    def _take_vectors(self, change: Change) -> None:
+        for mention, vector in change.name_vectors:
+            # A surface that only retracted mentions bore has its row still, here as in the store.
+            owner = (mention.entity, mention.surface)
+            if owner not in self._owned:
+                self._owners.append(owner)
+                self._owned.add(owner)
+                self.nearest.add(vector)
+        for statement, vector in change.statement_vectors:
+            if self._compares(self.graph.statements.get(statement)):
+                self.statement_vectors[statement] = vector
 
     def lacks_vectors(self, judging: str) -> bool:
         """Whether a ruling came since `fetch_vectors`, so that it may have something to read."""
         return self._vectors_for != (judging, self._rulings)
 
     def fetch_vectors(self, store: Store, judging: str) -> None:
-        """Read the vectors of statements that are compared by likeness, where a ruling made them so.
+        """ReadEpisode the vectors of statements that are compared by likeness, where a ruling made them so.
 
         Called before deciding, never by it: `depends` relations only, or all with
         pipeline.judging = "statement"; nothing is read twice.
@@ -140,7 +138,8 @@ class GroupState:
             if s.id not in self.statement_vectors and (judging == "statement" or self._compares(s))
         ]
         if missing:
-            self.statement_vectors.update(store.statement_vectors(self.group, missing))
+            found = store.rows(STATEMENT_VECTORS_OF, self.group, missing)
+            self.statement_vectors.update((id_, rows.as_vector(kept)) for id_, kept in found)
 
     def _compares(self, statement: Statement | None) -> bool:
         if statement is None:
@@ -150,62 +149,7 @@ class GroupState:
         return self.graph.relations.traits(statement.relation).cardinality == "depends"
 
 
-def addition_of(change: Change, recorded_at: Instant) -> Addition:
-    """Return the change with its record time."""
-    episode = change.episode
-    head = EpisodeHead(
-        sequence=episode.sequence,
-        id=episode.id,
-        reference_time=episode.reference_time,
-        recorded_at=recorded_at,
-    )
-    return Addition(
-        head=head,
-        entity_births=change.entity_births,
-        statement_births=change.statement_births,
-        mentions=change.mentions,
-        evidence=change.evidence,
-        rulings=change.rulings,
-        verdicts=change.verdicts,
-    )
-
-
-def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> GroupRecords:
-    """Return the records as they will stand once the change is written."""
-    addition = addition_of(change, recorded_at)
-    return GroupRecords(
-        group=records.group,
-        heads=[*records.heads, addition.head],
-        mentions=[*records.mentions, *change.mentions],
-        evidence=[*records.evidence, *change.evidence],
-        rulings=[*records.rulings, *change.rulings],
-        verdicts=[*records.verdicts, *change.verdicts],
-        operations=records.operations,
-        recorded={**records.recorded, change.episode.sequence: recorded_at},
-        births={**dict((*change.entity_births, *change.statement_births)), **records.births},
-        last_recorded=recorded_at,
-    )
-
-
-def with_operation(records: GroupRecords, operation: Operation, recorded_at: Instant) -> GroupRecords:
-    """Return the records as they will stand once a merge, split or undo is written."""
-    return GroupRecords(
-        group=records.group,
-        heads=records.heads,
-        mentions=records.mentions,
-        evidence=records.evidence,
-        rulings=records.rulings,
-        verdicts=records.verdicts,
-        operations=[*records.operations, operation],
-        recorded={**records.recorded, operation.sequence: recorded_at},
-        births=records.births,
-        last_recorded=recorded_at,
-    )
-
-
-def rebuilt(old: GroupGraph, records: GroupRecords) -> Derived:
-    """Return what differs between a graph and the one that these records derive."""
-    return compare(old, GroupGraph.build(records))
-
-
-__all__ = ["GroupState", "addition_of", "rebuilt", "with_change", "with_operation"]
+def name_vectors(store: Store, group: str) -> Iterator[tuple[str, str, Vector]]:
+    """Yield (recorded entity, surface, vector) of the names that a store keeps, in order of insertion."""
+    for entity, surface, _, _, kept in store.rows(ALL["name_vectors"], group):
+        yield entity, surface, rows.as_vector(kept)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kgray.ingest.known import KnownState
 from kgray.ontology import Ontology
-from kgray.ports import Answer, NamedVector, Question, Vector
-from kgray.records import Episode, Evidence, Extraction, Mention, Place, Ruling, Verdict
+from kgray.ports import Answer, Question, Vector
+from kgray.records import Episode, Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadEpisode:
     """An episode with what its text says."""
 
     episode: Episode
@@ -44,23 +45,38 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What an episode changes: its records, printable before they are written; no time stands in it yet."""
-
-    episode: Episode
-    entity_births: tuple[tuple[str, Place], ...] = ()
-    statement_births: tuple[tuple[str, Place], ...] = ()
-    mentions: tuple[Mention, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    vectors: tuple[NamedVector, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What deciding goes by, besides state and answers: fixed for a run."""
 
     ontology: Ontology
     judge: str  # identity of the judge, recorded with what it rules
     judging: str = "relation"  # or "statement": every compared pair is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One episode before the steps of deciding.
+
+    extraction  as the ontology lets it stand
+    state       what is known of the group
+    asked       takes what is open
+    """
+
+    episode: Episode
+    extraction: Extraction
+    state: KnownState
+    answers: Answers
+    rules: Rules
+    asked: Questions
+
+    @property
+    def sequence(self) -> int:
+        """The episode's place in the group's order."""
+        return self.episode.sequence
+
+    def answer(self, question: Question) -> Answer | None:
+        """Return the answer to a question; where there is none yet, the question is asked."""
+        answer = self.answers.said.get(question)
+        if answer is None:
+            self.asked.ask(question)
+        return answer

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from kgray.derivation import names
 from kgray.derivation.fold import Fold
+from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity
-from kgray.memory.taking import standing_ids
+from kgray.ledger import find, sequences_of
+from kgray.memory.accepting import standing_ids
 from kgray.ports import Store
 from kgray.records import Operation
 
@@ -37,7 +39,7 @@ def check(store: Store, operation: Operation) -> bool:
 
 
 def _shown(store: Store, group: str, asked: str) -> Entity:
-    found = store.view(group).entities([asked])
+    found = StoredView(store, group).entities([asked])
     for entity in found:
         if entity.id == asked or len(found) == 1:
             return entity
@@ -63,19 +65,19 @@ def _check_split(store: Store, operation: Operation) -> None:
 
 
 def _check_undo(store: Store, operation: Operation) -> None:
-    if operation.group not in store.groups():
+    if not store.heads([operation.group])[operation.group].named:
         raise NotFound(f"there is no group {operation.group}: nothing to undo")
     if store.pending_count(operation.group):
         return
-    records = store.records(operation.group)
+    records = records_of(store, operation.group)
     Fold(records.operations, records.births, records.recorded).check_undo(operation.target or 0)
 
 
 def _stored(store: Store, operation: Operation) -> bool:
     """Whether anything of what a removal names is stored, retracted rows included."""
     if operation.everything:
-        return operation.group in store.groups()
-    return bool(store.sequences(operation.group, ids=operation.episodes, source=operation.source))
+        return store.heads([operation.group])[operation.group].named
+    return bool(sequences_of(store, operation.group, ids=operation.episodes, source=operation.source))
 
 
 def _live(store: Store, operation: Operation) -> bool:
@@ -86,8 +88,4 @@ def _live(store: Store, operation: Operation) -> bool:
         return bool(held.accepted + held.extracted + held.committed + held.failed)
     if operation.source is not None:
         return bool(standing_ids(store, group, operation.source))
-    return any(_is_episode(store, group, id_) for id_ in operation.episodes)
-
-
-def _is_episode(store: Store, group: str, identifier: str) -> bool:
-    return any(kind == "episode" for kind, _ in store.find(group, identifier))
+    return any(find(store, group, id_).episodes for id_ in operation.episodes)

@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kgray import times
 from kgray.derivation import dump as dumping
+from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.verify import differences
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
 from kgray.ingest.parts import Parts
-from kgray.ingest.preview import Preview
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.ledger import FailedEpisode, dumped_episodes, episodes_at, failures, find, request, result, retry
+from kgray.memory.accepting import Item, Submission, refusals_of
 from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
 from kgray.memory.correcting import check
-from kgray.memory.leavings import forget_texts
-from kgray.memory.queueing import (
-    Done,
+from kgray.memory.ingesting import (
     Ingest,
+    IngestOutcome,
     LocalIngest,
     OnStep,
     OnWait,
@@ -40,15 +42,18 @@ from kgray.memory.queueing import (
     why,
 )
 from kgray.memory.reports import History, Report
+from kgray.memory.run_files import forget_texts
 from kgray.memory.showing import matches
-from kgray.memory.taking import Intake, Item, refusals_of
-from kgray.ports import FailedEpisode, GraphView, GroupCounts, SearchScope
+from kgray.ports import GraphView, GroupCounts, SearchScope
 from kgray.records import Episode, Operation, OperationKind
 from kgray.search import Context, Filters
 from kgray.search import context as build_context
 from kgray.search import search as find_hits
 from kgray.search.recipes import Method, Reranker
 from kgray.times import Instant
+
+if TYPE_CHECKING:
+    from kgray.ingest.preview import Preview
 
 _VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
 
@@ -114,7 +119,7 @@ class Memory:
         bulk    in the backfill lane: what others add meanwhile is read first
         """
         before = last_sequences(self.store)
-        taken = Intake(self.store, replace=replace, bulk=bulk)
+        taken = Submission(self.store, replace=replace, bulk=bulk)
         try:
             for item in self._items(items, group):
                 taken.take(item)
@@ -125,9 +130,9 @@ class Memory:
         except NoSpace as error:
             if not taken.accepted:
                 raise
-            return taken.report(Done(stopped=True, reason=str(error)))
+            return taken.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
-            return taken.report(Done(stopped=stopped))
+            return taken.report(IngestOutcome(stopped=stopped))
         return taken.report(await self._carry_out(taken.queued, before=before, stop=stop, on_step=on_step))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
@@ -141,6 +146,8 @@ class Memory:
 
     def preview(self, *, replace: bool = False) -> Preview:
         """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
+        from kgray.ingest.preview import Preview  # deciding's modules: who only reads does without
+
         return Preview(self.parts, replace=replace)
 
     async def retry(
@@ -154,7 +161,7 @@ class Memory:
         """Take failed episodes up again (all, or those with these ids, ours or the client's)."""
         if group is not None:
             checked_group(group)
-        count = self.store.retry(group, episodes, now=times.now())
+        count = retry(self.store, group, episodes, now=times.now())
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
@@ -221,7 +228,9 @@ class Memory:
         """
         checked_group(group)
         with self.store.reading():
-            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or self.store.view(group)
+            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or StoredView(
+                self.store, group
+            )
             entity = view.entities([self._entity(group, name_or_id)])
             if not entity:
                 raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
@@ -238,32 +247,29 @@ class Memory:
         """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
         checked_group(group)
         with self.store.reading():
-            found = self.store.find(group, identifier)
+            found = find(self.store, group, identifier)
             if not found:
                 raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
             view = self._derived(group, None)
-            episodes = list(self.store.episode_rows(group))
+            episodes = list(dumped_episodes(self.store, group))
             waiting = self.store.pending(group, self.store.pending_count(group))
             episodes += [item for item in waiting if isinstance(item, Episode)]
-            return matches(found, view, episodes)
+            return matches(identifier, found, view, episodes)
 
     async def dump(self, *, group: str, known_at: Time | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
-        checked_group(group)
-        moment = instant_of(known_at, "known_at")
-        with self.store.reading():
-            return dumping.lines(
-                dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
-            )
+        return dumping.lines(self._dumped(group, known_at))
 
     async def dump_hash(self, *, group: str, known_at: Time | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
+        return dumping.digest(self._dumped(group, known_at))
+
+    def _dumped(self, group: str, known_at: Time | None) -> list[dumping.DumpRow]:
         checked_group(group)
         moment = instant_of(known_at, "known_at")
         with self.store.reading():
-            return dumping.digest(
-                dumping.rows(self._derived(group, moment), self.store.episode_rows(group, moment))
-            )
+            view, episodes = self._derived(group, moment), dumped_episodes(self.store, group, moment)
+            return list(dumping.rows(view, episodes))
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group."""
@@ -279,31 +285,12 @@ class Memory:
         """Return the failed episodes with their reasons."""
         if group is not None:
             checked_group(group)
-        return self.store.failures(group)
+        return failures(self.store, group)
 
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
         checked_group(group)
-        with self.store.reading():
-            view, stored, counts = (
-                self._derived(group, None),
-                self.store.view(group),
-                self.store.counts(group),
-            )
-            facts, entities = view.all_facts(), view.all_entities()
-            held = counts.get(group, GroupCounts())
-            lines = [
-                f"{held_now} {what} are stored, {len(derived)} follow from the records"
-                for what, held_now, derived in (
-                    ("entities", held.entities, entities),
-                    ("facts", held.facts, facts),
-                )
-                if held_now != len(derived)
-            ]
-            stored_facts = {fact.id: fact for fact in stored.facts([fact.id for fact in facts])}
-            lines += [f"fact {fact.id} differs" for fact in facts if stored_facts.get(fact.id) != fact]
-            stored_entities = {entity.id: entity for entity in stored.entities([e.id for e in entities])}
-            return lines + [f"entity {e.id} differs" for e in entities if stored_entities.get(e.id) != e]
+        return differences(self.store, group)
 
     # ---------------------------------------------------------------------------- correcting
 
@@ -360,8 +347,8 @@ class Memory:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        result = await self._correct(group, kind, stop, **chosen)
-        done = zeros | {key: value for key, value in result.items() if key in zeros or key == "sequence"}
+        answer = await self._correct(group, kind, stop, **chosen)
+        done = zeros | {key: value for key, value in answer.items() if key in zeros or key == "sequence"}
         if kind == "remove":
             done["compacted"] = self._compacted()
         return done
@@ -388,24 +375,24 @@ class Memory:
             return {}
         if kind == "remove":
             self._forget_texts()  # first: once it is asked for, whoever ingests next carries it out
-        sequence = self.store.request(operation, now=times.now())
+        sequence = request(self.store, operation)
         try:
             done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
         finally:
             if kind == "remove":
                 self._forget_texts()  # what a run kept meanwhile
-        result = self.store.result(group, sequence)
-        if result is None:
+        answer = result(self.store, group, sequence)
+        if answer is None:
             raise Stopped(
                 f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it"
             )
-        if "error" in result:
-            raise InputError(str(result["error"]))
-        return {"sequence": sequence, **result}
+        if "error" in answer:
+            raise InputError(str(answer["error"]))
+        return {"sequence": sequence, **answer}
 
     # ------------------------------------------------------------------------------- inside
 
-    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> Done:  # noqa: ANN401
+    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
         return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
@@ -423,7 +410,7 @@ class Memory:
         """Return the graph as known then; None = as known now, which the store holds derived."""
         if known_at is None:
             return None
-        last = self.store.last_recorded(group)
+        last = self.store.heads([group])[group].last_recorded
         if known_at >= last:
             return None
         # What was removed since must not show: a view is good only until the group's next record.
@@ -436,16 +423,14 @@ class Memory:
 
     def _derived(self, group: str, known_at: Instant | None) -> View:
         def read(sequences: Sequence[int]) -> list[Episode]:
-            wanted = set(sequences)
-            return [row for row in self.store.episode_rows(group, known_at) if row.sequence in wanted]
+            return episodes_at(self.store, group, sequences)
 
-        return View(self.store.records(group, known_at), read)
+        return View(records_of(self.store, group, known_at), read)
 
     def _entity(self, group: str, name_or_id: str) -> str:
-        for kind, identifier in self.store.find(group, name_or_id):
-            if kind == "entity":
-                return identifier
-        named = self.store.entities_named(group, name_or_id)
+        if find(self.store, group, name_or_id).entity:
+            return name_or_id
+        named = StoredView(self.store, group).entities_named(name_or_id)
         if not named:
             raise NotFound(f"group {group} has no entity {name_or_id!r}")
         if len(named) > 1:

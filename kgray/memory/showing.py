@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kgray.derivation import dump
 from kgray.derivation.view import View
+from kgray.ledger import Bearers
 from kgray.records import Episode
 
-Row = dict[str, Any]
-Found = tuple[str, str]  # (kind, id), as the store's `find` gives it
+dump.DumpRow = dict[str, Any]
 
 
-def matches(found: Sequence[Found], view: View, episodes: Iterable[Episode]) -> list[Row]:
-    """Return the dump rows of what was found and of what hangs on it, in the order of the dump.
+def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
+    """Return the dump rows of what bears an id and of what hangs on it, in the order of the dump.
 
     An episode brings its mentions and evidence, and what these speak of; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
@@ -22,8 +22,7 @@ def matches(found: Sequence[Found], view: View, episodes: Iterable[Episode]) -> 
     rows = list(dump.rows(view, list(episodes)))
     evidence = {(row["episode"], row["ordinal"]): row for row in rows if row["type"] == "evidence"}
     wanted = _Wanted()
-    for kind, identifier in found:
-        wanted.start(kind, identifier, rows, view)
+    wanted.start(identifier, found, rows, view)
     wanted.spread(rows)
     kept = [row for row in rows if wanted.holds(row, evidence)]
     return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
@@ -40,18 +39,17 @@ class _Wanted:
         self.statements: set[str] = set()
         self.relations: set[str] = set()
 
-    def start(self, kind: str, identifier: str, rows: list[Row], view: View) -> None:
+    def start(self, identifier: str, found: Bearers, rows: list[dump.DumpRow], view: View) -> None:
         """Take in what was asked for."""
-        if kind == "episode":
-            self.asked |= {row["id"] for row in _of(rows, "episode") if str(row["sequence"]) == identifier}
-        elif kind == "entity":
+        self.asked |= {row["id"] for row in _of(rows, "episode") if row["sequence"] in found.episodes}
+        if found.entity:
             self.subjects |= {entity.id for entity in view.entities([identifier])}
-        elif kind == "fact":
+        if found.fact:
             self.statements |= {row["statement"] for row in _of(rows, "fact") if row["id"] == identifier}
-        else:
+        if found.statement:
             self.statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
 
-    def spread(self, rows: list[Row]) -> None:
+    def spread(self, rows: list[dump.DumpRow]) -> None:
         """Follow what was asked for to what hangs on it."""
         self.statements |= {
             row["id"] for row in _of(rows, "statement") if {row["subject"], row["object"]} & self.subjects
@@ -69,7 +67,7 @@ class _Wanted:
                 self.episodes.add(row["episode"])
         self.episodes |= {row["episode"] for row in _of(rows, "mention") if row["entity"] in self.subjects}
 
-    def holds(self, row: Row, evidence: dict[tuple[str, int], Row]) -> bool:
+    def holds(self, row: dump.DumpRow, evidence: dict[tuple[str, int], dump.DumpRow]) -> bool:
         """Whether a row is shown."""
         match row["type"]:
             case "episode":
@@ -97,5 +95,5 @@ class _Wanted:
         return False
 
 
-def _of(rows: list[Row], kind: str) -> Iterator[Row]:
+def _of(rows: list[dump.DumpRow], kind: str) -> Iterator[dump.DumpRow]:
     return (row for row in rows if row["type"] == kind)

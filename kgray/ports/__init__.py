@@ -1,12 +1,12 @@
 """The ports: what the engine asks of models and stores. Arrays: (n, d) means n rows of width d.
 
 models   who reads episodes, answers questions, embeds texts; what they are asked
-writes   what a run writes, and what the ledger tells
-store    log and graph, two faces of one store; its views
+store    log and graph, two faces of one store; row changes; views of the graph
 """
 
 from __future__ import annotations
 
+from kgray.kinds import SearchScope
 from kgray.ports.models import (
     Answer,
     Embedder,
@@ -21,49 +21,37 @@ from kgray.ports.models import (
     ResponseCache,
     Vector,
 )
-from kgray.ports.store import GraphView, SearchScope, Store, Writer
-from kgray.ports.writes import (
-    Acceptance,
-    Answered,
-    Commit,
-    Declined,
-    Extracted,
-    Failed,
-    FailedEpisode,
-    Failure,
+from kgray.ports.store import (
+    Appending,
+    GraphView,
     GroupCounts,
-    NamedVector,
-    Write,
-    conflict,
+    GroupHead,
+    Patch,
+    RowChanges,
+    Store,
+    Writer,
 )
 
 __all__ = [
-    "Acceptance",
     "Answer",
-    "Answered",
-    "Commit",
-    "Declined",
+    "Appending",
     "Embedder",
-    "Extracted",
     "ExtractionRequest",
     "Extractor",
-    "Failed",
-    "FailedEpisode",
-    "Failure",
     "GraphView",
     "GroupCounts",
+    "GroupHead",
     "Judge",
     "Judged",
     "Matrix",
-    "NamedVector",
+    "Patch",
     "Question",
     "QuestionKind",
     "QuestionRequest",
     "ResponseCache",
+    "RowChanges",
     "SearchScope",
     "Store",
     "Vector",
-    "Write",
     "Writer",
-    "conflict",
 ]

@@ -1,4 +1,4 @@
-"""`memory.queueing.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
+"""`memory.ingesting.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
 
 Whether all has ended is asked of the store; what the sequencers tell is for progress and reasons. So the
 driver may die, or a sequencer, and the one that looks next sees the truth.
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.errors import KgrayError, Unavailable
 from kgray.ingest.parts import Totals
-from kgray.memory import queueing
-from kgray.memory.queueing import Done, OnStep, OnWait, Queued, Stop, done_elsewhere, joined
+from kgray.memory import ingesting
+from kgray.memory.ingesting import IngestOutcome, OnStep, OnWait, Queued, Stop, done_elsewhere, joined
 from kgray.ports import Store
 from kgray.runtime import head as heads
 from kgray.runtime.faults import error_of
@@ -34,7 +34,7 @@ _LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
 
 
 class RayIngest:
-    """Carries out through Ray, which is started, or joined, when there is something to do."""
+    """`memory.ingesting.Ingest` through Ray, which is started, or joined, when there is something to do."""
 
     def __init__(self, settings: Settings, data: Path, store: Store) -> None:
         """Start nothing: reading never needs Ray."""
@@ -48,13 +48,13 @@ class RayIngest:
         *,
         groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None,
-        more: Stop = queueing.never,
-        stop: Stop = queueing.never,
-        on_step: OnStep = queueing.ignore,
-        on_wait: OnWait = queueing.silent,
-    ) -> Done:
+        more: Stop = ingesting.never,
+        stop: Stop = ingesting.never,
+        on_step: OnStep = ingesting.ignore,
+        on_wait: OnWait = ingesting.silent,
+    ) -> IngestOutcome:
         """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
-        before = queueing.last_sequences(self._store) if before is None else before
+        before = ingesting.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
         wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
@@ -131,17 +131,17 @@ class _Awaited:
 
     def left(self) -> bool:
         """Whether anything has not ended."""
-        return queueing.waiting(self._store, self._rest) or queueing.waiting(self._store, self._queued)
+        return ingesting.waiting(self._store, self._rest) or ingesting.waiting(self._store, self._queued)
 
     def has(self, group: str, sequence: int) -> bool:
         """Whether it is an episode that is waited for."""
         queues = (queued[group] for queued in (self._queued, self._rest) if group in queued)
         return any(sequence in queue.sequences for queue in queues)
 
-    def done(self) -> Done:
+    def done(self) -> IngestOutcome:
         """Count what has ended."""
         own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
-        return Done(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
+        return IngestOutcome(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
 
 
 class Follower:
@@ -249,7 +249,7 @@ def _leftover(
     for group, last in before.items():
         if groups is None or group in groups:
             own = queued[group].sequences if group in queued else None
-            queue = queueing.pending_now(store, group, last=last, without=own)
+            queue = ingesting.pending_now(store, group, last=last, without=own)
             if queue.last:
                 found[group] = queue
     return found

@@ -22,7 +22,7 @@ import ray
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, Totals
 from kgray.ingest.runner import Runner
-from kgray.memory.queueing import joined
+from kgray.memory.ingesting import joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, RemoteWorker, control, reached

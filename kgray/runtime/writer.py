@@ -17,7 +17,9 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
-from kgray.ports import Commit, Failed, Store, Write
+from kgray.kinds import EPISODES
+from kgray.ports import RowChanges, Store
+from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.faults import Fault, Lost, error_of, fault_of
@@ -48,7 +50,7 @@ class GraphWriter:
         except KgrayError as error:
             return fault_of(error)
 
-    def write(self, epoch: int, number: int, writes: Sequence[Write]) -> Fault | None:
+    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
         """Write a run's batch; None = it is durable. number: of the batch in its run, from 1."""
         try:
             if epoch < self._epoch:
@@ -60,8 +62,8 @@ class GraphWriter:
                 return None
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
-            self._store.write(writes)
-            self._note(number, writes, time.monotonic() - since)
+            self._store.apply(changes)
+            self._note(number, changes, time.monotonic() - since)
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= self._epoch:
                 self._release()  # an older run's batch does not take the store from the newest
@@ -106,16 +108,16 @@ class GraphWriter:
         self._held = ExitStack()
         self._epoch = self._last = 0
 
-    def _note(self, number: int, writes: Sequence[Write], seconds: float) -> None:
+    def _note(self, number: int, changes: Sequence[RowChanges], seconds: float) -> None:
         self._last = number
         self._batches += 1
-        self._writes += len(writes)
+        self._writes += len(changes)
         metrics.observe("kgray_commit_seconds", seconds)
-        metrics.observe("kgray_batch_size", len(writes), of="write")
-        for write in writes:
-            if isinstance(write, Commit | Failed):
-                ended = "committed" if isinstance(write, Commit) else "failed"
-                logs.stage(ended, write.group, write.sequence)
+        metrics.observe("kgray_batch_size", len(changes), of="write")
+        for change in changes:
+            if change.recorded_at is not None and EPISODES is change.ledger:
+                (row,) = change.puts[EPISODES]
+                logs.stage(STATES[row[10]], change.group, change.sequence)
 
 
 class RemoteWriter:
@@ -141,7 +143,7 @@ class RemoteWriter:
             self._handle, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found
         )
 
-    async def write(self, writes: Sequence[Write]) -> None:
+    async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.
 
         Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
@@ -151,7 +153,7 @@ class RemoteWriter:
         number = self._number
         until = time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        while (fault := await self._called("write", self.epoch, number, writes)) is not None:
+        while (fault := await self._called("write", self.epoch, number, changes)) is not None:
             if fault.kind not in _PASSING:
                 raise error_of(fault)
             self.outage = self.outage or (time.time(), fault.message)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from kgray.graph import Entity, Fact
 from kgray.ports import GraphView, SearchScope, Store, Vector
 from kgray.records import Episode, Place
-from kgray.search.narrow import keep_entities, keep_episodes, keep_facts
+from kgray.search.filters import keep_entities, keep_episodes, keep_facts
 from kgray.search.plan import Query
 from kgray.times import Instant
 
-Row = Fact | Entity | Episode
+FoundRow = Fact | Entity | Episode
 
 OVER_FETCH = 3
 MIN_DEPTH = 30  # under RRF ranks past 30 order what stands far below a limit of 10
@@ -26,7 +26,7 @@ _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class SearchRun:
     """All that one search reads with.
 
     text    the query as well-formed Unicode
@@ -41,7 +41,7 @@ class Reader:
     moment: Instant | None
     vector: Vector | None
 
-    def keep(self, scope: SearchScope, rows: Sequence[Row]) -> list[Row]:
+    def keep(self, scope: SearchScope, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows that pass the query's filters, in their order."""
         filters = self.query.filters
         if scope == "fact":
@@ -57,40 +57,39 @@ class Reader:
 class Gathered:
     """Rows of one scope, best first; more: the store has further candidates."""
 
-    rows: list[Row]
+    rows: list[FoundRow]
     more: bool = False
 
 
-def by_words(reader: Reader, scope: SearchScope, wanted: int) -> Gathered:
+def by_words(run: SearchRun, scope: SearchScope, wanted: int) -> Gathered:
     """Return rows of one scope by BM25, at least `wanted` where there are so many."""
-    group = reader.query.group
+    group = run.query.group
 
-    def fetch(depth: int) -> tuple[int, list[Row]]:
-        found = reader.store.lexical(group, scope, reader.text, depth)
+    def fetch(depth: int) -> tuple[int, list[FoundRow]]:
+        found = run.store.lexical(group, scope, run.text, depth)
         places = [item for item in found if not isinstance(item, str)]
-        return len(found), _shown(reader, scope, places, [item for item in found if isinstance(item, str)])
+        return len(found), _shown(run, scope, places, [item for item in found if isinstance(item, str)])
 
-    return _enough(reader, scope, wanted, fetch)
+    return _enough(run, scope, wanted, fetch)
 
 
-def by_meaning(reader: Reader, scope: SearchScope, wanted: int) -> Gathered:
+def by_meaning(run: SearchRun, scope: SearchScope, wanted: int) -> Gathered:
     """Return rows of one scope by cosine, at least `wanted` where there are so many."""
-    group, vector = reader.query.group, reader.vector
+    group, vector = run.query.group, run.vector
     if vector is None:
         raise ValueError("cosine needs the query's vector")
 
-    def fetch(depth: int) -> tuple[int, list[Row]]:
-        found = [owner for owner, _ in reader.store.nearest(group, scope, vector, depth)]
-        if scope == "episode":
-            return len(found), _shown(reader, scope, [(int(owner), 0) for owner in found], [])
-        return len(found), _shown(reader, scope, [], found)
+    def fetch(depth: int) -> tuple[int, list[FoundRow]]:
+        found = [owner for owner, _ in run.store.nearest(group, scope, vector, depth)]
+        places = [(owner, 0) for owner in found if isinstance(owner, int)]
+        return len(found), _shown(run, scope, places, [id_ for id_ in found if isinstance(id_, str)])
 
-    return _enough(reader, scope, wanted, fetch)
+    return _enough(run, scope, wanted, fetch)
 
 
-def _shown(reader: Reader, scope: SearchScope, places: list[Place], ids: list[str]) -> list[Row]:
+def _shown(run: SearchRun, scope: SearchScope, places: list[Place], ids: list[str]) -> list[FoundRow]:
     """Return what these records show as, in their order, each once, in one read."""
-    view, moment = reader.view, reader.moment
+    view, moment = run.view, run.moment
     if scope == "episode":
         return [*view.episodes([sequence for sequence, _ in places])]
     if scope == "entity":
@@ -99,13 +98,13 @@ def _shown(reader: Reader, scope: SearchScope, places: list[Place], ids: list[st
 
 
 def _enough(
-    reader: Reader, scope: SearchScope, wanted: int, fetch: Callable[[int], tuple[int, list[Row]]]
+    run: SearchRun, scope: SearchScope, wanted: int, fetch: Callable[[int], tuple[int, list[FoundRow]]]
 ) -> Gathered:
     """Fetch deeper until enough is left, the store has no more, or MAX_DEPTH is reached."""
     depth = max(MIN_DEPTH, OVER_FETCH * wanted)
     while True:
         count, rows = fetch(depth)
-        kept = reader.keep(scope, rows)
+        kept = run.keep(scope, rows)
         more = count >= depth and depth < MAX_DEPTH
         if len(kept) >= wanted or not more:
             return Gathered(kept, more)

@@ -32,7 +32,7 @@ _HEADS: tuple[tuple[Scope, str, str], ...] = (
     ("entity", "ENTITIES", "Who and what it is about: NAME (kind; also known as ...)"),
     ("episode", "EPISODES", "What was said, word for word: [date] SPEAKER: TEXT"),
 )
-# A "<" that a reader could take for a tag's: blanks, slashes and signs that do not show may stand
+# A "<" that a run could take for a tag's: blanks, slashes and signs that do not show may stand
 # before its name, and it may be one of the signs that look like it.
 _TAG_OPENS = re.compile(
     r"[<\uff1c\ufe64\u2039\u3008]"

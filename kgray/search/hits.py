@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from kgray.graph import Entity, Fact, Hit
 from kgray.ports import GraphView, SearchScope
 from kgray.records import Episode
-from kgray.search.candidates import Row
+from kgray.search.candidates import FoundRow
 from kgray.search.rank import Scored
-from kgray.search.steps import ends
+from kgray.search.walk import ends
 
 
 def fact_hit(
@@ -38,7 +38,7 @@ def fact_hit(
 def to_hits(
     view: GraphView,
     chosen: Sequence[tuple[SearchScope, Scored]],
-    rows: Mapping[SearchScope, Mapping[str, Row]],
+    rows: Mapping[SearchScope, Mapping[str, FoundRow]],
 ) -> list[Hit]:
     """Return the chosen rows as hits, in order; two reads, however many."""
     picked = [(rows[scope][item.id], item) for scope, item in chosen]

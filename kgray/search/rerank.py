@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kgray.graph import Entity, Fact
+from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, SearchScope
-from kgray.search.candidates import Reader, Row
+from kgray.rows import as_vector
+from kgray.search.candidates import FoundRow, SearchRun
 from kgray.search.neighbours import centre_of, from_centre
 from kgray.search.rank import Scored, mmr, rescored
-from kgray.search.steps import ends
+from kgray.search.walk import ends
 
 _POOL = 3  # times the limit: what a reranker looks at
 _FACTS_AN_ENTITY = 32
@@ -21,7 +23,9 @@ _WORDS = re.compile(r"[^\W\u3000-\u9fff\uac00-\ud7ff]+|\w")  # CJK characters on
 
 
 def rerank(
-    reader: Reader, fused: Mapping[SearchScope, list[Scored]], rows: Mapping[SearchScope, Mapping[str, Row]]
+    run: SearchRun,
+    fused: Mapping[SearchScope, list[Scored]],
+    rows: Mapping[SearchScope, Mapping[str, FoundRow]],
 ) -> dict[SearchScope, list[Scored]]:
     """Order each scope by the query's reranker; what it cannot tell apart keeps its fused order.
 
@@ -32,38 +36,41 @@ def rerank(
                         facts, of any time (32 an entity on average); episodes: none
     node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps; episodes: 0
     """
-    name = reader.query.ways.reranker
+    name = run.query.ways.reranker
     if name == "rrf":
         return dict(fused)
-    pools = {scope: items[: _POOL * reader.query.limit] for scope, items in fused.items()}
+    pools = {scope: items[: _POOL * run.query.limit] for scope, items in fused.items()}
     if name == "mmr":
-        return {scope: _diverse(reader, scope, items, rows[scope]) for scope, items in pools.items()}
+        return {scope: _diverse(run, scope, items, rows[scope]) for scope, items in pools.items()}
     if name == "episode_mentions":
-        scores = _mentions(reader, [rows[scope][item.id] for scope, items in pools.items() for item in items])
+        scores = _mentions(run, [rows[scope][item.id] for scope, items in pools.items() for item in items])
     else:
-        scores = _nearness(reader, [rows[scope][item.id] for scope, items in pools.items() for item in items])
+        scores = _nearness(run, [rows[scope][item.id] for scope, items in pools.items() for item in items])
     return {scope: rescored(items, scores) for scope, items in pools.items()}
 
 
 def _diverse(
-    reader: Reader, scope: SearchScope, items: Sequence[Scored], rows: Mapping[str, Row]
+    run: SearchRun, scope: SearchScope, items: Sequence[Scored], rows: Mapping[str, FoundRow]
 ) -> list[Scored]:
-    vectors = _vectors(reader, [rows[item.id] for item in items]) if scope == "fact" else None
-    if vectors is None or reader.vector is None:
+    vectors = _vectors(run, [rows[item.id] for item in items]) if scope == "fact" else None
+    if vectors is None or run.vector is None:
         texts = [_text(rows[item.id]) for item in items]
-        bags = _bags([reader.text, *texts])
+        bags = _bags([run.text, *texts])
         query, vectors = bags[0], bags[1:]
     else:
-        query = reader.vector
-    picked = mmr(query, vectors, keep=reader.query.limit)
+        query = run.vector
+    picked = mmr(query, vectors, keep=run.query.limit)
     return [Scored(id=items[i].id, score=score, methods=items[i].methods) for i, score in picked]
 
 
-def _vectors(reader: Reader, rows: Sequence[Row]) -> Matrix | None:
+def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
     """Return a vector a fact; None where one has none (a split may have made its statement)."""
     statements = [row.statement for row in rows if isinstance(row, Fact)]
-    known = reader.store.statement_vectors(reader.query.group, list(dict.fromkeys(statements)))
-    if not statements or not all(statement in known for statement in statements):
+    if not statements:
+        return None
+    found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, list(dict.fromkeys(statements)))
+    known = {id_: as_vector(kept) for id_, kept in found}
+    if not all(statement in known for statement in statements):
         return None
     return np.stack([known[statement] for statement in statements])
 
@@ -78,16 +85,16 @@ def _bags(texts: Sequence[str]) -> Matrix:
     return bags
 
 
-def _text(row: Row) -> str:
+def _text(row: FoundRow) -> str:
     return " ".join((row.name, *row.aliases)) if isinstance(row, Entity) else row.text
 
 
-def _mentions(reader: Reader, rows: Sequence[Row]) -> dict[str, float]:
+def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
     scores = {row.id: float(len(row.episodes)) for row in rows if isinstance(row, Fact)}
     entities = [row.id for row in rows if isinstance(row, Entity)]
     if entities:
         episodes: dict[str, set[str]] = {entity: set() for entity in entities}
-        for fact in reader.view.facts_at(entities, None, _FACTS_AN_ENTITY * len(entities)):
+        for fact in run.view.facts_at(entities, None, _FACTS_AN_ENTITY * len(entities)):
             for end in ends(fact):
                 if end in episodes:
                     episodes[end].update(fact.episodes)
@@ -95,8 +102,8 @@ def _mentions(reader: Reader, rows: Sequence[Row]) -> dict[str, float]:
     return scores
 
 
-def _nearness(reader: Reader, rows: Sequence[Row]) -> dict[str, float]:
-    walked = from_centre(reader, centre_of(reader))
+def _nearness(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
+    walked = from_centre(run, centre_of(run))
     scores: dict[str, float] = {}
     for row in rows:
         if isinstance(row, Fact):

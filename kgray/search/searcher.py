@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kgray.derivation.stored import StoredView
 from kgray.graph import Hit
 from kgray.ports import Embedder, GraphView, SearchScope, Store, Vector
-from kgray.search.candidates import Gathered, Reader, Row, by_meaning, by_words
+from kgray.search.candidates import FoundRow, Gathered, SearchRun, by_meaning, by_words
 from kgray.search.hits import to_hits
 from kgray.search.neighbours import centre_of, reached, seeds_of, steps
 from kgray.search.plan import SCOPES, Query
@@ -15,8 +16,8 @@ from kgray.search.recipes import Method
 from kgray.search.rerank import rerank
 from kgray.times import now
 
-Found = dict[SearchScope, dict[Method, list[Row]]]
-Gather = Callable[[Reader, SearchScope, int], Gathered]
+Found = dict[SearchScope, dict[Method, list[FoundRow]]]
+Gather = Callable[[SearchRun, SearchScope, int], Gathered]
 _SEED_DEPTH = 12  # ranks of each method among which the seeds of graph steps are chosen
 
 
@@ -48,58 +49,58 @@ async def search(
         vector = (await embedder.embed([text]))[0]
     moment = None if query.any_time else query.as_of if query.as_of is not None else now()
     with store.reading():
-        shown = view if view is not None else store.view(query.group)
-        reader = Reader(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
-        return _answer(reader)
+        shown = view if view is not None else StoredView(store, query.group)
+        run = SearchRun(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
+        return _answer(run)
 
 
-def _answer(reader: Reader) -> list[Hit]:
-    found = _candidates(reader)
+def _answer(run: SearchRun) -> list[Hit]:
+    found = _candidates(run)
     rows = {
         scope: {row.id: row for ranked in by_method.values() for row in ranked}
         for scope, by_method in found.items()
     }
     fused = {scope: rrf(_ids(by_method)) for scope, by_method in found.items()}
-    ordered = rerank(reader, fused, rows)
-    return to_hits(reader.view, one_list(ordered, reader.query.limit), rows)
+    ordered = rerank(run, fused, rows)
+    return to_hits(run.view, one_list(ordered, run.query.limit), rows)
 
 
-def _candidates(reader: Reader) -> Found:
+def _candidates(run: SearchRun) -> Found:
     """Return rows by scope and method, methods in their fixed order."""
-    found = _by_text(reader)
-    if "bfs" in reader.query.ways.methods:
-        given = list(dict.fromkeys([*centre_of(reader), *seeds_of(reader)]))
-        walked = steps(reader, given, {scope: _best(ranked) for scope, ranked in found.items()})
+    found = _by_text(run)
+    if "bfs" in run.query.ways.methods:
+        given = list(dict.fromkeys([*centre_of(run), *seeds_of(run)]))
+        walked = steps(run, given, {scope: _best(ranked) for scope, ranked in found.items()})
         for scope, ranked in found.items():
-            ranked["bfs"] = reached(reader, walked, scope)
+            ranked["bfs"] = reached(run, walked, scope)
     return found
 
 
-def _by_text(reader: Reader) -> Found:
+def _by_text(run: SearchRun) -> Found:
     """Gather by words and meaning: each scope its part of the limit, all of it where others fall short."""
-    limit, scopes = reader.query.limit, [scope for scope in SCOPES if scope in reader.query.scopes]
+    limit, scopes = run.query.limit, [scope for scope in SCOPES if scope in run.query.scopes]
     ways: list[tuple[Method, Gather]] = [("bm25", by_words), ("cosine", by_meaning)]
     found: Found = {scope: {} for scope in scopes}
     short: list[tuple[SearchScope, Method, Gather]] = []
     for scope in scopes:
         for method, gather in ways:
-            if method in reader.query.ways.methods:
-                gathered = gather(reader, scope, -(-limit // len(scopes)))
+            if method in run.query.ways.methods:
+                gathered = gather(run, scope, -(-limit // len(scopes)))
                 found[scope][method] = gathered.rows
                 if gathered.more and len(gathered.rows) < limit:
                     short.append((scope, method, gather))
     if short and sum(len(_best(ranked, None)) for ranked in found.values()) < limit:
         for scope, method, gather in short:
-            found[scope][method] = gather(reader, scope, limit).rows
+            found[scope][method] = gather(run, scope, limit).rows
     return found
 
 
-def _best(ranked: dict[Method, list[Row]], depth: int | None = _SEED_DEPTH) -> list[Row]:
+def _best(ranked: dict[Method, list[FoundRow]], depth: int | None = _SEED_DEPTH) -> list[FoundRow]:
     """Return the rows by fused rank, of the first `depth` of each method."""
     head = {method: found[:depth] for method, found in ranked.items()}
     rows = {row.id: row for found in head.values() for row in found}
     return [rows[item.id] for item in rrf(_ids(head))]
 
 
-def _ids(ranked: dict[Method, list[Row]]) -> dict[str, list[str]]:
+def _ids(ranked: dict[Method, list[FoundRow]]) -> dict[str, list[str]]:
     return {method: [row.id for row in found] for method, found in ranked.items()}

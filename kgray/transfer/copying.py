@@ -9,12 +9,15 @@ from pathlib import Path
 
 from kgray import times
 from kgray.derivation import dump
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kept import Kept, Sum
+from kgray.kinds import Kind, Row
+from kgray.ledger import dumped_episodes
 from kgray.ports import Embedder, Store
 from kgray.settings import CONFIG_NAME, Secret, Settings, load, require_built
 from kgray.times import Instant
+from kgray.transfer.sums import Sum, rows_of
 from kgray.wiring import build_embedder, open_store
 
 PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
@@ -85,19 +88,19 @@ def copy_group(source: Side, target: Side, group: str, *, on_row: OnRow = lambda
     taken away again then.
     """
     _check(source, target)
-    with _held(source, target):
-        if group not in source.store.groups():
+    with _held(source, target), source.store.reading():
+        head = source.store.heads([group])[group]
+        if not head.named:
             raise NotFound(f"there is no group {group!r} in {source.shown}")
-        if group in target.store.groups():
+        if target.store.heads([group])[group].named:
             return _compared(source, target, group, on_row)
-        ours, theirs, moments = Sum(), Sum(), [0]
+        ours, moments = Sum(head), [0]
 
         def verify() -> None:
-            _drain(theirs.passing(target.store.export(group)), on_row)
-            moments[0] = _verified(source, target, group, ours, theirs)
+            moments[0] = _verified(source, target, group, ours, _summed(target.store, group, on_row))
 
-        rows = _watched(ours.passing(source.store.export(group)), on_row)
-        target.store.adopt(group, rows, verify)
+        rows = _watched(ours.passing(rows_of(source.store, group)), on_row)
+        target.store.adopt(group, head, rows, verify)
     return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
 
 
@@ -145,9 +148,7 @@ def _let_go_of_folder(side: Side) -> None:
 
 def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
     """Compare what is there with the source; the same is what a copy would give."""
-    ours, theirs = Sum(), Sum()
-    _drain(ours.passing(source.store.export(group)), on_row)
-    _drain(theirs.passing(target.store.export(group)), on_row)
+    ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
     if different := ours.differing(theirs):
         raise StoreError(
             f"group {group!r} is in {target.shown} already, and not the same ({'; '.join(different[:3])}): "
@@ -178,16 +179,20 @@ def _sample(moments: list[Instant]) -> list[Instant]:
 
 def _digest(store: Store, group: str, known_at: Instant | None) -> str:
     with store.reading():
-        view = View(store.records(group, known_at), lambda _: [])  # a dump names episodes, and reads none
-        return dump.digest(dump.rows(view, store.episode_rows(group, known_at)))
+        view = View(records_of(store, group, known_at), lambda _: [])  # a dump names episodes, and reads none
+        return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def _watched(rows: Iterator[Kept], on_row: OnRow) -> Iterator[Kept]:
+def _watched(rows: Iterator[tuple[Kind, Row]], on_row: OnRow) -> Iterator[tuple[Kind, Row]]:
     for row in rows:
         on_row()
         yield row
 
 
-def _drain(rows: Iterator[Kept], on_row: OnRow) -> None:
-    for _ in rows:
-        on_row()
+def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
+    """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
+    with store.reading():
+        found = Sum(store.heads([group])[group])
+        for _ in found.passing(rows_of(store, group)):
+            on_row()
+    return found

@@ -417,15 +417,15 @@ def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(
     monkeypatch.setattr(run, "WAITING", 60)
     monkeypatch.setattr(run, "BATCH", 20)
     seen: list[tuple[int, int]] = []
-    plain = SqliteStore.accept
+    plain = SqliteStore.append
 
-    def accept(self, drafts, **how):
-        answers = plain(self, drafts, **how)
-        seen.append((len(drafts), self.pending_count()))
-        assert how["bulk"], "in the backfill lane"
+    def append(self, groups, work):
+        answers = plain(self, groups, work)
+        seen.append((len(answers), self.pending_count()))
+        assert not any(self.pending_groups().values()), "in the backfill lane"
         return answers
 
-    monkeypatch.setattr(SqliteStore, "accept", accept)
+    monkeypatch.setattr(SqliteStore, "append", append)
     file = kgray.write("a.jsonl", *many(200))
     answer = kgray("backfill", file, "--json")
     assert counts(answer.json) == (200, 0, 0, 200, 0)

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from kgray import open as kgray_open
+from kgray.ledger import request, result
 from kgray.records import Operation
 from tests.doors.shell import JOBS, Shell, told, triple
 
@@ -229,9 +230,9 @@ def test_a_refused_operation_keeps_no_name(kgray):
     with closing(kgray_open("kgray-data", create=False)) as memory:
         for surfaces in (("Nobodaddy",), ("Bob Smith",), ("bob smith", "Bob Smith")):
             asked = Operation(group="team", kind="split", entities=(known["Bob Smith"],), surfaces=surfaces)
-            sequence = memory.store.request(asked, now=1)
+            sequence = request(memory.store, asked)
             asyncio.run(memory.ingest())
-            (told_of,) = memory.store.result("team", sequence).values()
+            (told_of,) = result(memory.store, "team", sequence).values()
             assert known["Bob Smith"] in told_of
             assert not any(name in told_of for name in ("Smith", "smith", "Nobodaddy"))
     kgray("remove", "--group", "team", "--episode", "a", "--yes")
@@ -244,7 +245,7 @@ def test_a_refused_operation_keeps_no_name(kgray):
 
 def next_sequence(kgray, group: str = "team") -> int:
     with closing(kgray_open("kgray-data", create=False)) as memory:
-        return int(memory.store.next_sequence(group))
+        return memory.store.heads([group])[group].last + 1
 
 
 @pytest.mark.parametrize(

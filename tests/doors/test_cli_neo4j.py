@@ -12,14 +12,13 @@ pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture
-def on_server(kgray, neo4j_server, neo4j_driver):
-    """Set the environment for the server of the tests, whose database is empty."""
-    neo4j_driver.execute_query("MATCH (n) DETACH DELETE n")
+def on_server(kgray, own_neo4j):
+    """Set the environment for a server whose database is empty."""
     kgray.env |= {
         "KGRAY_STORE_BACKEND": "neo4j",
-        "KGRAY_STORE_URI": neo4j_server.uri,
-        "KGRAY_STORE_USER": neo4j_server.user,
-        "KGRAY_STORE_PASSWORD": neo4j_server.password,
+        "KGRAY_STORE_URI": own_neo4j.uri,
+        "KGRAY_STORE_USER": own_neo4j.user,
+        "KGRAY_STORE_PASSWORD": own_neo4j.password,
         "KGRAY_EMBEDDER_DIMENSIONS": "64",
     }
     return kgray

@@ -103,27 +103,24 @@ def test_an_import_says_in_one_line_what_it_needs(kgray, monkeypatch):
     assert (absent.code, "absent" in absent.err) == (2, True)
 
 
-def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(kgray, neo4j_server, monkeypatch):
-    neo4j = pytest.importorskip("neo4j", reason="needs Neo4j's driver: install the extra `neo4j`")
-    login = (neo4j_server.user, neo4j_server.password)
-    with neo4j.GraphDatabase.driver(neo4j_server.uri, auth=login) as driver:
-        driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
-        empty = kgray_import(kgray, neo4j_server)
-        assert (empty.code, "no episode and no entity of Graphiti" in empty.err) == (2, True)
-        driver.execute_query(
-            "CREATE (e:Episodic {uuid: 'e1', group_id: '', content: 'Hi', "
-            "valid_at: datetime('2026-01-01T00:00:00Z')})"
-            "CREATE (:Entity {uuid: 'a', group_id: '', name: 'Ann', summary: 'x'})-[:RELATES_TO {uuid: 'f', "
-            "group_id: '', name: 'KNOWS', fact: 'Ann knows Bob', episodes: ['e1']}]->"
-            "(:Entity {uuid: 'b', group_id: '', name: 'Bob'})"
-        )
-        answer = kgray_import(kgray, neo4j_server, "--json")
-        wrong = kgray_import(kgray, neo4j_server, "--from-group", "main")
-        kgray.env["NEO4J_PASSWORD"] = WRONG
-        kgray.write("secret", neo4j_server.password + "\n")
-        by_file = kgray_import(kgray, neo4j_server, "--password-file", "secret", password=WRONG)
-        refused = kgray_import(kgray, neo4j_server, password=WRONG)
-        driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
+def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(
+    kgray, own_neo4j, own_neo4j_driver
+):
+    empty = kgray_import(kgray, own_neo4j)
+    assert (empty.code, "no episode and no entity of Graphiti" in empty.err) == (2, True)
+    own_neo4j_driver.execute_query(
+        "CREATE (e:Episodic {uuid: 'e1', group_id: '', content: 'Hi', "
+        "valid_at: datetime('2026-01-01T00:00:00Z')})"
+        "CREATE (:Entity {uuid: 'a', group_id: '', name: 'Ann', summary: 'x'})-[:RELATES_TO {uuid: 'f', "
+        "group_id: '', name: 'KNOWS', fact: 'Ann knows Bob', episodes: ['e1']}]->"
+        "(:Entity {uuid: 'b', group_id: '', name: 'Bob'})"
+    )
+    answer = kgray_import(kgray, own_neo4j, "--json")
+    wrong = kgray_import(kgray, own_neo4j, "--from-group", "main")
+    kgray.env["NEO4J_PASSWORD"] = WRONG
+    kgray.write("secret", own_neo4j.password + "\n")
+    by_file = kgray_import(kgray, own_neo4j, "--password-file", "secret", password=WRONG)
+    refused = kgray_import(kgray, own_neo4j, password=WRONG)
     assert answer.code == 0
     assert {k: answer.json[k] for k in ("accepted", "committed", "episodes", "facts", "unmapped")} == {
         "accepted": 1, "committed": 1, "episodes": 1, "facts": 1, "unmapped": {"entity summaries": 1}

@@ -15,7 +15,7 @@ from kgray.ports import QuestionRequest
 from kgray.stores.sqlite.cache import FILE, _digest
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import ALL, JUDGED, PROMPTS, answering
-from tests.graph.by_hand import draft, small
+from tests.graph.by_hand import append, draft, small
 
 ROWS = [
     {"id": "a", "source": "s", "speaker": "Alice", "text": "zqalpha Acme", "at": "2026-01-01"},
@@ -109,7 +109,7 @@ async def test_what_took_two_replies_is_kept_whole(serve, tmp_path):
         return as_json({"answers": [a for a in told if (a["id"] == first["id"]) != repaired]})
 
     store = small(tmp_path)
-    store.accept([draft("I left", client_id="a")], now=1)
+    append(store, draft("I left", client_id="a"))
     request = QuestionRequest(episode=store.pending("g", 1)[0], questions=ALL)
     server = serve(in_part)
     endpoint = Endpoint(base_url=server.url, name="m", patience_s=1)

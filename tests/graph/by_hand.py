@@ -1,39 +1,35 @@
-"""Small stores and commits by hand: literal records, one entity and one fact an episode."""
+"""Small stores and changes by hand: literal rows, one entity and one fact an episode.
+
+Sequence n mentions the entity En, says the statement Sn and shows the fact Fn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.graph import Derived, Entity, Fact
-from kgray.ports import (
-    Answered,
-    Commit,
-    Declined,
-    Extracted,
-    Failed,
-    Failure,
-    Judged,
-    Matrix,
-    NamedVector,
-    SearchScope,
-    Store,
-    Vector,
-)
+from kgray import kinds, rows
+from kgray.graph import Entity, Fact
+from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Key, Kind, Row, SearchScope
+from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
 from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 
-WIDTH = 16
+# One embedder for all tests on a store: the database that workers share is built for one.
+EMBEDDER, WIDTH = "by-hand", 64
+OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})  # an episode that has not ended
+ANY = frozenset({*OPEN, kinds.COMMITTED, kinds.FAILED})
+ASKED = frozenset({kinds.PENDING})  # an operation that has not ended
 
 
 def small(folder: Path, **options: Any) -> SqliteStore:
-    """Open a store of 16 numbers a vector."""
-    return open_sqlite(folder, **{"embedder": "by-hand", "dimensions": WIDTH, **options})
+    """Open an embedded store of `WIDTH` numbers a vector."""
+    return open_sqlite(folder, **{"embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
 def draft(text: str, **fields: Any) -> Draft:
@@ -48,143 +44,222 @@ def pointing(*hot: int, width: int = WIDTH) -> Vector:
     return vector / np.float32(np.linalg.norm(vector))
 
 
+def stored(*hot: int, width: int = WIDTH) -> bytes:
+    """Return the same as a row has it."""
+    return rows.vector_bytes(pointing(*hot, width=width))
+
+
+# ------------------------------------------------------------------------------------- the log
+
+
+def append(store: Store, *drafts: Draft, bulk: bool = False) -> list[int]:
+    """Append drafts as they are (whether they are there is the ledger's question); return their sequences."""
+
+    def work(log: Appending) -> list[int]:
+        taken = []
+        for sent in drafts:
+            taken.append(log.take_sequence(sent.group))
+            log.put(EPISODES, sent.group, episode_row(sent, taken[-1], bulk=bulk))
+        return taken
+
+    return store.append({sent.group for sent in drafts}, work)
+
+
+def episode_row(sent: Draft, sequence: int, *, bulk: bool = False, **changed: Any) -> Row:
+    """Return the row of an accepted draft; changed: columns."""
+    row = rows.new_episode_row(
+        sent, id=sent.id, content_sha256=sent.content_sha256, sequence=sequence,
+        time=sent.reference_time or 1, bulk=bulk,
+    )  # fmt: skip
+    return tuple(changed.get(name, value) for name, value in zip(EPISODES.names, row, strict=True))
+
+
+def ask(store: Store, operation: Operation) -> int:
+    """Append a correction; return its sequence."""
+
+    def work(log: Appending) -> int:
+        sequence = log.take_sequence(operation.group)
+        log.put(OPERATIONS, operation.group, rows.operation_row(replace(operation, sequence=sequence)))
+        return sequence
+
+    return store.append([operation.group], work)
+
+
+# ------------------------------------------------------------------------------------- changes
+
+
 def told(
-    sequence: int,
-    name: str,
-    value: str,
-    at: int,
-    *,
-    group: str = "g",
-    episode: str = "",
+    sequence: int, name: str, value: str, at: int, *, group: str = "g", sent: Draft | None = None,
     relation: str = "SAYS",
-) -> Commit:
+) -> RowChanges:  # fmt: skip
     """Return the commit of an episode that mentions one entity and says one value of it."""
-    entity, statement, fact = f"E{sequence}", f"S{sequence}", f"F{sequence}"
-    text = f"{name} says {value}"
-    vectors = (
-        NamedVector(kind="name", owner=entity, text=name, vector=pointing(sequence % WIDTH)),
-        NamedVector(kind="statement", owner=statement, text=text, vector=pointing(sequence % WIDTH)),
-        NamedVector(kind="episode", owner=str(sequence), text="", vector=pointing(sequence % WIDTH)),
-    )
-    place = (sequence, 0)
-    return Commit(
+    entity, statement, text = f"E{sequence}", f"S{sequence}", f"{name} says {value}"
+    sent = sent or draft(text, group=group)
+    mention = Mention(sequence=sequence, ordinal=0, surface=name, entity=entity, sentence=text)
+    evidence = Evidence(
+        sequence=sequence, ordinal=0, statement=statement, variant=0, kind="holds", relation=relation,
+        text=text, subject=0, value=Value("text", value), valid_from=5,
+    )  # fmt: skip
+    fact = Fact(
+        id=f"F{sequence}", statement=statement, source=entity, relation=relation, text=text, created_at=at,
+        value=Value("text", value), valid_at=5, episodes=(sent.id,),
+    )  # fmt: skip
+    vector = stored(sequence % WIDTH)
+    return changes(
+        sequence,
+        at,
+        {
+            EPISODES: [episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=at)],
+            kinds.BIRTHS: [(entity, sequence, 0), (statement, sequence, 0)],
+            kinds.MENTIONS: [rows.mention_row(mention)],
+            kinds.EVIDENCE: [rows.evidence_row(evidence, statement)],
+            kinds.NAMES: [rows.name_row(mention)],
+            kinds.NAME_VECTORS: [(entity, name, sequence, 0, vector)],
+            kinds.STATEMENT_VECTORS: [(statement, vector)],
+            kinds.EPISODE_VECTORS: [(sequence, vector)],
+            kinds.ENTITIES: [rows.entity_row(Entity(id=entity, name=name, born=(sequence, 0)))],
+            kinds.SHOWN_ENTITIES: [(entity, entity)],
+            kinds.FACTS: [rows.fact_row(fact)],
+        },
         group=group,
-        sequence=sequence,
-        recorded_at=at,
-        births=((entity, place), (statement, place)),
-        mentions=(Mention(sequence=sequence, ordinal=0, surface=name, entity=entity, sentence=text),),
-        evidence=(
-            Evidence(
-                sequence=sequence, ordinal=0, statement=statement, variant=0, kind="holds", relation=relation,
-                text=text, subject=0, value=Value("text", value), valid_from=5,
-            ),
-        ),
-        vectors=vectors,
-        derived=Derived(
-            entities=(Entity(id=entity, name=name, born=place),),
-            facts=(
-                Fact(
-                    id=fact, statement=statement, source=entity, relation=relation, text=text, created_at=at,
-                    value=Value("text", value), valid_at=5, episodes=(episode,) if episode else (),
-                ),
-            ),
-            shown_entities=((entity, entity),),
-            shown_statements=((place, statement),),
-        ),
+    )
+
+
+def changes(
+    sequence: int, at: int | None, puts: Mapping[Kind, Sequence[Row]], *, group: str = "g", **more: Any
+) -> RowChanges:
+    """Return changes of an episode that has not ended, unless told of other states."""
+    given = {"ledger": EPISODES, "states": OPEN, **more}
+    return RowChanges(group=group, sequence=sequence, recorded_at=at, puts=puts, **given)
+
+
+def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> RowChanges:
+    """Return the arrival of an extraction."""
+    state = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.EXTRACTED),))
+    return changes(
+        sequence, None, {kinds.EXTRACTIONS: [rows.extraction_row(sequence, extraction)]}, group=group,
+        states=frozenset({kinds.ACCEPTED}), patches=(state,), durable=False,
     )  # fmt: skip
 
 
-def gone(*sequences: int) -> Derived:
-    """Return what derivation says when these episodes' records are gone."""
-    return Derived(
-        gone_entities=tuple(f"E{n}" for n in sequences),
-        gone_facts=tuple(f"F{n}" for n in sequences),
-        shown_entities=tuple((f"E{n}", None) for n in sequences),
-        shown_statements=tuple(((n, 0), None) for n in sequences),
+def answered(sequence: int, key: str, *said: dict[str, Any], group: str = "g", calls: int = 0) -> RowChanges:
+    """Return the arrival of a request's answers; without any, their use alone."""
+    puts: dict[Kind, list[Row]] = {kinds.ANSWER_USES: [(sequence, key)]}
+    if said:
+        puts[kinds.ANSWERS] = [rows.answers_row(key, said, calls, 0, 0)]
+    return changes(sequence, None, puts, group=group, ledger=None, states=ANY, durable=False)
+
+
+def failed(sequence: int, at: int, message: str = "no", *, group: str = "g", raw: str = "") -> RowChanges:
+    """Return the end of an episode that the server refused."""
+    columns = ("state", "ended_at", "attempts", "failure_kind", "failure_message", "failure_raw")
+    row = (sequence, kinds.FAILED, at, 1, "Refused", message, raw)
+    return changes(
+        sequence, at, {}, group=group, patches=(Patch(kind=EPISODES, columns=columns, rows=(row,)),)
     )
 
 
-def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> Extracted:
-    """Return the arrival of an extraction."""
-    return Extracted(group=group, sequence=sequence, extraction=extraction)
+def ended(
+    operation: Operation, at: int, *, state: int = kinds.DONE, result: Mapping[str, Any] | None = None,
+    puts: Mapping[Kind, Sequence[Row]] | None = None, **more: Any,
+) -> RowChanges:  # fmt: skip
+    """Return the end of an operation, with what it changes besides its own row."""
+    row = rows.operation_row(operation, state, at, result or {})
+    return changes(
+        operation.sequence, at, {**(puts or {}), OPERATIONS: [row]}, group=operation.group,
+        ledger=OPERATIONS, states=ASKED, **more,
+    )  # fmt: skip
 
 
-def answered(sequence: int, key: str, *answers: dict[str, Any], group: str = "g", calls: int = 0) -> Answered:
-    """Return the arrival of a request's answers; without any, their use alone."""
-    judged = Judged(answers=answers, calls=calls) if answers else None
-    return Answered(group=group, sequence=sequence, key=key, judged=judged)
-
-
-def failed(sequence: int, at: int, message: str = "no", *, group: str = "g", raw: str = "") -> Failed:
-    """Return the end of an episode that the server refused."""
-    failure = Failure(kind="Refused", message=message, raw=raw)
-    return Failed(group=group, sequence=sequence, recorded_at=at, failure=failure)
-
-
-def declined(sequence: int, at: int, reason: str, *, group: str = "g") -> Declined:
+def declined(sequence: int, at: int, reason: str, *, group: str = "g", kind: Any = "merge") -> RowChanges:
     """Return the end of an operation that cannot be done."""
-    return Declined(group=group, sequence=sequence, recorded_at=at, reason=reason)
+    asked = Operation(group=group, sequence=sequence, kind=kind)
+    return ended(asked, at, state=kinds.REFUSED, result={"error": reason}, erases=True)
+
+
+# ------------------------------------------------------------------------------- applied at once
 
 
 def tell(store: Store, name: str, value: str, **fields: Any) -> int:
-    """Accept and commit one episode; return its sequence. To be called inside `writing()`."""
-    accepted = store.accept([draft(f"{name} says {value}", **fields)], now=1)[0]
-    group = fields.get("group", "g")
-    at = store.last_recorded(group) + 10
-    commit = told(accepted.sequence or 0, name, value, at, group=group, episode=accepted.id)
-    store.write([commit])
-    return commit.sequence
-
-
-def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named: Any) -> int:
-    """Request a hard removal and carry it out; return its sequence."""
-    asked = Operation(group=group, kind="remove", **named)
-    sequence = store.request(asked, now=1)
-    commit = Commit(
-        group=group,
-        sequence=sequence,
-        recorded_at=store.last_recorded(group) + 10,
-        operation=replace(asked, sequence=sequence),
-        result={"episodes": len(sequences)},
-        erased=tuple(sequences),
-        forgotten=bool(named.get("everything")),
-        gone_births=tuple(f"{kind}{n}" for n in sequences for kind in "ES"),
-        derived=gone(*sequences),
-    )
-    store.write([commit])
+    """Append and commit one episode; return its sequence. To be called inside `writing()`."""
+    sent = draft(f"{name} says {value}", **fields)
+    (sequence,) = append(store, sent)
+    store.apply([told(sequence, name, value, next_time(store, sent.group), group=sent.group, sent=sent)])
     return sequence
 
 
-def everything(store: Store, group: str = "g") -> tuple[object, ...]:
+def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named: Any) -> int:
+    """Ask for a hard removal and carry it out; return its sequence."""
+    asked = Operation(group=group, kind="remove", **named)
+    asked = replace(asked, sequence=ask(store, asked))
+    whole = bool(named.get("everything"))
+    drops = {} if whole else rows_of(store, sequences, group=group)
+    result = {"episodes": len(sequences)}
+    done = ended(asked, next_time(store, group), result=result, clear=whole, drops=drops, erases=True)
+    store.apply([done])
+    return asked.sequence
+
+
+def rows_of(store: Store, sequences: Sequence[int], *, group: str = "g") -> dict[Kind, list[Key]]:
+    """Return the keys of all rows that came of these episodes, told by hand."""
+    named = {f"{letter}{n}" for n in sequences for letter in "ESF"}
+    found: dict[Kind, list[Key]] = {}
+    for kind in KINDS:
+        for row in store.rows(ALL[kind.name], group):
+            values = dict(zip(kind.names, row, strict=True))
+            if values.get("sequence") in sequences or named & {values[name] for name in kind.key}:
+                found.setdefault(kind, []).append(kind.key_of(row))
+    used = {request for _, request in found.get(kinds.ANSWER_USES, [])}
+    if used:
+        found[kinds.ANSWERS] = [(request,) for request in sorted(used)]
+    return found
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def all_of(store: Store, kind: Kind, group: str = "g") -> list[Row]:
+    """Return every row of a kind."""
+    return list(store.rows(ALL[kind.name], group))
+
+
+def head(store: Store, group: str = "g") -> GroupHead:
+    """Return the counters of a group."""
+    return store.heads([group])[group]
+
+
+def next_time(store: Store, group: str = "g") -> int:
+    """Return a record time past the group's last."""
+    return head(store, group).last_recorded + 10
+
+
+def everything(store: Store, group: str = "g") -> dict[str, object]:
     """Return what a reader can see of a group whose episodes were told by hand."""
-    sequences = range(1, 10)
-    entities = [f"E{n}" for n in sequences]
-    records, view = store.records(group), store.view(group)
-    return (
-        records, view.facts_at(entities, None, None), view.entities(entities), store.counts(group),
-        [store.lexical(group, scope, "al says one", 9) for scope in get_args(SearchScope)],
-        [(owner, surface, vector.tolist()) for owner, surface, vector in store.name_vectors(group)],
-        sorted(store.statement_vectors(group, [f"S{n}" for n in sequences])),
-        [found[0] for found in store.nearest(group, "episode", pointing(*range(WIDTH)), 9)],
-        list(store.episode_rows(group)), store.pending(group, 99), store.failures(group),
-        [store.extraction(group, n) for n in sequences], [store.result(group, n) for n in sequences],
-        store.last_recorded(group),
-    )  # fmt: skip
+    entities = [f"E{n}" for n in range(1, 10)]
+    seen: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
+    seen |= {"head": head(store, group), "counts": store.counts(group), "pending": store.pending(group, 99)}
+    seen["facts at entities"] = store.facts_at(group, entities, None, None)
+    for scope in get_args(SearchScope):
+        seen[f"{scope} by words"] = store.lexical(group, scope, "al says one", 9)
+        near = store.nearest(group, scope, pointing(*range(9)), 9)
+        seen[f"{scope} by vector"] = [found for found, _ in near]
+    return seen
 
 
 def fill(
-    store: Store, matrix: Matrix, *, group: str = "g", kind: Literal["name", "statement"] = "statement"
+    store: Store, matrix: Matrix, *, group: str = "g", kind: Kind = kinds.STATEMENT_VECTORS, first: int = 0
 ) -> None:
-    """Commit these vectors, owners "0", "1", ...; 5,000 a commit."""
+    """Commit these vectors, owners "0", "1", ... from `first` on; 5,000 a commit."""
     for start in range(0, len(matrix), 5_000):
-        (accepted,) = store.accept([draft(f"rows {start} {len(matrix)}", group=group)], now=1)
-        named = tuple(
-            NamedVector(kind=kind, owner=f"{start + n}", text=f"{start + n}", vector=vector)
-            for n, vector in enumerate(matrix[start : start + 5_000])
-        )
-        at = store.last_recorded(group) + 1
-        commit = Commit(group=group, sequence=accepted.sequence or 0, recorded_at=at, vectors=named)
-        store.write([commit])
+        (sequence,) = append(store, draft(f"rows {start} {len(matrix)}", group=group))
+        puts = []
+        for n, vector in enumerate(matrix[start : start + 5_000]):
+            owner = str(first + start + n)
+            place = () if kind is kinds.STATEMENT_VECTORS else (owner, sequence, n)
+            puts.append((owner, *place, rows.vector_bytes(vector)))
+        done = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
+        at = next_time(store, group)
+        store.apply([changes(sequence, at, {kind: puts}, group=group, patches=(done,))])
 
 
 def unit(matrix: NDArray[Any]) -> Matrix:

@@ -16,14 +16,16 @@ from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.question_key import questions_key
 from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
+from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
 from kgray.ingest.parts import Parts, Totals
+from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
+from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, request, result
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
-    Acceptance,
     Answer,
     ExtractionRequest,
     GroupCounts,
@@ -37,12 +39,13 @@ from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.settings import PipelineSettings
 from kgray.stores.sqlite import open_sqlite
+from tests.graph.by_hand import WIDTH
 from tests.graph.stores import Stores
 
 DAY_ZERO = times.parse("2026-01-01")[0]
 GROUP = "g"
-# 64 numbers a text: similarity means little at this width, but determinism is what is tested.
-SMALL = HashingEmbedder(64)
+# Similarity means little at this width, but determinism is what is tested.
+SMALL = HashingEmbedder(WIDTH)
 
 
 def day(number: float) -> int:
@@ -92,7 +95,11 @@ class WildJudge:
 
 
 class Engine:
-    """One data folder with its loop; `run` ingests what is pending."""
+    """A store with its loop; `run` ingests what is pending.
+
+    prefix      what the names of its groups begin with in the store; tests name them without it
+    window      episodes in flight of the windowed runner; 0: the plain loop
+    """
 
     def __init__(
         self,
@@ -102,11 +109,13 @@ class Engine:
         ontology: Ontology | None = None,
         judging: str = "relation",
         store: Store | None = None,
+        prefix: str = "",
+        window: int = 0,
     ) -> None:
         if store is None:
             assert folder is not None
             store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
-        self.store = store
+        self.store, self.prefix = store, prefix
         self.parts = Parts(
             store=self.store,
             extractor=ReadsItself(),
@@ -116,16 +125,26 @@ class Engine:
             pipeline=PipelineSettings(judging=judging),
             patience_s=0,
         )
-        self.loop = Loop(self.parts)
+        self.loop: Loop | Runner = Loop(self.parts)
+        if window:
+            self.parts = replace(self.parts, window=window)
+            self.loop = Runner(self.parts)
+
+    def named(self, group: str = GROUP) -> str:
+        """Return a group's name in the store."""
+        return self.prefix + group
 
     def accept(self, *drafts: Draft, replace: bool = False) -> list[Acceptance]:
         """Append drafts."""
-        return self.store.accept(drafts, now=times.now(), replace=replace)
+        placed = [in_group(draft, self.named(draft.group)) for draft in drafts]
+        return accept(self.store, placed, now=times.now(), replace=replace)
 
     def run(self) -> Totals:
-        """Ingest what is pending."""
+        """Ingest what is pending in its groups; others may have some in the same store."""
+        pending = self.store.pending_groups()
+        mine = [group for group in pending if group.startswith(self.prefix)] if self.prefix else None
         with self.store.writing():
-            return asyncio.run(self.loop.run())
+            return asyncio.run(self.loop.run(groups=mine))
 
     def add(self, *drafts: Draft, replace: bool = False) -> None:
         """Accept and ingest."""
@@ -134,24 +153,35 @@ class Engine:
 
     def ask(self, kind: str, **what: Any) -> dict[str, Any]:
         """Carry out an operation and return its result."""
-        operation = Operation(group=GROUP, kind=kind, **what)
-        sequence = self.store.request(operation, now=times.now())
+        operation = Operation(group=self.named(), kind=kind, **what)
+        sequence = request(self.store, operation)
         self.run()
-        result = self.store.result(GROUP, sequence)
-        assert result is not None
-        return dict(result)
+        answer = result(self.store, self.named(), sequence)
+        assert answer is not None
+        return dict(answer)
+
+    def last_recorded(self, group: str = GROUP) -> int:
+        """Return a group's newest record time."""
+        name = self.named(group)
+        return self.store.heads([name])[name].last_recorded
+
+    def groups(self) -> list[str]:
+        """Return the groups that exist."""
+        return list(self.store.heads())
 
     def view(self, known_at: int | None = None, group: str = GROUP) -> View:
         """Derive the graph from the stored records."""
-        return View(self.store.records(group, known_at), lambda s: self.store.view(group).episodes(s))
+        name = self.named(group)
+        return View(records_of(self.store, name, known_at), lambda s: episodes_at(self.store, name, s))
 
     def dump(self, known_at: int | None = None, group: str = GROUP) -> list[str]:
         """Return the canonical dump."""
-        return dump.lines(dump.rows(self.view(known_at, group), self.store.episode_rows(group, known_at)))
+        episodes = dumped_episodes(self.store, self.named(group), known_at)
+        return dump.lines(dump.rows(self.view(known_at, group), episodes))
 
     def spans(self, relation: str = "WORKS_AT", group: str = GROUP) -> dict[str, list[tuple[Any, Any]]]:
         """Return object name -> [(from, to)] in days, of the stored facts."""
-        view = self.store.view(group)
+        view = StoredView(self.store, self.named(group))
         entities = {e.id: e.name for e in self.view(group=group).all_entities()}
         facts = {f.id: f for f in view.facts_at(list(entities), None, None) if f.relation == relation}
         found: dict[str, list[tuple[Any, Any]]] = {}
@@ -165,25 +195,25 @@ class Engine:
 
     def check(self, group: str = GROUP) -> None:
         """Assert that the kept state equals a loaded one, and the stored index what the records derive."""
-        loaded = GroupState.load(self.store, group, SMALL.dimensions)
-        kept = self.loop.committer.kept(group)
+        name = self.named(group)
+        loaded = GroupState.load(self.store, name, SMALL.dimensions)
+        kept = self.loop.committer.kept(name)
         if kept is not None:
             ours, theirs = fingerprint(kept), fingerprint(loaded)
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}
         view = self.view(group=group)
-        stored = self.store.view(group)
+        stored = StoredView(self.store, name)
         entities = view.all_entities()
         assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
         assert facts == {f.id: f for f in view.all_facts()}
-        counts = self.store.counts(group).get(group, GroupCounts())
+        counts = self.store.counts(name).get(name, GroupCounts())
         assert (counts.facts, counts.entities) == (len(facts), len(entities))
 
 
 def engine_on(stores: Stores, **how: Any) -> Engine:
-    """Return an engine at a fresh place; what was open at the last one is closed."""
-    stores.fresh()
-    return Engine(store=stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions), **how)
+    """Return an engine whose groups are new."""
+    return Engine(store=stores.open(), prefix=stores.fresh(), **how)
 
 
 def fingerprint(state: GroupState) -> dict[str, Any]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
 
 from kgray.backends.hashing import HashingEmbedder
-from kgray.graph import Derived, Entity, Fact
-from kgray.ports import Commit, NamedVector, Store
-from kgray.records import Draft, Evidence, Mention, Place, Value, entity_id, fact_id, statement_id
+from kgray.derivation.change import Change, Difference
+from kgray.graph import Entity, Fact
+from kgray.ingest import changes
+from kgray.kinds import EPISODES
+from kgray.ledger import accept, episodes_at, request
+from kgray.ports import Patch, Store
+from kgray.records import Draft, Evidence, Mention, Operation, Place, Value, entity_id, fact_id, statement_id
+from kgray.stores.sqlite import open_sqlite
 from kgray.times import DAY, Instant, parse
-from tests.graph.stores import Stores
 
 DAY_0 = parse("2026-01-01")[0]
 
@@ -33,7 +39,6 @@ class World:
     entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
     facts: dict[tuple[str, str], Fact] = field(default_factory=dict)  # (group, text)
     sequences: dict[str, int] = field(default_factory=dict)  # episode id -> sequence
-    recorded: dict[str, Instant] = field(default_factory=dict)  # group -> last record time
 
     async def tell(
         self,
@@ -62,11 +67,11 @@ class World:
             reference_time=at,
             client_id=client_id,
         )
-        accepted = self.store.accept([draft], now=at)[0]
+        accepted = accept(self.store, [draft], now=at)[0]
         assert accepted.sequence is not None
         self.sequences[accepted.id] = accepted.sequence
         page = _Page(world=self, group=group, sequence=accepted.sequence, episode=accepted.id)
-        page.recorded = max(at, self.recorded.get(group, 0) + 1, self.store.last_recorded(group) + 1)
+        page.recorded = max(at, self.last_recorded(group) + 1)
         for name, label in names:
             page.mention(name, label)
         for subject, relation, target, wording, start, end in facts:
@@ -75,28 +80,25 @@ class World:
             old = self.facts[group, wording]
             page.changed[old.id] = replace(old, invalid_at=end, expired_at=page.recorded)
         await page.commit(text)
-        self.recorded[group] = page.recorded
         return accepted.id
 
     def retract(self, group: str, episode: str, at: Instant) -> None:
         """Retract one episode, softly, with the facts that it alone supports."""
-        from kgray.records import Operation
-
-        sequence = self.store.request(Operation(group=group, kind="retract", episodes=(episode,)), now=at)
+        asked = Operation(group=group, kind="retract", episodes=(episode,))
+        asked = replace(asked, sequence=request(self.store, asked))
         gone = [
             fact for (owner, _), fact in self.facts.items() if owner == group and fact.episodes == (episode,)
         ]
-        self.recorded[group] = max(at, self.recorded[group] + 1, self.store.last_recorded(group) + 1)
-        done = Commit(
-            group=group,
-            sequence=sequence,
-            recorded_at=self.recorded[group],
-            operation=Operation(group=group, sequence=sequence, kind="retract", episodes=(episode,)),
-            result={"episodes": 1},
-            retired=(self.sequences[episode],),
-            derived=Derived(gone_facts=tuple(sorted(fact.id for fact in gone))),
+        recorded = max(at, self.last_recorded(group) + 1)
+        retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((self.sequences[episode], recorded),))
+        difference = Difference(gone_facts=tuple(sorted(fact.id for fact in gone)))
+        self.store.apply(
+            [changes.corrected(asked, {"episodes": 1}, recorded, difference, patches=(retired,))]
         )
-        self.store.write([done])
+
+    def last_recorded(self, group: str) -> Instant:
+        """Return the group's newest record time."""
+        return self.store.heads([group])[group].last_recorded
 
     def id_of(self, group: str, name: str) -> str:
         """Return the id of an entity."""
@@ -104,12 +106,61 @@ class World:
 
 
 @contextmanager
-def a_world(stores: Stores) -> Iterator[World]:
-    """Yield an empty world in a store that is held for writing."""
+def a_world(folder: Path) -> Iterator[World]:
+    """Yield an empty world in an embedded store that is held for writing."""
     embedder = HashingEmbedder(256)
-    store = stores.open(embedder=embedder.identity, dimensions=embedder.dimensions)
+    store = open_sqlite(folder, embedder=embedder.identity, dimensions=embedder.dimensions)
     with store.writing():
         yield World(store=store, embedder=embedder)
+    store.close()
+
+
+async def chain(world: World, group: str) -> None:
+    """Tell of a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
+    for at, (left, right) in enumerate(pairwise(["Ann", "Ben", "Cleo", "Dan", "Eve"])):
+        await world.tell(
+            group,
+            f"{left} met {right}.",
+            day(at),
+            client_id=f"m{at}",
+            source="chat" if at % 2 else "mail",
+            names=[(left, "Person")],
+            facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
+        )
+    await world.tell(
+        group,
+        "Far away Olaf rows.",
+        day(9),
+        client_id="m9",
+        names=[("Olaf", "Sailor")],
+        facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
+    )
+
+
+async def jobs(world: World, group: str) -> None:
+    """Tell case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
+    await world.tell(
+        group,
+        "I see that Alice Webb works at Acme.",
+        day(0),
+        client_id="m1",
+        names=[("Alice Webb", "Person")],
+        facts=[("Alice Webb", "WORKS_AT", "Acme", "Alice Webb works at Acme", day(0), None)],
+    )
+    await world.tell(
+        group,
+        "Now Alice Webb works at Beta!",
+        day(60),
+        client_id="m2",
+        facts=[("Alice Webb", "WORKS_AT", "Beta", "Alice Webb works at Beta", day(60), None)],
+        ends=[("Alice Webb works at Acme", day(60))],
+    )
+    await world.tell(
+        group,
+        "The lamp costs 80 euros.",
+        day(61),
+        facts=[("lamp", "COSTS", Value("number", "80", "EUR"), "The lamp costs 80 EUR", day(61), None)],
+    )
 
 
 @dataclass(kw_only=True)
@@ -125,10 +176,10 @@ class _Page:
     mentions: list[Mention] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     changed: dict[str, Fact] = field(default_factory=dict)
-    named: list[NamedVector] = field(default_factory=list)
     made: list[Entity] = field(default_factory=list)
     shown: list[tuple[Place, str | None]] = field(default_factory=list)
-    texts: list[tuple[str, str, str]] = field(default_factory=list)
+    named: list[Mention] = field(default_factory=list)  # those that made an entity
+    worded: list[tuple[str, str]] = field(default_factory=list)  # (new statement, its wording)
 
     def mention(self, name: str, label: str = "") -> int:
         """Return the ordinal of a mention; a new name makes an entity."""
@@ -143,11 +194,13 @@ class _Page:
             self.world.entities[self.group, name] = entity
             self.births.append((entity.id, place))
             self.made.append(entity)
-            self.texts.append(("name", entity.id, name))
         entity = self.world.entities[self.group, name]
-        self.mentions.append(
-            Mention(sequence=self.sequence, ordinal=place[1], surface=name, entity=entity.id, type=label)
+        mention = Mention(
+            sequence=self.sequence, ordinal=place[1], surface=name, entity=entity.id, type=label
         )
+        self.mentions.append(mention)
+        if entity.born == place:
+            self.named.append(mention)
         return place[1]
 
     def say(
@@ -186,7 +239,7 @@ class _Page:
             fact = replace(known, episodes=tuple(sorted({*known.episodes, self.episode})))
         else:
             self.births.append((statement, place))
-            self.texts.append(("statement", statement, wording))
+            self.worded.append((statement, wording))
             fact = Fact(
                 id=fact_id(statement, place, "start"),
                 statement=statement,
@@ -204,28 +257,24 @@ class _Page:
 
     async def commit(self, text: str) -> None:
         """Embed and apply."""
-        self.texts.append(("episode", str(self.sequence), text))
-        vectors = await self.world.embedder.embed([words for _, _, words in self.texts])
-        named = tuple(
-            NamedVector(kind=kind, owner=owner, text="" if kind == "episode" else words, vector=vector)
-            for (kind, owner, words), vector in zip(self.texts, vectors, strict=True)
-        )
+        texts = [text, *(mention.surface for mention in self.named), *(wording for _, wording in self.worded)]
+        vectors = dict(zip(texts, await self.world.embedder.embed(texts), strict=True))
         for fact in self.changed.values():
             self.world.facts[self.group, fact.text] = fact
-        derived = Derived(
-            entities=tuple(sorted(self.made, key=lambda entity: entity.id)),
-            facts=tuple(sorted(self.changed.values(), key=lambda fact: fact.id)),
-            shown_entities=tuple(sorted((entity.id, entity.id) for entity in self.made)),
-            shown_statements=tuple(self.shown),
-        )
-        done = Commit(
-            group=self.group,
-            sequence=self.sequence,
-            recorded_at=self.recorded,
-            births=tuple(self.births),
+        [episode] = episodes_at(self.world.store, self.group, [self.sequence])
+        change = Change(
+            episode=episode,
+            entity_births=tuple(self.births),
             mentions=tuple(self.mentions),
             evidence=tuple(self.evidence),
-            vectors=named,
-            derived=derived,
+            name_vectors=tuple((mention, vectors[mention.surface]) for mention in self.named),
+            statement_vectors=tuple((id_, vectors[wording]) for id_, wording in self.worded),
+            episode_vector=vectors[text],
         )
-        self.world.store.write([done])
+        difference = Difference(
+            entities=tuple(sorted(self.made, key=lambda entity: entity.id)),
+            facts=tuple(sorted(self.changed.values(), key=lambda fact: fact.id)),
+            shown=tuple(sorted((entity.id, entity.id) for entity in self.made)),
+            spoken=tuple(self.shown),
+        )
+        self.world.store.apply([changes.committed(change, difference, self.recorded)])

@@ -1,13 +1,17 @@
 """Every kind of store behind one fixture: what `ports.Store` promises is tested on each of them.
 
 A place is where a store's data lies: a folder, or a server's database. Opening it twice gives what two
-processes would have.
+processes would have. All workers share one server, so a test that runs on it writes only to groups whose
+names nobody else has (`group`, `other`, `Stores.fresh`), and asks `mine` what of a whole database is its own.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +20,29 @@ import pytest
 from kgray.locks import INGEST_LOCK
 from kgray.ports import Store
 from kgray.stores.sqlite import open_sqlite
-from tests.graph.by_hand import WIDTH
+from tests.graph.by_hand import EMBEDDER, WIDTH
+from tests.neo4j_server import WORKER, Neo4jServer
 
-KINDS = (
-    "sqlite",
-    # All share one database, which each test empties: one worker runs them.
-    pytest.param("neo4j", marks=pytest.mark.neo4j),
-)
+_TOLD: set[str] = set()  # group names that a test was told of already
+KINDS = ("sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j))
 
 
 class Stores(ABC):
-    """Opens the store of one place, empty at first; closes what it opened.
+    """Opens the store of one place; closes what it opened.
 
     examples    how often a property is tried
-    thorough    whether the place is quick enough for every variation of a case
+    prefix      what the names of this test's groups begin with
     """
 
     examples: int
-    thorough: bool
 
     def __init__(self) -> None:
+        self.prefix = prefix()
         self._opened: list[Store] = []
 
-    def open(self, *, embedder: str = "by-hand", dimensions: int = WIDTH) -> Store:
+    def open(self) -> Store:
         """Open the place as one more process would."""
-        store = self._open(embedder, dimensions)
+        store = self._open()
         self._opened.append(store)
         return store
 
@@ -49,98 +51,95 @@ class Stores(ABC):
         while self._opened:
             self._opened.pop().close()
 
-    def fresh(self) -> None:
-        """Close all, and go on at an empty place: for a property that is tried many times in one test."""
-        self.close()
-        self._empty()
+    def fresh(self) -> str:
+        """Return a new prefix: for a property that is tried many times in one test."""
+        self.prefix = prefix()
+        return self.prefix
+
+    def mine(self, found: Iterable[str] | dict[str, Any]) -> Any:
+        """Return what of an answer about all groups is about those of this test."""
+        if isinstance(found, dict):
+            return {group: value for group, value in found.items() if group.startswith(self.prefix)}
+        return [group for group in found if group.startswith(self.prefix)]
 
     @abstractmethod
     def lose_hold(self) -> None:
         """Take the hold from who writes unseen: a file system without locks, a lease that ran out."""
 
     @abstractmethod
-    def _open(self, embedder: str, dimensions: int) -> Store: ...
+    def _open(self) -> Store: ...
 
-    @abstractmethod
-    def _empty(self) -> None: ...
+
+def prefix() -> str:
+    """Return the beginning of group names that nobody else has."""
+    return f"t{uuid.uuid4().hex[:12]}-"
 
 
 class SqliteStores(Stores):
     """The embedded store in a data folder."""
 
     examples = 25
-    thorough = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._root = folder
-        self._place = 0
+        self.folder = folder
 
     def lose_hold(self) -> None:
-        (self._folder / INGEST_LOCK).unlink()
+        (self.folder / INGEST_LOCK).unlink()
 
-    @property
-    def _folder(self) -> Path:
-        return self._root / f"place-{self._place}"
-
-    def _open(self, embedder: str, dimensions: int) -> Store:
-        return open_sqlite(self._folder, embedder=embedder, dimensions=dimensions)
-
-    def _empty(self) -> None:
-        self._place += 1
+    def _open(self) -> Store:
+        return open_sqlite(self.folder, embedder=EMBEDDER, dimensions=WIDTH)
 
 
 class Neo4jStores(Stores):
-    """The store on a server, whose database is emptied before each test.
+    """The store on a server, in a database that others use meanwhile.
 
-    What was made for the embedder of the test before (constraints, indexes) stays where the next one wants
-    the same: making them takes longer than a test.
+    shard   the one under which this worker writes: two workers could not hold the same one at once
     """
 
     examples = 3
-    thorough = False
 
-    def __init__(self, server: Any, driver: Any) -> None:
+    def __init__(self, server: Neo4jServer, driver: Any) -> None:
         super().__init__()
         self._server, self._driver = server, driver
-        self._empty_now = False
-        self._empty()
+        self.shard = int(WORKER.removeprefix("gw") or 0)
 
     def lose_hold(self) -> None:
-        self._driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
-
-    def _open(self, embedder: str, dimensions: int) -> Store:
-        from kgray.stores.neo4j import open_neo4j
-
-        if self._empty_now:
-            self._prepare(embedder, dimensions)
-            self._empty_now = False
-        return open_neo4j(
-            uri=self._server.uri, user=self._server.user, password=self._server.password, embedder=embedder,
-            dimensions=dimensions,
-        )  # fmt: skip
-
-    def _prepare(self, embedder: str, dimensions: int) -> None:
-        """Take away what was made for another embedder; opening makes it anew."""
         self._driver.execute_query(
-            "MATCH (m:KgrayMeta) WHERE m.embedder <> $embedder OR m.dimensions <> $dimensions DELETE m",
-            embedder=embedder,
-            dimensions=dimensions,
+            "MATCH (s:KgrayShard {id: $shard}) REMOVE s.holder, s.beat", shard=str(self.shard)
         )
 
-    def _empty(self) -> None:
-        with self._driver.session() as session:
-            session.run(
-                "MATCH (n) WHERE NOT n:KgrayMeta CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 5000 ROWS"
-            ).consume()
-        self._empty_now = True
+    def _open(self) -> Store:
+        from kgray.stores.neo4j import open_neo4j
+
+        store = open_neo4j(
+            uri=self._server.uri, user=self._server.user, password=self._server.password, embedder=EMBEDDER,
+            dimensions=WIDTH,
+        )  # fmt: skip
+        # A test says `store.writing()`, whichever worker runs it.
+        store.writing = functools.partial(store.writing, shard=self.shard)  # type: ignore[method-assign]
+        return store
+
+    def close(self) -> None:
+        super().close()
+        named = self._driver.execute_query("MATCH (g:KgrayGroup) RETURN g.name").records
+        strange = {name for (name,) in named if name and not re.match("t[0-9a-f]{12}-", name)} - _TOLD
+        _TOLD.update(strange)
+        assert strange == set(), "on a shared server these names may be another test's: use `group`, `other`"
+
+
+class WholeNeo4jStores(Neo4jStores):
+    """The store on a server that nobody else uses, with nothing in its database at first."""
+
+    def close(self) -> None:
+        Stores.close(self)
 
 
 @pytest.fixture(params=KINDS)
 def stores(request, tmp_path) -> Iterator[Stores]:
-    """Yield the maker of stores at an empty place, of each kind in turn."""
+    """Yield the maker of stores of each kind in turn."""
     if request.param == "sqlite":
-        made: Stores = SqliteStores(tmp_path)
+        made: Stores = SqliteStores(tmp_path / "store")
     else:
         made = Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
     yield made
@@ -149,5 +148,23 @@ def stores(request, tmp_path) -> Iterator[Stores]:
 
 @pytest.fixture
 def store(stores) -> Store:
-    """Open one store of 16 numbers a vector."""
+    """Open one store."""
     return stores.open()
+
+
+@pytest.fixture
+def mine(stores) -> Callable[[Any], Any]:
+    """Return the function that keeps, of an answer about all groups, what is about those of this test."""
+    return stores.mine
+
+
+@pytest.fixture
+def group(stores) -> str:
+    """Return the name of a group that nothing else uses."""
+    return f"{stores.prefix}g"
+
+
+@pytest.fixture
+def other(stores) -> str:
+    """Return the name of another one."""
+    return f"{stores.prefix}h"

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from kgray import times
+from kgray.derivation.stored import StoredView
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kept import Sum
+from kgray.ingest.state import name_vectors
+from kgray.kinds import ANSWERS_TO
+from kgray.ledger import accept, failures, request, retry
 from kgray.ports import Store
 from kgray.records import Extraction, Operation
 from kgray.settings import Settings, StoreSettings
-from kgray.stores.neo4j import adopting as neo4j_adopting
-from kgray.stores.sqlite import adopting as sqlite_adopting
 from kgray.transfer import Side, copy_group
+from kgray.transfer.sums import Sum, rows_of
 from tests.graph.by_hand import answered, draft, extracted
-from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, day, in_group, reading, triples, works
+from tests.graph.engine import SMALL, Engine, WildJudge, day, in_group, reading, triples, works
 from tests.graph.stores import Neo4jStores, SqliteStores
 
 neo4j = pytest.mark.neo4j
@@ -45,27 +47,27 @@ def ways(request, tmp_path):
 
 
 def opened(stores: Any) -> Side:
-    """Open one side, for the embedder of these tests."""
-    store = stores.open(embedder=SMALL.identity, dimensions=SMALL.dimensions)
+    """Open one side."""
+    store = stores.open()
     backend = "sqlite" if isinstance(stores, SqliteStores) else "neo4j"
-    folder = stores._folder if backend == "sqlite" else Path("nowhere")
+    folder = stores.folder if backend == "sqlite" else Path("nowhere")
     return Side(
         store=store, embedder=SMALL, folder=folder, settings=Settings(store=StoreSettings(backend=backend))
     )
 
 
-def lived(store: Store) -> Engine:
+def lived(store: Store, prefix: str) -> Engine:
     """Return an engine whose group has been through everything that leaves a row of its own."""
-    engine = Engine(Path("unused"), store=store, judge=WildJudge(), judging="statement")
+    engine = Engine(store=store, prefix=prefix, judge=WildJudge(), judging="statement")
     engine.add(*(triples(n, works(f"Firm {n % 3}"), client_id=f"t{n}") for n in range(5)))
     facts = [{"source": 0, "target": 1, "relation": "KNOWS", "text": "Al knows Bo Day"}]
     engine.add(
         reading(6, ["Al", "Bo Day"], facts, client_id="r1"), reading(7, ["Bo", "Cy"], [], client_id="r2")
     )
     engine.add(triples(8, {"source": "Mug", "relation": "COSTS", "target": {"value": 9, "unit": "eur"}}))
-    engine.add(draft('{"entities": 7}', group=GROUP, client_id="bad", reference_time=day(9)))
-    engine.add(draft('{"entities": 8}', group=GROUP, client_id="worse", reference_time=day(9)))
-    store.retry(GROUP, ["bad"], now=times.now())
+    engine.add(draft('{"entities": 7}', client_id="bad", reference_time=day(9)))
+    engine.add(draft('{"entities": 8}', client_id="worse", reference_time=day(9)))
+    retry(store, engine.named(), ["bad"], now=times.now())
     engine.run()
     engine.add(triples(10, works("Firm 9"), client_id="t1"), replace=True)
     ids = {name: e.id for e in engine.view().all_entities() for name in (e.name, *e.aliases)}
@@ -78,65 +80,69 @@ def lived(store: Store) -> Engine:
     engine.add(in_group(triples(1, works("Elsewhere"), client_id="t1"), "other"))
     waiting = [reading(20 + n, ["Di"], [], client_id=f"w{n}") for n in range(2)]
     engine.accept(*waiting)
-    store.accept([triples(30, works("Bulk"))], now=times.now(), bulk=True)
-    sequence = store.request(Operation(group=GROUP, kind="undo", target=99), now=times.now())
+    accept(store, [in_group(triples(30, works("Bulk")), engine.named())], now=times.now(), bulk=True)
+    sequence = request(store, Operation(group=engine.named(), kind="undo", target=99))
     with store.writing():
         found = engine.parts.extractor.identity
-        store.write(
+        store.apply(
             [
-                extracted(sequence - 3, Extraction(model=found, calls=1, prompt_tokens=5), group=GROUP),
-                answered(sequence - 3, "f" * 64, {"duplicate_of": None}, group=GROUP, calls=2),
+                extracted(
+                    sequence - 3, Extraction(model=found, calls=1, prompt_tokens=5), group=engine.named()
+                ),
+                answered(sequence - 3, "f" * 64, {"duplicate_of": None}, group=engine.named(), calls=2),
             ]
         )
     return engine
 
 
-def summed(store: Store) -> Sum:
+def summed(store: Store, group: str) -> Sum:
     """Return the sum of a group's export."""
-    found = Sum()
-    for _ in found.passing(store.export(GROUP)):
+    found = Sum(store.heads([group])[group])
+    for _ in found.passing(rows_of(store, group)):
         pass
     return found
 
 
 def moments(engine: Engine) -> list[int | None]:
-    """Return now and every record time of the group."""
-    return [None, *sorted(set(summed(engine.store).moments))]
+    """Return now, and every fourth record time of the group: that all are there its sum tells."""
+    return [None, *sorted(set(summed(engine.store, engine.named()).moments))[::4]]
 
 
 @pytest.mark.parametrize("ways", WAYS, indirect=True)
 def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     """Promise 1, across stores: the same records, dumps at every moment, searches, what follows; and back."""
     source, target = map(opened, ways)
-    ours = lived(source.store)
+    ours = lived(source.store, ways[1].prefix)
+    group = ours.named()
     kinds = {
         "group", "episodes", "corrections", "extractions", "answers", "uses of answers", "births", "mentions",
         "evidence", "rulings", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
     }  # fmt: skip
-    before = summed(source.store)
+    before = summed(source.store, group)
     assert set(before.counts) == kinds
 
-    copied = copy_group(source, target, GROUP)
+    copied = copy_group(source, target, group)
 
-    assert (copied.group, copied.already, copied.rows) == (GROUP, False, dict(before.counts))
-    assert summed(source.store) == before == summed(target.store)
-    assert target.store.groups() == [GROUP]
-    theirs = Engine(Path("unused"), store=target.store, judge=WildJudge(), judging="statement")
+    assert (copied.group, copied.already, copied.rows) == (group, False, dict(before.counts))
+    assert summed(source.store, group) == before == summed(target.store, group)
+    assert ways[1].mine(list(target.store.heads())) == [group]
+    theirs = Engine(store=target.store, prefix=ours.prefix, judge=WildJudge(), judging="statement")
     for moment in moments(ours):
         assert ours.dump(moment) == theirs.dump(moment)
     theirs.check()
     one, other = source.store, target.store
-    assert one.failures(GROUP) == other.failures(GROUP)
-    assert one.counts(GROUP) == other.counts(GROUP)
-    assert one.pending(GROUP, 99) == other.pending(GROUP, 99)
-    assert one.pending_groups() == other.pending_groups()
-    assert one.recall(GROUP, "f" * 64) == other.recall(GROUP, "f" * 64) != None  # noqa: E711
+    assert failures(one, group) == failures(other, group)
+    assert one.counts(group) == other.counts(group)
+    assert one.pending(group, 99) == other.pending(group, 99)
+    assert one.pending_groups()[group] == other.pending_groups()[group]
+    answers = [list(store.rows(ANSWERS_TO, group, ["f" * 64])) for store in (one, other)]
+    assert answers[0] == answers[1] != []
     for query in ("Alice works", "Firm", "Cy", "knows"):
         for scope in ("fact", "entity", "episode"):
-            assert one.lexical(GROUP, scope, query, 50) == other.lexical(GROUP, scope, query, 50)
+            assert one.lexical(group, scope, query, 50) == other.lexical(group, scope, query, 50)
     for scope in ("fact", "entity", "episode"):
-        vector = next(iter(one.name_vectors(GROUP)))[2]
-        nearest = [[id_ for id_, _ in store.nearest(GROUP, scope, vector, 9)] for store in (one, other)]
+        vector = next(name_vectors(one, group))[2]
+        nearest = [[id_ for id_, _ in store.nearest(group, scope, vector, 9)] for store in (one, other)]
         assert nearest[0] == nearest[1]
     for engine in (ours, theirs):
         engine.add(triples(40, works("Firm 1"), client_id="later"))
@@ -144,72 +150,80 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
         engine.check()
     assert ours.dump() == theirs.dump()
     back = opened(SqliteStores(tmp_path / "back"))
-    copy_group(target, back, GROUP)
-    assert summed(target.store) == summed(back.store)
-    assert Engine(Path("unused"), store=back.store).dump() == ours.dump()
+    copy_group(target, back, group)
+    assert summed(target.store, group) == summed(back.store, group)
+    assert Engine(store=back.store, prefix=ours.prefix).dump() == ours.dump()
 
 
 @pytest.mark.parametrize("ways", WAYS, indirect=True)
 def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeypatch):
     """A killed process cleans nothing up: what it left is no group, and the next copy starts anew."""
     source, target = map(opened, ways)
-    ours = lived(source.store)
-    rows = list(source.store.export(GROUP))
-    adopting = sqlite_adopting if isinstance(ways[1], SqliteStores) else neo4j_adopting
+    ours = lived(source.store, ways[1].prefix)
+    group = ours.named()
+    head, rows = source.store.heads([group])[group], list(rows_of(source.store, group))
+    mine = ways[1].mine
+    if isinstance(ways[1], SqliteStores):
+        from kgray.stores.sqlite.adoption import Adoption
+    else:
+        from kgray.stores.neo4j.adopting import Adoption
 
     def cut(count):
         yield from rows[:count]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr(adopting.Adoption, "undo", lambda _: None)
+        killed.setattr(Adoption, "undo", lambda _: None)
         for count in (1, len(rows) // 2, len(rows)):
             with target.store.writing(), pytest.raises(KeyboardInterrupt):
-                target.store.adopt(GROUP, cut(count), lambda: None)
+                target.store.adopt(group, head, cut(count), lambda: None)
             ways[1].close()
             target = opened(ways[1])
             store = target.store
-            assert (store.groups(), store.pending_groups(), store.pending_count()) == ([], {}, 0)
-            assert list(store.export(GROUP)) == []
-            engine = Engine(Path("unused"), store=store)
+            assert mine(list(store.heads())) == []
+            assert mine(store.pending_groups()) == mine(store.counts()) == {}
+            assert list(rows_of(store, group)) == []
+            engine = Engine(store=store, prefix=ours.prefix)
             assert engine.dump() == []
-            assert store.counts() == {}
-            found = store.lexical(GROUP, "fact", "Alice works", 9)
-            assert store.view(GROUP).facts_of_evidence(found, None) == []
-            entities = store.lexical(GROUP, "entity", "Alice", 9)
-            assert store.view(GROUP).entities(entities) == store.entities_named(GROUP, "Alice") == []
-            assert store.view(GROUP).episodes(range(99)) == []
-    copy_group(source, target, GROUP)
-    assert summed(target.store) == summed(source.store)
-    assert Engine(Path("unused"), store=target.store).dump() == ours.dump()
+            found = store.lexical(group, "fact", "Alice works", 9)
+            view = StoredView(store, group)
+            assert view.facts_of_evidence(found, None) == []
+            entities = store.lexical(group, "entity", "Alice", 9)
+            assert view.entities(entities) == view.entities_named("Alice") == []
+            assert view.episodes(range(99)) == []
+    copy_group(source, target, group)
+    assert summed(target.store, group) == summed(source.store, group)
+    assert Engine(store=target.store, prefix=ours.prefix).dump() == ours.dump()
 
 
 @pytest.mark.parametrize("ways", WAYS, indirect=True)
 def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
     """What fails its verification leaves nothing, and the group can be copied or begun there after it."""
     source, target = map(opened, ways)
-    lived(source.store)
+    group = lived(source.store, ways[1].prefix).named()
 
     def differs():
         raise StoreError("not the same")
 
+    head = source.store.heads([group])[group]
     with target.store.writing(), pytest.raises(StoreError, match="not the same"):
-        target.store.adopt(GROUP, source.store.export(GROUP), differs)
-    assert target.store.groups() == []
-    assert target.store.next_sequence(GROUP) == 1
-    copy_group(source, target, GROUP)
-    again = copy_group(source, target, GROUP)
+        target.store.adopt(group, head, rows_of(source.store, group), differs)
+    assert ways[1].mine(list(target.store.heads())) == []
+    assert target.store.heads([group])[group].last == 0
+    copy_group(source, target, group)
+    again = copy_group(source, target, group)
     assert again.already
-    target.store.accept([triples(50, works("More"))], now=times.now())
+    accept(target.store, [in_group(triples(50, works("More")), group)], now=times.now())
     with pytest.raises(StoreError, match=r"already, and not the same \(group"):
-        copy_group(source, target, GROUP)
+        copy_group(source, target, group)
 
 
 @pytest.mark.parametrize("ways", WAYS, indirect=True)
 def test_a_copy_is_refused_where_it_cannot_be_one(ways):
     """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
     source, target = map(opened, ways)
-    engine = Engine(Path("unused"), store=source.store)
+    engine = Engine(store=source.store, prefix=ways[1].prefix)
+    group = engine.named()
     engine.add(triples(0, works("Firm")))
     with pytest.raises(NotFound, match="no group 'absent'"):
         copy_group(source, target, "absent")
@@ -217,35 +231,37 @@ def test_a_copy_is_refused_where_it_cannot_be_one(ways):
         store=target.store, embedder=type(SMALL)(128), folder=target.folder, settings=target.settings
     )
     with pytest.raises(InputError, match="same embedder"):
-        copy_group(source, other, GROUP)
+        copy_group(source, other, group)
     with source.store.writing(), pytest.raises(Locked, match="run the copy when that has ended"):
-        copy_group(opened(ways[0]), target, GROUP)
+        copy_group(opened(ways[0]), target, group)
     with pytest.raises(InputError, match="one store"):
-        copy_group(source, source, GROUP)
-    copy_group(source, target, GROUP)
-    gone = Engine(Path("unused"), store=target.store)
+        copy_group(source, source, group)
+    copy_group(source, target, group)
+    gone = Engine(store=target.store, prefix=engine.prefix)
     gone.ask("remove", everything=True)
     with pytest.raises(StoreError, match="was removed: its 2 sequences are never used again"):
-        copy_group(source, target, GROUP)
+        copy_group(source, target, group)
 
 
 @pytest.mark.neo4j
 def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_server, neo4j_driver, tmp_path):
     """It would take sequences that the copy brings; the line says what to do."""
     source = opened(SqliteStores(tmp_path))
-    Engine(Path("unused"), store=source.store).add(triples(0, works("Firm")))
     stores = Neo4jStores(neo4j_server, neo4j_driver)
+    engine = Engine(store=source.store, prefix=stores.prefix)
+    engine.add(triples(0, works("Firm")))
+    group, free = engine.named(), engine.named("free")
     target, another = opened(stores), opened(stores)
 
     def rows():
-        for row in source.store.export(GROUP):
+        for row in rows_of(source.store, group):
             yield row
             with pytest.raises(StoreError, match="run `kgray copy` again"):
-                another.store.accept([triples(1, works("Other"))], now=1)
-            another.store.accept([in_group(triples(1, works("Other"), client_id="o"), "free")], now=1)
+                accept(another.store, [in_group(triples(1, works("Other")), group)], now=1)
+            accept(another.store, [in_group(triples(1, works("Other"), client_id="o"), free)], now=1)
 
     with target.store.writing():
-        target.store.adopt(GROUP, rows(), lambda: None)
-    assert another.store.groups() == ["free", GROUP]
-    assert summed(another.store) == summed(source.store)
+        target.store.adopt(group, source.store.heads([group])[group], rows(), lambda: None)
+    assert stores.mine(list(another.store.heads())) == [free, group]
+    assert summed(another.store, group) == summed(source.store, group)
     stores.close()

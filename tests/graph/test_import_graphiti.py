@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kgray import opening
+from kgray.ledger import dumped_episodes
 from kgray.stores.neo4j.graphiti import GraphitiDatabase
 from kgray.transfer.graphiti import Import
 
@@ -61,16 +62,14 @@ CREATE (:Community {uuid: 'c-1', group_id: 'main', name: 'People', summary: 'All
 
 
 @pytest.fixture
-def database(neo4j_server, neo4j_driver):
+def database(own_neo4j, own_neo4j_driver):
     """Yield a Graphiti database with two groups."""
-    neo4j_driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
-    neo4j_driver.execute_query(THEIRS)
+    own_neo4j_driver.execute_query(THEIRS)
     found = GraphitiDatabase(
-        uri=neo4j_server.uri, user=neo4j_server.user, password=neo4j_server.password, database=None
+        uri=own_neo4j.uri, user=own_neo4j.user, password=own_neo4j.password, database=None
     )
     yield found
     found.close()
-    neo4j_driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
 
 
 def taken(database, memory, **options):
@@ -129,7 +128,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
 
         (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
         assert hit.client_id == "e-1"
-        first, second, _ = list(memory._memory.store.episode_rows("g"))
+        first, second, _ = list(dumped_episodes(memory._memory.store, "g"))
         assert [first.client_id, second.client_id] == ["e-1", "e-2"]
         assert json.loads(first.metadata) == {
             "graphiti": {
@@ -151,7 +150,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
         }
 
 
-def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, neo4j_driver, tmp_path):
+def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, own_neo4j_driver, tmp_path):
     with opening.open(tmp_path) as memory:
         taken(database, memory)
         before = memory.dump_hash(group="g")
@@ -160,7 +159,7 @@ def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database
 
         assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
         assert memory.dump_hash(group="g") == before
-        neo4j_driver.execute_query(
+        own_neo4j_driver.execute_query(
             "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
         )
         _, changed = taken(database, memory)
@@ -172,12 +171,11 @@ def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database
 
 
 def test_what_this_program_keeps_in_the_same_database_is_not_taken_for_graphitis(
-    database, neo4j_server, neo4j_driver, monkeypatch, tmp_path
+    database, own_neo4j, monkeypatch, tmp_path
 ):
     """The labels are the same; the facts are not read twice."""
-    monkeypatch.setenv("KGRAY_STORE_PASSWORD", neo4j_server.password)
-    server = {"store_backend": "neo4j", "store_uri": neo4j_server.uri, "store_user": neo4j_server.user}
-    neo4j_driver.execute_query("MATCH (m:KgrayMeta) DELETE m")  # it may be another embedder's
+    monkeypatch.setenv("KGRAY_STORE_PASSWORD", own_neo4j.password)
+    server = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
     with opening.open(tmp_path, embedder_dimensions=64, **server) as memory:
         taken(database, memory)
         counts = [(i.episodes, i.facts, dict(i.unmapped)) for i, _ in (taken(database, memory),)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
 from tests.graph.engine import GROUP, Engine, reading, triples, works
 
@@ -107,7 +108,7 @@ def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> N
     engine = Engine(tmp_path, ontology=shipped().extended(tied))
     for relation, target in (("AA", "x"), ("BB", "y"), ("CC", "z"), ("DD", "z")):
         engine.add(triples(0, {"source": "s", "relation": relation, "target": target}))
-    before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+    before, dumped = engine.last_recorded(), engine.dump()
     engine = Engine(tmp_path)
     engine.add(triples(1, {"source": "s", "relation": "LIKES", "target": "tea"}))
     engine.check()
@@ -130,7 +131,7 @@ def test_a_symmetric_slot_counts_both_ends(tmp_path: Path) -> None:
     engine = Engine(tmp_path, ontology=declared)
     for at, (a, b) in enumerate((("Alice", "Bob"), ("Bob", "Carl"))):
         engine.add(triples(at, {"source": a, "relation": "PARTNER", "target": b}))
-    rulings = [(r.aspect, r.value, r.judge) for r in engine.store.records(GROUP).rulings]
+    rulings = [(r.aspect, r.value, r.judge) for r in records_of(engine.store, GROUP).rulings]
     assert ("cardinality", "many", "rules-1") in rulings
     engine.check()
 

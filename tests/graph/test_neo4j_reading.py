@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgray.graph import Derived, Entity, Fact
-from kgray.ports import Commit
+from kgray import kinds, rows
+from kgray.derivation.stored import StoredView
+from kgray.graph import Entity, Fact
+from kgray.kinds import READS
+from kgray.ledger import find, previous, sequences_of
 from kgray.records import Value
-from tests.graph.by_hand import draft, fill, pointing, tell, told, unit
+from kgray.stores.neo4j import statements, statements_by_hand
+from kgray.stores.neo4j.mapping import named_group
+from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -22,34 +27,33 @@ def stores(neo4j_server, neo4j_driver):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside):
+def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, group, other):
     """As if ten were too many to compare: 40 vectors among 3,000 that are nearer to what is asked."""
     from kgray.stores.neo4j.nearest import NearestVectors
 
-    store = stores.open(dimensions=64)
+    store = stores.open()
     if inside and not store.server.filters:
         pytest.skip("needs a server that filters inside its vector indexes: NEO4J_VERSION=2026.09.0")
     dice = np.random.default_rng(7)
-    crowd, few = unit(dice.standard_normal((3_000, 64)) + 2), unit(dice.standard_normal((40, 64)))
+    crowd, few = unit(dice.standard_normal((3_000, WIDTH)) + 2), unit(dice.standard_normal((40, WIDTH)))
     with store.writing():
-        fill(store, crowd, group="crowd")
-        fill(store, few, group="few")
+        fill(store, crowd, group=other)
+        fill(store, few, group=group)
     nearest = NearestVectors(store._db, filters=inside, exact_rows=10)
 
     for query in crowd[::1000]:
         scores = few @ query
         for limit in (5, 40, 60):
             expected = np.argsort(-scores)[:limit]
-            found = nearest.find("few", "fact", query, limit)
+            found = nearest.find(named_group(group), "fact", query.tolist(), limit)
             assert [owner for owner, _ in found] == [str(n) for n in expected]
             assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        assert nearest.find("crowd", "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)
+        ((_, score),) = nearest.find(named_group(other), "fact", query.tolist(), 1)
+        assert score == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver):
+def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     """The server stops at the limit: 5 of 400 facts are not found by reading 400."""
-    from kgray.stores.neo4j import queries
-
     store = stores.open()
     facts = tuple(
         Fact(
@@ -60,28 +64,46 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver):
     )  # fmt: skip
     hub = Entity(id="hub", name="Hub", born=(1, 0))
     with store.writing():
-        store.accept([draft("hub")], now=1)
-        commit = Commit(group="g", sequence=1, recorded_at=1, derived=Derived(entities=(hub,), facts=facts))
-        store.write([commit])
+        append(store, draft("hub", group=group))
+        puts = {kinds.ENTITIES: [rows.entity_row(hub)], kinds.FACTS: [rows.fact_row(fact) for fact in facts]}
+        store.apply([changes(1, 1, puts, group=group)])
 
-    assert [fact.id for fact in store.view("g").facts_at(["hub"], None, 3)] == ["F399", "F398", "F397"]
-    assert len(store.view("g").facts_at(["hub"], None, None)) == 400
+    assert [fact.id for fact in store.facts_at(group, ["hub"], None, 3)] == ["F399", "F398", "F397"]
+    assert len(store.facts_at(group, ["hub"], None, None)) == 400
 
-    values = {"group": "g", "asked": ["hub"], "as_of": None, "limit": 5}
-    assert 0 < touched(neo4j_driver, queries.FACTS_AT, values) < 150
+    values = {"asked": ["hub"], "as_of": None, "limit": 5}
+    assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, named_group(group) | values) < 150
 
 
-def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver):
+def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
-    from kgray.stores.neo4j import statements
-
     store = stores.open()
-    store.accept([draft(f"said {n}", reference_time=n) for n in range(400)], now=1)
-    last = store.pending("g", 1, after=399)[0]
+    append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
+    last = store.pending(group, 1, after=399)[0]
 
-    assert [row.text for row in store.previous(last, 3)] == ["said 396", "said 397", "said 398"]
-    values = {"group": "g", "source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
-    assert 0 < touched(neo4j_driver, statements.EPISODES_BEFORE, values) < 150
+    assert [row.text for row in previous(store, last, 3)] == ["said 396", "said 397", "said 398"]
+    values = {"source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
+    assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
+
+
+def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
+    """Whatever the statistics: of a group with many rows none but those that are asked for are looked at."""
+    store = stores.open()
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+    asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
+    for name in (read.name for read in READS):
+        plan = neo4j_driver.execute_query(f"EXPLAIN {statements.named()[f'read {name}']}", asked).summary.plan
+        steps = set(operators(plan))
+        found = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
+        assert (name, found) == (name, set())
+        assert (name, {step for step in steps if step.startswith(("Top", "Sort"))}) == (name, set())
+
+
+def operators(plan):
+    yield plan["operatorType"]
+    for child in plan.get("children", ()):
+        yield from operators(child)
 
 
 def touched(driver, statement, values):
@@ -93,18 +115,19 @@ def touched(driver, statement, values):
     return hits(driver.execute_query(f"PROFILE {statement}", values).summary.profile)
 
 
-def test_of_many_equals_the_oldest_are_found(stores):
+def test_of_many_equals_the_oldest_are_found(stores, group, other):
     """Lucene orders equals as its segments happen to lie; we by age, wherever the limit cuts."""
     store = stores.open()
     with store.writing():
-        fill(store, np.array([pointing(1)] * 70))
-        store.accept([draft("Al says the same", group="h", client_id=str(n)) for n in range(70)], now=1)
-        store.write([told(n, "Al", "the same", n, group="h") for n in range(1, 71)])
+        fill(store, np.array([pointing(1)] * 70), group=group)
+        sent = [draft("Al says the same", group=other, client_id=str(n)) for n in range(70)]
+        append(store, *sent)
+        store.apply([told(n, "Al", "the same", n, group=other, sent=sent[n - 1]) for n in range(1, 71)])
 
     for limit in (1, 7, 64):
-        assert store.lexical("h", "fact", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert store.lexical("h", "episode", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert [owner for owner, _ in store.nearest("g", "fact", pointing(1), limit)] == [
+        assert store.lexical(other, "fact", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
+        assert store.lexical(other, "episode", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
+        assert [owner for owner, _ in store.nearest(group, "fact", pointing(1), limit)] == [
             str(n) for n in range(limit)
         ]
 
@@ -124,23 +147,24 @@ TEXTS = [
 ]
 
 
-def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver):
+def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, neo4j_driver, group, other):
     store = stores.open()
     with store.writing():
-        tell(store, "Al", "one")
-        tell(store, "Bo", "two", group="other")
+        tell(store, "Al", "one", group=group)
+        tell(store, "Bo", "two", group=other)
 
     def held():
-        return neo4j_driver.execute_query("MATCH (n) RETURN count(n)").records[0].value()
+        counted = "MATCH (n) WHERE n.group_id IN $groups RETURN count(n)"
+        return neo4j_driver.execute_query(counted, groups=[group, other]).records[0].value()
 
     before = held()
     for text in TEXTS:
-        view = store.view("g")
+        view = StoredView(store, group)
 
-        assert store.find("g", text) == []
-        assert store.entities_named("g", text) == []
-        assert store.sequences("g", ids=[text], source=text) == []
-        assert store.lexical("g", "fact", f"{text} two", 9) == []
+        assert not find(store, group, text)
+        assert view.entities_named(text) == []
+        assert sequences_of(store, group, ids=[text], source=text) == []
+        assert store.lexical(group, "fact", f"{text} two", 9) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
         assert held() == before

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kgray import times
-from tests.graph.engine import GROUP, Engine, WildJudge, iso, reading, triples
+from kgray.ports import Store
+from tests.graph.engine import Engine, WildJudge, iso, reading, triples
+from tests.graph.stores import SqliteStores
+
+Fresh = Callable[..., Engine]
 
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Marcus Webb", "M. Webb"]
 THINGS = [
@@ -80,7 +85,7 @@ def play(engine: Engine, history: list[Any], dumps: list[tuple[int, list[str]]] 
     for number, step in enumerate(history):
         one(engine, number, step)
         if dumps is not None:
-            dumps.append((engine.store.last_recorded(GROUP), engine.dump()))
+            dumps.append((engine.last_recorded(), engine.dump()))
 
 
 def one(engine: Engine, number: int, step: Any) -> None:
@@ -106,16 +111,30 @@ def one(engine: Engine, number: int, step: Any) -> None:
         engine.ask("remove", episodes=(f"e{step[1] % (number + 1)}",))
 
 
-def fresh() -> Path:
-    """Return an empty folder; hypothesis runs a test many times with one tmp_path."""
-    return Path(tempfile.mkdtemp(prefix="kgray-"))
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    """Yield a function that makes an engine with a group of its own, all in one store."""
+    stores = SqliteStores(tmp_path_factory.mktemp("promises"))
+    store = stores.open()
+    yield lambda **how: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **how)
+    stores.close()
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Yield a second store, for groups of the same names."""
+    stores = SqliteStores(tmp_path_factory.mktemp("beside"))
+    yield stores.open()
+    stores.close()
 
 
 @SLOW
 @given(HISTORIES, st.sampled_from(["relation", "statement"]))
-def test_kept_state_and_stored_index_are_what_the_records_derive(history: list[Any], judging: str) -> None:
+def test_kept_state_and_stored_index_are_what_the_records_derive(
+    fresh: Fresh, history: list[Any], judging: str
+) -> None:
     """Design section 5: loaded state equals kept state, after every step, however wild the answers."""
-    engine = Engine(fresh(), judge=WildJudge(), judging=judging)
+    engine = fresh(judging=judging)
     for number, step in enumerate(history):
         one(engine, number, step)
         engine.check()
@@ -123,9 +142,9 @@ def test_kept_state_and_stored_index_are_what_the_records_derive(history: list[A
 
 @SLOW
 @given(HISTORIES)
-def test_known_at_gives_the_graph_as_it_was_dumped_then(history: list[Any]) -> None:
+def test_known_at_gives_the_graph_as_it_was_dumped_then(fresh: Fresh, history: list[Any]) -> None:
     """R4: a read at k is the same function over the records made by k."""
-    engine = Engine(fresh(), judge=WildJudge())
+    engine = fresh()
     dumps: list[tuple[int, list[str]]] = []
     play(engine, history, dumps)
     for recorded, dumped in dumps:
@@ -134,9 +153,11 @@ def test_known_at_gives_the_graph_as_it_was_dumped_then(history: list[Any]) -> N
 
 @SLOW
 @given(HISTORIES, EPISODES)
-def test_removing_the_last_episode_gives_the_graph_without_it(history: list[Any], last: Any) -> None:
+def test_removing_the_last_episode_gives_the_graph_without_it(
+    fresh: Fresh, history: list[Any], last: Any
+) -> None:
     """R26, first sentence: byte for byte."""
-    engine = Engine(fresh(), judge=WildJudge())
+    engine = fresh()
     play(engine, history)
     before = engine.dump()
     one(engine, 99, last)
@@ -147,9 +168,9 @@ def test_removing_the_last_episode_gives_the_graph_without_it(history: list[Any]
 
 @SLOW
 @given(HISTORIES, st.integers(0, 30), st.integers(0, 30))
-def test_undoing_a_merge_gives_the_graph_before_it(history: list[Any], a: int, b: int) -> None:
+def test_undoing_a_merge_gives_the_graph_before_it(fresh: Fresh, history: list[Any], a: int, b: int) -> None:
     """R16: ids stay, mentions and statements come back; the two records are not dumped."""
-    engine = Engine(fresh(), judge=WildJudge())
+    engine = fresh()
     play(engine, history)
     before = engine.dump()
     entities = sorted(e.id for e in engine.view().all_entities())
@@ -163,29 +184,34 @@ def test_undoing_a_merge_gives_the_graph_before_it(history: list[Any], a: int, b
 
 @SLOW
 @given(HISTORIES)
-def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(history: list[Any]) -> None:
+def test_a_run_at_once_a_run_step_by_step_and_a_replay_agree(
+    fresh: Fresh, beside: Store, history: list[Any]
+) -> None:
     """R19, R20: submitting again changes nothing, and the graph does not depend on when it was ingested."""
     drafts = [
         reading(s[1], [], [fact_of(f, s[1]) for f in s[2]], client_id=f"e{n}")
         for n, s in enumerate(history)
         if s[0] == "episode"
     ]
-    by_steps, at_once = Engine(fresh(), judge=WildJudge()), Engine(fresh(), judge=WildJudge())
+    at_once = fresh()
+    by_steps = Engine(store=beside, prefix=at_once.prefix, judge=WildJudge())
     for draft in drafts:
         by_steps.add(draft)
     at_once.add(*drafts)
     assert at_once.dump() == by_steps.dump()
-    dumped, recorded = at_once.dump(), at_once.store.last_recorded(GROUP)
+    dumped, recorded = at_once.dump(), at_once.last_recorded()
     assert {a.status for a in at_once.accept(*drafts)} <= {"duplicate"}
     at_once.run()
-    assert (at_once.dump(), at_once.store.last_recorded(GROUP)) == (dumped, recorded)
+    assert (at_once.dump(), at_once.last_recorded()) == (dumped, recorded)
 
 
 @SLOW
 @given(st.lists(EPISODES, min_size=2, max_size=6), st.integers(0, 30))
-def test_removing_any_episode_leaves_what_the_rest_derives(history: list[Any], index: int) -> None:
+def test_removing_any_episode_leaves_what_the_rest_derives(
+    fresh: Fresh, history: list[Any], index: int
+) -> None:
     """R26, second sentence, R25: nothing of the removed one is left, and the stored index agrees."""
-    engine = Engine(fresh(), judge=WildJudge())
+    engine = fresh()
     play(engine, history)
     gone = index % len(history)
     engine.ask("remove", episodes=(f"e{gone}",))
@@ -205,4 +231,4 @@ def test_a_group_that_lost_everything_is_as_if_it_had_never_been(tmp_path: Path)
     [again] = engine.accept(triples(0, {"source": "Alice", "relation": "LIKES", "target": "tea"}))
     assert again.status == "accepted"
     assert again.sequence == 3
-    assert engine.store.last_recorded(GROUP) <= times.now()
+    assert engine.last_recorded() <= times.now()

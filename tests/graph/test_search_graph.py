@@ -1,42 +1,27 @@
-"""Search on every store: graph steps, filters, rerankers, folded entities, and enough candidates."""
+"""Search: graph steps, filters, rerankers, folded entities, and enough candidates."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
 
 import pytest
 
-from kgray.graph import Derived, Entity
-from kgray.ports import Commit
+from kgray.derivation.change import Difference
+from kgray.derivation.stored import StoredView
+from kgray.graph import Entity
+from kgray.ingest import changes
+from kgray.ledger import request
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
-from kgray.search.steps import walk
-from tests.graph.search_world import a_world, day
+from kgray.search.walk import walk
+from tests.graph.search_world import a_world, chain, day
 
 
 @pytest.fixture
-async def world(stores):
-    """Build a chain Ann - Ben - Cleo - Dan - Eve, with an island beside it."""
-    with a_world(stores) as made:
-        chain = ["Ann", "Ben", "Cleo", "Dan", "Eve"]
-        for at, (left, right) in enumerate(pairwise(chain)):
-            await made.tell(
-                "demo",
-                f"{left} met {right}.",
-                day(at),
-                client_id=f"m{at}",
-                source="chat" if at % 2 else "mail",
-                names=[(left, "Person")],
-                facts=[(left, "KNOWS", right, f"{left} knows {right}", day(at), None)],
-            )
-        await made.tell(
-            "demo",
-            "Far away Olaf rows.",
-            day(9),
-            client_id="m9",
-            names=[("Olaf", "Sailor")],
-            facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
-        )
+async def world(tmp_path):
+    """Build the chain of five, with an island beside it."""
+    with a_world(tmp_path) as made:
+        await chain(made, "demo")
         yield made
 
 
@@ -103,7 +88,7 @@ async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
                 ("Hub", "KNOWS", f"N{n}", f"Hub knows N{n}", day(20), None) for n in range(start, start + 60)
             ],
         )
-    view = world.store.view("demo")
+    view = StoredView(world.store, "demo")
     seeds = [world.id_of("demo", "Hub"), world.id_of("demo", "Ann")]
     walked = walk(view, seeds, day(900), hops=1, room=20, front=8)
     assert sum(fact.text.startswith("Hub") for fact in walked.facts) == 10
@@ -201,17 +186,12 @@ async def test_merged_entities_are_one_hit_at_the_best_rank(world):
     await world.tell("demo", "O. Nord sails.", day(13), names=[("Olaf Nord", "Sailor")])
     old, new = (world.entities["demo", name] for name in ("Olaf", "Olaf Nord"))
     operation = Operation(group="demo", kind="merge", entities=(old.id, new.id))
-    sequence = world.store.request(operation, now=day(14))
+    operation = replace(operation, sequence=request(world.store, operation))
     folded = Entity(id=old.id, name="Olaf Nord", aliases=("Olaf",), labels=("Sailor",), born=old.born)
-    done = Commit(
-        group="demo",
-        sequence=sequence,
-        recorded_at=world.store.last_recorded("demo") + 1,
-        operation=operation,
-        result={"sequence": sequence},
-        derived=Derived(entities=(folded,), gone_entities=(new.id,), shown_entities=((new.id, old.id),)),
+    difference = Difference(
+        entities=(folded,), gone_entities=(new.id,), shown=((new.id, old.id),), unshown=((new.id, new.id),)
     )
-    world.store.write([done])
+    world.store.apply([changes.corrected(operation, {}, world.last_recorded("demo") + 1, difference)])
     hits = await find(world, text="Olaf", scopes=("entity",), recipe="lexical")
     assert [(hit.entity, hit.methods) for hit in hits] == [(folded, {"bm25": 1})]
 

@@ -1,4 +1,4 @@
-"""Search on every store: what is true at a moment, as known at a moment, in one group."""
+"""Search: what is true at a moment, as known at a moment, in one group."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.errors import NotFound
 from kgray.graph import Hit
-from kgray.records import Value
+from kgray.ledger import episodes_at
 from kgray.search import Query, context, count_tokens, search
+from tests.graph import search_world
 from tests.graph.search_world import a_world, day
 
 HOSTILE = [
@@ -42,37 +44,16 @@ HOSTILE = [
 
 
 @pytest.fixture
-def world(stores):
+def world(tmp_path):
     """Open an empty store."""
-    with a_world(stores) as made:
+    with a_world(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 async def jobs(world):
-    """Case a of the specification: Acme from day 0, Beta from day 60; a price beside it."""
-    await world.tell(
-        "demo",
-        "I see that Alice Webb works at Acme.",
-        day(0),
-        client_id="m1",
-        names=[("Alice Webb", "Person")],
-        facts=[("Alice Webb", "WORKS_AT", "Acme", "Alice Webb works at Acme", day(0), None)],
-    )
-    await world.tell(
-        "demo",
-        "Now Alice Webb works at Beta!",
-        day(60),
-        client_id="m2",
-        facts=[("Alice Webb", "WORKS_AT", "Beta", "Alice Webb works at Beta", day(60), None)],
-        ends=[("Alice Webb works at Acme", day(60))],
-    )
-    await world.tell(
-        "demo",
-        "The lamp costs 80 euros.",
-        day(61),
-        facts=[("lamp", "COSTS", Value("number", "80", "EUR"), "The lamp costs 80 EUR", day(61), None)],
-    )
+    """Tell of two jobs and a price."""
+    await search_world.jobs(world, "demo")
     return world
 
 
@@ -195,17 +176,12 @@ async def test_an_unknown_group_reads_as_empty(jobs):
 async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     """R25: retraction ends the records' part from now on; `known_at` before it still sees them."""
     episode = jobs.facts["demo", "The lamp costs 80 EUR"].episodes[0]
-    before = jobs.recorded["demo"]
+    before = jobs.last_recorded("demo")
     jobs.retract("demo", episode, day(80))
     assert "The lamp costs 80 EUR" not in texts(await find(jobs, text="lamp costs", limit=50))
     assert "The lamp costs 80 euros." not in texts(await find(jobs, text="lamp costs", limit=50), "episode")
     store = jobs.store
-    seen = View(
-        store.records("demo", before),
-        episodes=lambda wanted: [
-            episode for episode in store.episode_rows("demo", before) if episode.sequence in set(wanted)
-        ],
-    )
+    seen = View(records_of(store, "demo", before), lambda wanted: episodes_at(store, "demo", wanted))
     hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
     assert hits[0].text == "The lamp costs 80 EUR"
     assert "The lamp costs 80 euros." in texts(hits, "episode")
@@ -218,7 +194,7 @@ async def test_known_at_needs_a_view_and_a_view_its_group(jobs):
     with pytest.raises(ValueError, match="known_at needs a view"):
         await find(jobs, known_at=day(1))
     with pytest.raises(ValueError, match="the view shows group other"):
-        await find(jobs, view=jobs.store.view("other"))
+        await find(jobs, view=StoredView(jobs.store, "other"))
 
 
 async def test_any_text_is_a_query(jobs):

@@ -25,7 +25,7 @@ def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> 
         with engine.store.writing():
             assert asyncio.run(runner.run()).committed == 320
         sizes.append(runner.committer.size())
-        dumps.append({group: engine.dump(group=group) for group in engine.store.groups()})
+        dumps.append({group: engine.dump(group=group) for group in engine.groups()})
 
     free, bounded = sizes
     assert free > 2 * BOUND, "the bound was never in reach: nothing is tested"

@@ -1,244 +1,230 @@
-"""One commit, whole, and what the view then shows, on every store: R4, R16, R23."""
+"""One change, whole, and what is read of it then, on every store: R4, R21, R23."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
+from kgray import kinds, rows
 from kgray.errors import StoreError
-from kgray.graph import Derived, Entity, Fact
-from kgray.ports import Commit, GroupCounts, NamedVector
-from kgray.records import EpisodeHead, Operation, Ruling, Verdict
-from tests.graph.by_hand import draft, failed, pointing, tell, told
+from kgray.graph import Entity, Fact
+from kgray.kinds import (
+    ENTITIES,
+    EPISODE_VECTORS,
+    EPISODES,
+    EVIDENCE,
+    FACTS,
+    KINDS,
+    NAMES,
+    OPERATIONS,
+    RULINGS,
+    SHOWN_ENTITIES,
+    VERDICTS,
+)
+from kgray.ports import GroupCounts, Patch
+from kgray.records import Operation, Ruling, Verdict
+from tests.graph.by_hand import (
+    ASKED,
+    all_of,
+    append,
+    ask,
+    changes,
+    draft,
+    episode_row,
+    everything,
+    head,
+    next_time,
+    pointing,
+    stored,
+    tell,
+    told,
+)
 
 
-def test_a_commit_is_read_back_whole(store):
-    commit = replace(
-        told(1, "Al", "one", 100, episode="ep"),
-        rulings=(
-            Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single", judge="j"),
-        ),
-        verdicts=(Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why"),),
-    )
-    (accepted,) = store.accept([draft("Al says one")], now=1)
+def test_a_change_is_read_back_whole(store, group):
+    """Every kind of row comes back as it was put, in its own types."""
+    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single", judge="j")
+    verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
+    change = told(1, "Al", "one", 100, group=group)
+    puts = {
+        **change.puts,
+        kinds.ANSWERS: [rows.answers_row("k", [{"a": 1}], 3, 4, 5)],
+        kinds.ANSWER_USES: [(1, "k")],
+        RULINGS: [rows.ruling_row(ruling, 100)],
+        VERDICTS: [rows.verdict_row(verdict, 100)],
+        ENTITIES: [("E1", "Al", ("Albert", "Zoë"), (), 1, 0)],
+    }
+    append(store, draft("Al says one", group=group))
     with store.writing():
-        store.write([commit])
-    records = store.records("g")
-    assert records.heads == [EpisodeHead(sequence=1, id=accepted.id, reference_time=5, recorded_at=100)]
-    assert records.mentions == list(commit.mentions)
-    assert records.evidence == list(commit.evidence)
-    assert records.rulings == list(commit.rulings)
-    assert records.verdicts == list(commit.verdicts)
-    assert records.births == dict(commit.births)
-    assert records.recorded == {1: 100}
-    assert records.last_recorded == 100
-    view = store.view("g")
-    assert view.facts(["F1", "none"]) == list(commit.derived.facts)
-    assert view.entities(["E1"]) == list(commit.derived.entities)
-    assert [row.sequence for row in view.episodes([2, 1, 1])] == [1]
-    assert view.supporters([accepted.id, "none"]) == {accepted.id: None}
-    [(owner, surface, vector)] = store.name_vectors("g")
-    assert (owner, surface) == ("E1", "Al")
-    assert np.array_equal(vector, pointing(1))
-    assert np.array_equal(store.statement_vectors("g", ["S1", "S9"])["S1"], pointing(1))
-    assert store.counts("g")["g"] == GroupCounts(committed=1, entities=1, facts=1)
-    assert store.find("g", "E1") == [("entity", "E1")]
-    assert store.find("g", "S1") == [("statement", "S1")]
-    assert store.find("g", "F1") == [("fact", "F1")]
-    assert store.find("g", accepted.id) == [("episode", "1")]
-    assert store.find("g", "\ud800") == []
+        store.apply([replace(change, puts=puts)])
+    read = {kind: all_of(store, kind, group) for kind in KINDS}
+    assert read == {kind: list(puts.get(kind, ())) for kind in KINDS}
+    # Equal, and of the same types: 0 equals False.
+    assert (read[EVIDENCE][0][16], read[VERDICTS][0][4], read[EPISODES][0][11]) == (False, True, False)
+    types = {type(read[kind][0][n]) for kind, n in ((EVIDENCE, 16), (VERDICTS, 4), (EPISODES, 11))}
+    assert types == {bool}
+    assert store.counts(group)[group] == GroupCounts(
+        committed=1, entities=1, facts=1, calls=3, prompt_tokens=4, completion_tokens=5
+    )
+    assert head(store, group).last_recorded == 100
+    assert store.lexical(group, "fact", "one", 9) == [(1, 0)]
+    assert store.lexical(group, "entity", "al", 9) == ["E1"]
+    assert store.lexical(group, "episode", "one", 9) == [(1, 0)]
+    assert store.nearest(group, "fact", pointing(1), 9) == [("S1", 1.0)]
+    assert store.nearest(group, "entity", pointing(1), 9) == [("E1", 1.0)]
+    assert store.nearest(group, "episode", pointing(1), 9) == [(1, 1.0)]
 
 
-def test_a_sequence_that_was_never_taken_is_an_error(store):
+def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        asked = Operation(group=group, kind="merge")
+        sequence = ask(store, asked)
+        row = all_of(store, EVIDENCE, group)[0]
+        change = changes(
+            sequence, 50, {EVIDENCE: [(*row[:6], "other words", *row[7:])], SHOWN_ENTITIES: [("E1", "new")]},
+            group=group, ledger=OPERATIONS, states=ASKED,
+            drops={EVIDENCE: [(1, 0), (9, 9)], SHOWN_ENTITIES: [("E1", "E1")], FACTS: [("F1",)]},
+            patches=(
+                Patch(
+                    kind=EVIDENCE, columns=("shown", "fact_group"), rows=((1, 0, "S7", 3), (9, 9, "S7", 3))
+                ),
+                Patch(kind=ENTITIES, columns=("aliases",), rows=(("E1", ("Bo", "Cy")), ("none", ()))),
+            ),
+        )  # fmt: skip
+        store.apply([change])
+    assert all_of(store, EVIDENCE, group) == [(*row[:6], "other words", *row[7:17], 3, "S7")]
+    assert all_of(store, SHOWN_ENTITIES, group) == [("E1", "new")]
+    assert all_of(store, FACTS, group) == []
+    assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0)]
+
+
+def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, group):
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        tell(store, "Bo", "two", group=group)
+        (first, second) = all_of(store, EVIDENCE, group)
+        puts = {
+            EVIDENCE: [(*first[:6], "Al keeps bees", *first[7:])],
+            NAMES: [("E1", "Al", "al", 2, 7), ("E1", "Albert", "albert", 2, 8)],
+            kinds.BIRTHS: [("E1", 2, 7), ("E3", 2, 8)],
+            ENTITIES: [("E1", "Albert", ("Al",), ("Person",), 1, 0)],
+        }
+        store.apply([changes(2, None, puts, group=group, states=frozenset({kinds.COMMITTED}))])
+    assert all_of(store, EVIDENCE, group) == [(*first[:6], "Al keeps bees", *first[7:]), second]
+    assert store.lexical(group, "fact", "bees", 9) == [(1, 0)]
+    assert store.lexical(group, "fact", "one", 9) == []
+    assert all_of(store, NAMES, group) == [
+        ("E1", "Al", "al", 1, 0), ("E2", "Bo", "bo", 2, 0), ("E1", "Albert", "albert", 2, 8),
+    ]  # fmt: skip
+    assert all_of(store, kinds.BIRTHS, group) == [
+        ("E1", 1, 0), ("S1", 1, 0), ("E2", 2, 0), ("S2", 2, 0), ("E3", 2, 8),
+    ]  # fmt: skip
+    assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0)
+    assert store.lexical(group, "entity", "albert", 9) == ["E1"]
+
+
+def test_an_episode_is_found_by_its_words_once_it_is_committed(store, group):
+    sent = draft("bees", group=group, speaker="Marcus")
+    append(store, sent)
+    assert store.lexical(group, "episode", "bees", 9) == []
+    ended = {"ended_at": 10}
+    with store.writing():
+        done = episode_row(sent, 1, state=kinds.COMMITTED, **ended)
+        store.apply([changes(1, 10, {EPISODES: [done]}, group=group)])
+        assert store.lexical(group, "episode", "bees marcus", 9) == [(1, 0)]
+        undone = {EPISODES: [episode_row(sent, 1, state=kinds.FAILED, **ended)]}
+        store.apply([changes(1, 20, undone, group=group, states=frozenset({kinds.COMMITTED}))])
+    assert store.lexical(group, "episode", "bees marcus", 9) == []
+
+
+def test_what_has_no_record_time_takes_none(store, group):
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        before = head(store, group)
+        store.apply([changes(1, None, {RULINGS: []}, group=group, states=frozenset({kinds.COMMITTED}))])
+    assert head(store, group) == before
+
+
+def test_an_entry_that_was_never_taken_is_an_error(store, group):
     with store.writing():
         with pytest.raises(StoreError, match="is empty"):
-            store.write([told(1, "Al", "one", 10)])
-        store.accept([draft("a")], now=1)
+            store.apply([told(1, "Al", "one", 10, group=group)])
+        append(store, draft("a", group=group))
         with pytest.raises(StoreError, match="no such sequence"):
-            store.write([told(2, "Al", "one", 10)])
-        wrong = Commit(
-            group="g", sequence=1, recorded_at=10, operation=Operation(group="g", sequence=1, kind="merge")
-        )
-        with pytest.raises(StoreError, match="no such sequence"):
-            store.write([wrong])
+            store.apply([told(2, "Al", "one", 10, group=group)])
 
 
-def test_vectors_of_another_width_are_refused(store):
-    store.accept([draft("a")], now=1)
-    wide = (NamedVector(kind="name", owner="E1", text="Al", vector=pointing(1, width=32)),)
-    with store.writing(), pytest.raises(StoreError, match="16 numbers"):
-        store.write([replace(told(1, "Al", "one", 10), vectors=wide)])
+def test_an_entry_of_the_other_kind_is_left_out(store, group):
+    """A sequence is an episode or an operation; to a change of the other kind it was removed."""
+    append(store, draft("a", group=group))
+    before = everything(store, group)
+    with store.writing():
+        store.apply([changes(1, 10, {}, group=group, ledger=OPERATIONS, states=ASKED)])
+    assert everything(store, group) == before
 
 
-def fact(id_, source, target, created, valid=None, invalid=None, statement=None):
-    """Return a derived fact between two entities."""
-    return Fact(
-        id=id_, statement=statement or "S" + id_, source=source, relation="KNOWS", text=id_,
-        created_at=created, target=target, valid_at=valid, invalid_at=invalid,
+def test_vectors_of_another_width_are_refused(store, group):
+    append(store, draft("a", group=group))
+    change = told(1, "Al", "one", 10, group=group)
+    wide = {**change.puts, EPISODE_VECTORS: [(1, stored(1, width=128))]}
+    with store.writing(), pytest.raises(StoreError, match="64 numbers"):
+        store.apply([replace(change, puts=wide)])
+    assert all_of(store, EVIDENCE, group) == []
+
+
+def fact(id_, source, target, created, valid=None, invalid=None):
+    """Return the row of a derived fact between two entities."""
+    return rows.fact_row(
+        Fact(id=id_, statement="S" + id_, source=source, relation="KNOWS", text=id_, created_at=created,
+             target=target, valid_at=valid, invalid_at=invalid)
     )  # fmt: skip
 
 
-def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store):
-    store.accept([draft("a")], now=1)
-    facts = (
+def test_facts_at_an_entity_come_newest_first_and_hold_when_asked(store, group):
+    append(store, draft("a", group=group))
+    facts = [
         fact("a", "X", "Y", 10, 0, 50), fact("b", "Y", "X", 20, 50), fact("c", "X", "Z", 20),
         fact("d", "Z", "Y", 5), fact("zero", "X", "Y", 30, 7, 7),
-    )  # fmt: skip
-    entities = tuple(Entity(id=i, name=i, born=(1, n)) for n, i in enumerate("XYZ"))
+    ]  # fmt: skip
+    entities = [rows.entity_row(Entity(id=i, name=i, born=(1, n))) for n, i in enumerate("XYZ")]
     with store.writing():
-        derived = Derived(entities=entities, facts=facts, shown_entities=(("X", "X"), ("old", "X")))
-        store.write([Commit(group="g", sequence=1, recorded_at=10, derived=derived)])
-    view = store.view("g")
+        store.apply([changes(1, 10, {ENTITIES: entities, FACTS: facts}, group=group)])
 
     def found(ids, as_of, limit):
-        return [f.id for f in view.facts_at(ids, as_of, limit)]
+        return [f.id for f in store.facts_at(group, ids, as_of, limit)]
 
     assert found(["X"], None, None) == ["zero", "b", "c", "a"]
-    assert found(["old"], None, 2) == ["zero", "b"]
-    assert found(["X", "Y"], 49, None) == ["c", "a", "d"]
+    assert found(["X"], None, 2) == ["zero", "b"]
+    assert found(["X", "Y", "X"], 49, None) == ["c", "a", "d"]
     assert found(["X", "Y"], 50, None) == ["b", "c", "d"]
     assert found(["X"], 7, None) == ["c", "a"]
     assert found(["none"], None, None) == []
     assert found([], None, None) == []
+    assert [rows.fact_row(f) for f in store.facts_at(group, ["Y"], None, 1)] == [facts[4]]
 
 
-def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
-    """R16: a merge folds E2 into E1, a split shows E1 as two; absolute rows replace what was there."""
+def test_the_same_ids_in_two_groups_are_two_things(store, group, other):
     with store.writing():
-        tell(store, "Al", "one")
-        tell(store, "Bo", "two")
-        merged = Derived(
-            entities=(Entity(id="E1", name="Al", aliases=("Bo",), born=(1, 0)),),
-            gone_entities=("E2",),
-            facts=(replace(told(2, "Bo", "two", 20).derived.facts[0], source="E1", statement="S1"),),
-            shown_entities=(("E2", "E1"),),
-            shown_statements=(((2, 0), "S1"),),
-        )
-        asked = Operation(group="g", kind="merge", entities=("E1", "E2"))
-        sequence = store.request(asked, now=1)
-        store.write([Commit(group="g", sequence=sequence, recorded_at=50, derived=merged, operation=asked)])
-    view = store.view("g")
-    assert [e.id for e in view.entities(["E2", "E1"])] == ["E1"]
-    assert [f.id for f in view.facts_of(["S2"], None)] == ["F1", "F2"]
-    assert [f.id for f in view.facts_of_evidence([(2, 0), (9, 9)], 6)] == ["F1", "F2"]
-    assert [e.id for e in store.entities_named("g", " bO ")] == ["E1"]
+        for each, name in ((group, "Al"), (other, "Bo")):
+            tell(store, name, "one", group=each, client_id="c")
+    for each, name in ((group, "Al"), (other, "Bo")):
+        assert [row[1] for row in all_of(store, ENTITIES, each)] == [name]
+        assert [row[6] for row in all_of(store, EVIDENCE, each)] == [f"{name} says one"]
+        assert [row[4] for row in all_of(store, EPISODES, each)] == [f"{name} says one"]
+        assert [row[1] for row in all_of(store, NAMES, each)] == [name]
+        assert [fact.text for fact in store.facts_at(each, ["E1"], None, None)] == [f"{name} says one"]
+        assert store.nearest(each, "fact", pointing(1), 9) == [("S1", 1.0)]
+
+
+def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores, group):
     with store.writing():
-        store.accept([draft("Bo says three")], now=1)
-        said = told(4, "Bo", "three", 55)
-        name, *others = said.vectors
-        fourth = replace(
-            said,
-            births=(("S4", (4, 0)),),
-            mentions=(replace(said.mentions[0], entity="E1"),),
-            vectors=(replace(name, owner="E1"), *others),
-            derived=replace(
-                said.derived,
-                entities=(),
-                shown_entities=(),
-                facts=(replace(said.derived.facts[0], source="E1"),),
-            ),
-        )
-        asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Bo",))
-        sequence = store.request(asked, now=1)
-        parts = Derived(
-            entities=(Entity(id="E1", name="Al", born=(1, 0)), Entity(id="new", name="Bo", born=(2, 0))),
-            facts=tuple(replace(f, source="new") for f in (merged.facts[0], fourth.derived.facts[0])),
-            shown_entities=(("E1", "E1"), ("E1", "new"), ("E2", "new")),
-        )
-        done = Commit(group="g", sequence=sequence, recorded_at=60, derived=parts, operation=asked)
-        store.write([fourth, done])
-    assert [e.id for e in view.entities(["E1"])] == ["E1", "new"]
-    assert [e.id for e in view.entities(["new", "E2"])] == ["new"]
-    assert [f.id for f in view.facts_at(["new"], None, None)] == ["F4", "F2"]
-    assert [e.id for e in store.entities_named("g", "Bo")] == ["new"]
-    assert [e.id for e in store.entities_named("g", "AL")] == ["E1"]
-
-
-def test_retracted_rulings_are_seen_before_only(store):
-    with store.writing():
-        store.accept([draft("a", client_id="c")], now=1)
-        ruling = Ruling(
-            sequence=1, ordinal=0, name="R", aspect="cardinality", value="many", judge="j", reason="w"
-        )
-        verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
-        store.write([Commit(group="g", sequence=1, recorded_at=10, rulings=(ruling,), verdicts=(verdict,))])
-        asked = Operation(group="g", kind="retract", episodes=("c",))
-        sequence = store.request(asked, now=1)
-        done = Commit(
-            group="g", sequence=sequence, recorded_at=20, operation=asked, retired=(1,),
-            retired_rulings=((1, 0),), blanked=((1, 1),),
-        )  # fmt: skip
-        store.write([done])
-    assert store.records("g").rulings == []
-    assert store.records("g", 19).rulings == [ruling]
-    assert store.records("g").verdicts == [replace(verdict, reason="")]
-    assert store.records("g", 9).verdicts == []
-
-
-def test_the_same_ids_in_two_groups_are_two_things(store):
-    with store.writing():
-        for group, name in (("g", "Al"), ("h", "Bo")):
-            tell(store, name, "one", group=group, client_id="c")
-    for group, other, name in (("g", "h", "Al"), ("h", "g", "Bo")):
-        view = store.view(group)
-        assert [entity.name for entity in view.entities(["E1"])] == [name]
-        assert [fact.text for fact in view.facts_at(["E1"], None, None)] == [f"{name} says one"]
-        assert [fact.text for fact in view.facts_of_evidence([(1, 0)], None)] == [f"{name} says one"]
-        assert [row.text for row in view.episodes([1])] == [f"{name} says one"]
-        assert [surface for _, surface, _ in store.name_vectors(group)] == [name]
-        assert store.surfaces(group, []) == [name]
-        assert [mention.surface for mention in store.records(group).mentions] == [name]
-        (episode,) = store.episode_rows(group)
-        assert store.find(group, "c") == store.find(group, episode.id) == [("episode", "1")]
-        assert store.find(other, episode.id) == []
-
-
-def test_what_an_operation_names_is_found_by_id_source_or_all(store):
-    store.accept([draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
-    with store.writing():
-        store.write([told(1, "Al", "one", 10), failed(2, 20)])
-    assert store.sequences("g", ids=["x"]) == [1]
-    assert store.sequences("g", ids=["x", draft("b", source="mail").id, "none", "\ud800"]) == [1, 2]
-    assert store.sequences("g", source="mail") == [2, 3]
-    assert store.sequences("g", everything=True) == [1, 2, 3]
-    assert store.sequences("g") == []
-
-
-def test_surfaces_come_oldest_first_each_once(store):
-    with store.writing():
-        for name in ("Cy", "Al", "Cy", "Bo"):
-            tell(store, name, "one", client_id=str(store.last_recorded("g")))
-    assert store.surfaces("g", []) == ["Cy", "Al", "Bo"]
-    assert store.surfaces("g", [1, 4]) == ["Al", "Cy"]
-
-
-def test_an_earlier_split_is_rewritten_without_a_name_that_goes(store):
-    """R25: what a removal takes away is not kept in the words of a correction either."""
-    split = Operation(group="g", kind="split", entities=("E1",), surfaces=("Al", "Zebulon"), made="new")
-    with store.writing():
-        tell(store, "Al", "one")
-        sequence = store.request(split, now=1)
-        done = Commit(
-            group="g", sequence=sequence, recorded_at=20, operation=replace(split, sequence=sequence)
-        )
-        store.write([done])
-        asked = Operation(group="g", kind="remove", episodes=("x",))
-        removal = store.request(asked, now=1)
-        rewritten = replace(split, sequence=sequence, surfaces=("Al",))
-        done = Commit(group="g", sequence=removal, recorded_at=30, operation=asked, rewritten=(rewritten,))
-        store.write([done])
-    assert store.records("g").operations == [rewritten]
-    assert store.records("g").recorded == {sequence: 20}
-
-
-def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores):
-    with store.writing():
-        tell(store, "Al", "one")
+        tell(store, "Al", "one", group=group)
         with store.reading(), store.reading():
-            assert store.view("g").entities(["E1"])[0].name == "Al"
+            assert [row[1] for row in all_of(store, ENTITIES, group)] == ["Al"]
         store.compact()
+    assert next_time(store, group) == 20
     store.close()
     store.close()
-    assert stores.open().counts("g")["g"] == GroupCounts(committed=1, entities=1, facts=1)
+    assert stores.open().counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)

@@ -8,19 +8,38 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from kgray.ports import Commit
+from kgray import rows
+from kgray.kinds import (
+    ALL,
+    EPISODES,
+    EVIDENCE,
+    FACTS,
+    KINDS,
+    MENTIONS,
+    OPERATIONS,
+    RULINGS,
+    VERDICTS,
+)
+from kgray.ports import GroupHead, Patch
 from kgray.records import ExtractedEntity, Extraction, Operation, Ruling, Verdict
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import (
+    all_of,
     answered,
+    append,
+    ask,
     declined,
     draft,
+    ended,
     extracted,
     failed,
-    gone,
+    head,
     metadata,
+    next_time,
     remove,
+    rows_of,
     small,
+    tell,
     told,
 )
 
@@ -57,34 +76,32 @@ def marked_episode(store, dice, n, *, group="g", source=None):
         speaker=word("speaker"), client_id=word("client"), metadata=metadata(note=word("metadata")),
         reference_time=n,
     )  # fmt: skip
-    (accepted,) = store.accept([sent], now=1)
-    sequence = accepted.sequence
+    (sequence,) = append(store, sent)
     extraction = Extraction(entities=(ExtractedEntity(name=word("extracted")),))
     arrived = [
         extracted(sequence, extraction, group=group),
         answered(sequence, f"key {n}", {"why": word("answer")}, group=group),
     ]
-    commit = told(sequence, word("name"), padded(word("value")), store.last_recorded(group) + 1, group=group,
-                  episode=accepted.id)  # fmt: skip
+    commit = told(
+        sequence, word("name"), padded(word("value")), next_time(store, group), group=group, sent=sent
+    )
     ruling = Ruling(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j",
                     reason=word("ruling"))  # fmt: skip
     verdict = Verdict(sequence=sequence, ordinal=1, a="A", b="B", exclusive=False, judge="j",
                       reason=word("verdict"))  # fmt: skip
-    store.write([*arrived, replace(commit, rulings=(ruling,), verdicts=(verdict,))])
+    judged = {RULINGS: [rows.ruling_row(ruling, 1)], VERDICTS: [rows.verdict_row(verdict, 1)]}
+    store.apply([*arrived, replace(commit, puts={**commit.puts, **judged})])
     return sequence, words
 
 
 def withdraw(store, sequences, **named):
     """Remove these episodes with their rulings; their verdicts stay, blanked."""
     asked = Operation(group="g", kind="remove", **named)
-    sequence = store.request(asked, now=1)
-    done = Commit(
-        group="g", sequence=sequence, recorded_at=store.last_recorded("g") + 1, operation=asked,
-        erased=tuple(sequences), erased_rulings=tuple((n, 0) for n in sequences),
-        blanked=tuple((n, 1) for n in sequences), derived=gone(*sequences),
-        gone_births=tuple(f"{kind}{n}" for n in sequences for kind in "ES"),
-    )  # fmt: skip
-    store.write([done])
+    asked = replace(asked, sequence=ask(store, asked))
+    drops = rows_of(store, sequences)
+    blanked = Patch(kind=VERDICTS, columns=("reason",), rows=tuple((n, 1, "") for n in sequences))
+    drops[VERDICTS] = []
+    store.apply([ended(asked, next_time(store), drops=drops, patches=(blanked,), erases=True)])
 
 
 def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
@@ -108,11 +125,10 @@ def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
     assert {word for word in lost if word.encode() in left} == set()
     assert {word for word in kept if word.encode() not in left} == set()
     for word in lost:
-        assert store.find("g", word) == []
         assert [store.lexical("g", scope, word, 5) for scope in ("fact", "entity", "episode")] == [[], [], []]
     check = apsw.Connection(str(tmp_path / schema.FILE))
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    for table in ("evidence_words", "name_words", "episode_words"):
+    for table in ("evidence_words", "names_words", "episodes_words"):
         check.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")  # noqa: S608
     check.close()
 
@@ -122,9 +138,7 @@ def test_no_word_of_a_removed_source_is_left(store, tmp_path):
     with store.writing():
         told_here = [marked_episode(store, dice, n, source="zqforgetme") for n in range(20)]
         _, kept = marked_episode(store, dice, 99)
-        found = store.sequences("g", source="zqforgetme")
-        assert found == [sequence for sequence, _ in told_here]
-        withdraw(store, found, source="zqforgetme")
+        withdraw(store, [sequence for sequence, _ in told_here], source="zqforgetme")
         assert store.compact()
     left = readable(tmp_path)
     lost = {"zqforgetme"}.union(*(words for _, words in told_here))
@@ -138,27 +152,24 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
     with store.writing():
         lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))
         _, kept = marked_episode(store, dice, 99, group="other")
-        store.accept([draft("zqfailed", group="zqgroup")], now=1)
-        store.write([failed(21, 1, "zqmessage", group="zqgroup", raw="zqraw")])
-        before = store.last_recorded("zqgroup")
+        append(store, draft("zqfailed", group="zqgroup"))
+        at = next_time(store, "zqgroup")
+        store.apply([failed(21, at, "zqmessage", group="zqgroup", raw="zqraw")])
         removal = remove(store, [], group="zqgroup", everything=True)
         assert store.compact()
-        assert removal == 22
-        assert store.groups() == ["other"]
-        assert list(store.counts()) == ["other"]
-        assert store.records("zqgroup").births == {}
-        assert store.result("zqgroup", removal) == {"episodes": 0}
+        assert list(store.heads()) == list(store.counts()) == ["other"]
+        assert head(store, "zqgroup") == GroupHead(named=False, last=removal, last_recorded=at + 10)
+        there = {kind: found for kind in KINDS if (found := list(store.rows(ALL[kind.name], "zqgroup")))}
+        assert there == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
         left = readable(tmp_path)
         lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
         assert {word for word in lost if word.encode() in left} == set()
         assert {word for word in kept if word.encode() not in left} == set()
-        (again,) = store.accept([draft("anew", group="zqgroup")], now=1)
-        assert again.sequence == 23
-        assert store.groups() == ["other", "zqgroup"]
-        assert store.last_recorded("zqgroup") > before
+        assert append(store, draft("anew", group="zqgroup")) == [23]
+        assert list(store.heads()) == ["other", "zqgroup"]
         # A commit of the removed time that arrives late is one that has ended.
-        store.write([told(3, "zq", "late", 10**6, group="zqgroup")])
-        assert store.records("zqgroup").heads == []
+        store.apply([told(3, "zq", "late", 10**6, group="zqgroup")])
+        assert all_of(store, EVIDENCE, "zqgroup") == []
 
 
 def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
@@ -167,7 +178,7 @@ def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_p
     with store.writing():
         sequence, words = marked_episode(store, dice, 1)
         with other.reading():
-            assert other.records("g").heads != []
+            assert all_of(other, EPISODES) != []
             withdraw(store, [sequence], source="x")
             assert store.compact() is False
         other.close()
@@ -177,16 +188,23 @@ def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_p
 
 
 def test_compacting_a_store_that_erased_nothing_is_cheap_and_true(store):
-    store.accept([draft("a")], now=1)
+    append(store, draft("a"))
     assert store.compact() is True
     assert store.pending_count() == 1
 
 
-def test_a_refused_operation_keeps_nothing_that_it_named(store, tmp_path):
+def test_words_that_were_replaced_are_erased_too(store, tmp_path):
+    """A refused operation keeps nothing that it named; a statement's new wording replaces the old one."""
     asked = Operation(group="g", kind="split", entities=("E1",), surfaces=("Zebulon",))
     with store.writing():
-        sequence = store.request(asked, now=1)
-        store.write([declined(sequence, 2, "no such entity")])
-        assert store.result("g", sequence) == {"error": "no such entity"}
+        tell(store, "Al", "zqold")
+        sequence = ask(store, asked)
+        (row,) = all_of(store, EVIDENCE)
+        renewed = told(1, "Al", "new", 1).puts
+        puts = {kind: renewed[kind] for kind in (EPISODES, EVIDENCE, MENTIONS, FACTS)}
+        change = declined(sequence, next_time(store), "no such entity", kind="split")
+        store.apply([replace(change, puts={**change.puts, **puts})])
         assert store.compact()
-    assert b"Zebulon" not in readable(tmp_path)
+    left = readable(tmp_path)
+    assert [word for word in (b"Zebulon", b"zqold") if word in left] == []
+    assert row != all_of(store, EVIDENCE)[0]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kgray.stores.sqlite.cache import FILE, ResponseFile
-from tests.graph.by_hand import draft, small
+from tests.graph.by_hand import append, draft, small
 
 MB = 1 << 20
 
@@ -21,7 +21,7 @@ def store(tmp_path):
 
 def asking(store, name="a", group="g"):
     """Accept an episode and return it."""
-    store.accept([draft(name, group=group, client_id=name)], now=1)
+    append(store, draft(name, group=group, client_id=name))
     return next(e for e in store.pending(group, 10_000) if e.client_id == name)
 
 

@@ -1,9 +1,7 @@
-"""The file in the data folder: made, recognised, refused, migrated."""
+"""The file in the data folder: made, recognised, refused."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from pathlib import Path
 
 import apsw
@@ -11,7 +9,7 @@ import pytest
 
 from kgray.errors import StoreError, Unavailable
 from kgray.stores.sqlite import schema
-from tests.graph.by_hand import draft, small, told
+from tests.graph.by_hand import append, draft, small
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -37,14 +35,14 @@ def test_a_new_folder_gets_one_marked_file(tmp_path):
     assert connection.pragma("user_version") == schema.VERSION
     assert connection.pragma("page_size") == schema.PAGE_BYTES
     assert dict(connection.execute("SELECT key, value FROM meta").fetchall()) == {
-        "schema": schema.VERSION, "embedder": "by-hand", "dimensions": 16, "epoch": 0,
+        "embedder": "by-hand", "dimensions": 64, "epoch": 0,
     }  # fmt: skip
     connection.close()
 
 
 def test_opening_again_keeps_what_is_there(tmp_path):
     store = small(tmp_path)
-    store.accept([draft("kept")], now=1)
+    append(store, draft("kept"))
     store.close()
     store.close()
     again = small(tmp_path, create=False)
@@ -86,28 +84,37 @@ def test_another_programs_database_is_refused_untouched(tmp_path):
     assert "another program" in refusal(tmp_path)
 
 
-def test_a_newer_version_is_refused_untouched(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "who", "what_to_do"),
+    [
+        pytest.param(schema.VERSION + 1, "newer", "upgrade kgray", id="newer"),
+        pytest.param(2, "earlier", "choose an empty data folder and add the episodes again", id="earlier"),
+    ],
+)
+def test_another_schema_is_refused_untouched(tmp_path, version, who, what_to_do):
     small(tmp_path).close()
-    newer = apsw.Connection(str(tmp_path / schema.FILE))
-    newer.pragma("user_version", schema.VERSION + 1)
-    newer.close()
-    assert "newer kgray" in refusal(tmp_path)
+    other = apsw.Connection(str(tmp_path / schema.FILE))
+    other.pragma("user_version", version)
+    other.close()
+    line = refusal(tmp_path)
+    assert f"{who} kgray (schema {version}; this one knows {schema.VERSION})" in line
+    assert what_to_do in line
 
 
 @pytest.mark.parametrize("other", [{"embedder": "another"}, {"dimensions": 32}], ids=["name", "width"])
 def test_another_embedder_is_refused_and_both_are_named(tmp_path, other):
     store = small(tmp_path)
-    store.accept([draft("kept")], now=1)
+    append(store, draft("kept"))
     store.close()
     line = refusal(tmp_path, **other)
     assert "'by-hand'" in line
-    assert "16 numbers" in line
+    assert "64 numbers" in line
     assert str(next(iter(other.values()))) in line
 
 
 def test_a_file_cut_short_is_refused(tmp_path):
     store = small(tmp_path)
-    store.accept([draft("x" * 5000, client_id=str(n)) for n in range(50)], now=1)
+    append(store, *(draft("x" * 5000, client_id=str(n)) for n in range(50)))
     store.close()
     path = tmp_path / schema.FILE
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -116,7 +123,7 @@ def test_a_file_cut_short_is_refused(tmp_path):
 
 def test_damage_met_while_reading_is_one_line(tmp_path):
     store = small(tmp_path)
-    store.accept([draft("x" * 500, client_id=str(n)) for n in range(200)], now=1)
+    append(store, *(draft("x" * 500, client_id=str(n)) for n in range(200)))
     store.close()
     path = tmp_path / schema.FILE
     content = bytearray(path.read_bytes())
@@ -139,88 +146,22 @@ def test_a_lock_beyond_patience_leaves_everything_as_it_was(tmp_path):
     other = apsw.Connection(str(tmp_path / schema.FILE))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
-        store.accept([draft("x")], now=1)
+        append(store, draft("x"))
     assert store.pending_count() == 0  # reading goes on
     other.execute("ROLLBACK")
-    assert store.accept([draft("x")], now=1)[0].status == "accepted"
+    assert append(store, draft("x")) == [1]
     other.close()
     store.close()
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path):
     store = small(tmp_path)
-    store.accept([draft("before")], now=1)
+    append(store, draft("before"))
     pages = store._db._writer.pragma("page_count")
     store._db._writer.pragma("max_page_count", pages + 2)
     with pytest.raises(StoreError, match="no space left"):
-        store.accept([draft("y" * 4000, client_id=str(n)) for n in range(50)], now=1)
+        append(store, *(draft("y" * 4000, client_id=str(n)) for n in range(50)))
     store._db._writer.pragma("max_page_count", 10**6)
     assert [row.text for row in store.pending("g", 99)] == ["before"]
-    assert store.accept([draft("after")], now=1)[0].sequence == 2
+    assert append(store, draft("after")) == [2]
     store.close()
-
-
-def test_a_file_of_version_1_goes_on_with_everything_in_the_live_lane(tmp_path):
-    """As the first version wrote it: what is pending in it was added by who waits for it."""
-    connection = apsw.Connection(str(tmp_path / schema.FILE))
-    connection.pragma("page_size", schema.PAGE_BYTES)
-    connection.pragma("journal_mode", "wal")
-    assert schema.migrate(connection, schema.STEPS[:1]) == 0
-    connection.execute(
-        "INSERT INTO meta VALUES ('embedder', 'by-hand'), ('dimensions', 16), ('epoch', 7);"
-        "INSERT INTO groups (name, digest, last, last_recorded) VALUES ('g', ?, 2, 30)",
-        (hashlib.sha256(b"g").digest(),),
-    )
-    for sequence, state, ended_at in ((1, 2, 30), (2, 0, None)):
-        sent = draft(f"text {sequence}")
-        connection.execute(
-            "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, "
-            "metadata, state, ended_at) VALUES (1 << 40 | ?1, 1, ?2, 's', 'text', ?3, 5, ?4, '{}', ?5, ?6)",
-            (sequence, sent.id, sent.text, sent.content_sha256, state, ended_at),
-        )
-    connection.close()
-    store = small(tmp_path, create=False)
-    assert store.pending_groups() == {"g": True}
-    assert [(row.sequence, row.text, row.bulk) for row in store.pending("g", 9)] == [(2, "text 2", False)]
-    assert [head.recorded_at for head in store.records("g").heads] == [30]
-    store.accept([draft("new")], now=1, bulk=True)
-    with store.writing() as epoch:
-        assert epoch == 8
-        store.write([told(2, "Al", "one", 40)])
-    assert store.pending_groups() == {"g": False}
-    store.close()
-    connection = apsw.Connection(str(tmp_path / schema.FILE))
-    assert connection.pragma("user_version") == schema.VERSION == 2
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
-
-
-def test_an_older_file_goes_through_every_missing_step_once(tmp_path):
-    """The chain from the file of today on."""
-    store = small(tmp_path)
-    store.accept([draft("kept")], now=1)
-    store.close()
-    steps = (
-        *schema.STEPS,
-        "ALTER TABLE groups ADD COLUMN note TEXT",
-        "UPDATE groups SET note = name || '!'; CREATE TABLE later (x)",
-    )
-    path = tmp_path / schema.FILE
-    connection = apsw.Connection(str(path))
-    assert schema.migrate(connection, steps) == schema.VERSION
-    assert schema.migrate(connection, steps) == len(steps)
-    assert connection.pragma("user_version") == len(steps)
-    assert connection.execute("SELECT name, note FROM groups").fetchall() == [("g", "g!")]
-    connection.close()
-    shutil.rmtree(tmp_path)
-
-
-def test_a_migration_that_fails_changes_nothing(tmp_path):
-    small(tmp_path).close()
-    connection = apsw.Connection(str(tmp_path / schema.FILE))
-    with pytest.raises(apsw.SQLError):
-        schema.migrate(connection, (*schema.STEPS, "CREATE TABLE half (x)", "NOT SQL"))
-    assert connection.pragma("user_version") == schema.VERSION
-    assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'half'").fetchall() == []
-    connection.close()
-    small(tmp_path).close()

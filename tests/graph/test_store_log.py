@@ -1,355 +1,277 @@
-"""Acceptance, order, failures, journal: R19 and R21-R24, on every store."""
+"""The log on every store: appending, what is pending, counters, previous context (R4, R19, R21, R22, R24)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import closing
 
 import pytest
 
-from kgray.errors import InputError
-from kgray.ports import Commit, Failed, Failure, GroupCounts
-from kgray.records import (
-    Episode,
-    ExtractedEntity,
-    ExtractedFact,
-    Extraction,
-    Operation,
-    Value,
-)
+from kgray import rows
+from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, EXTRACTIONS, FAILED, OPERATIONS, TAKEN_IDS
+from kgray.ports import GroupCounts, GroupHead, Patch
+from kgray.records import Episode, ExtractedEntity, Extraction, Operation
 from tests.graph.by_hand import (
+    all_of,
     answered,
+    append,
+    ask,
     declined,
     draft,
+    ended,
+    episode_row,
     extracted,
     failed,
-    gone,
+    head,
     metadata,
     remove,
+    small,
     tell,
     told,
 )
 
-
-def statuses(answers):
-    """Return (status, sequence) of each answer."""
-    return [(answer.status, answer.sequence) for answer in answers]
+READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=2, prompt_tokens=30, completion_tokens=4)
 
 
-def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
-    """R19: the same id with the same content is a no-op that returns the first result."""
-    answers = store.accept([draft("a"), draft("b"), draft("a"), draft("a", group="h")], now=7)
-    assert statuses(answers) == [("accepted", 1), ("accepted", 2), ("duplicate", 1), ("accepted", 1)]
-    assert statuses(store.accept([draft("b"), draft("c")], now=8)) == [("duplicate", 2), ("accepted", 3)]
-    assert store.accept([], now=9) == []
-    assert store.groups() == ["g", "h"]
-    assert store.pending_groups() == {"g": True, "h": True}
-    assert [store.pending_count("g"), store.pending_count("h"), store.pending_count("none")] == [3, 1, 0]
-    assert store.pending_count() == 4
+# ------------------------------------------------------------------------------------ appending
 
 
-def test_an_episode_comes_back_as_it_was_given(store):
+def test_an_appending_transaction_takes_the_sequences_of_its_groups(store, group, other):
+    """R19: one sequence a group, 1, 2, 3 ..., from the first on."""
+    sent = [draft("a", group=group), draft("b", group=other), draft("c", group=group)]
+    assert append(store, *sent) == [1, 1, 2]
+    assert append(store, draft("d", group=group)) == [3]
+    assert [row[4] for row in all_of(store, EPISODES, group)] == ["a", "c", "d"]
+    assert store.heads([other, group, "none"]) == {
+        "none": GroupHead(), group: GroupHead(named=True, last=3), other: GroupHead(named=True, last=1),
+    }  # fmt: skip
+    assert list(store.heads([other, group])) == [group, other]
+
+
+def test_an_appending_transaction_reads_what_was_there_when_it_began(store, group):
+    first = draft("a", group=group)
+    append(store, first)
+
+    def work(log):
+        for sent in (draft("b", group=group), draft("c", group=group)):
+            log.put(EPISODES, group, episode_row(sent, log.take_sequence(group)))
+        taken = log.rows(TAKEN_IDS, group, [first.id, draft("b", group=group).id])
+        return [row[0] for row in taken], log.rows(TAKEN_IDS, "none", [first.id])
+
+    assert store.append([group], work) == ([1], [])
+    assert store.pending_count(group) == 3
+
+
+def test_nothing_is_appended_where_the_work_fails(store, group, other, mine):
+    append(store, draft("a", group=group))
+
+    def work(log):
+        log.put(EPISODES, group, episode_row(draft("b", group=group), log.take_sequence(group)))
+        log.take_record_time(group, 50)
+        log.take_sequence(other)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        store.append([group, other], work)
+    assert mine(store.heads()) == {group: GroupHead(named=True, last=1)}
+    assert append(store, draft("b", group=group)) == [2]
+
+
+def test_record_times_that_are_taken_increase(store, group):
+    """R4: the clock, or one microsecond past the group's last."""
+
+    def times(*clock):
+        return store.append([group], lambda log: [log.take_record_time(group, now) for now in clock])
+
+    assert times(50, 50, 40, 90) == [50, 51, 52, 90]
+    assert times(90) == [91]
+    assert head(store, group).last_recorded == 91
+
+
+def test_rows_that_are_there_can_be_changed_as_a_new_one_is_appended(store, group):
+    """A retry: the failed row is retired at a record time of its own, its successor is appended (R24)."""
+    append(store, draft("a", group=group))
+    with store.writing():
+        store.apply([failed(1, 10, group=group)])
+
+    def work(log):
+        retired = Patch(
+            kind=EPISODES, columns=("retired_at",), rows=((1, log.take_record_time(group, 5)), (9, 1))
+        )
+        log.patch(group, retired)
+        (row,) = all_of(store, EPISODES, group)
+        log.put(EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
+
+    store.append([group], work)
+    assert [(row[0], row[10], row[12], row[14]) for row in all_of(store, EPISODES, group)] == [
+        (1, FAILED, 1, 11), (2, 0, 1, None),
+    ]  # fmt: skip
+    assert store.counts(group)[group] == GroupCounts(accepted=1)
+
+
+def test_an_episode_comes_back_as_it_was_given(store, group):
     sent = draft("héllo \U0001f44d", source="chat", kind="message", speaker="Zoë", client_id="c/1",
-                 metadata=metadata(mood="fine"))  # fmt: skip
-    (answer,) = store.accept([sent], now=7)
+                 metadata=metadata(mood="fine"), group=group)  # fmt: skip
+    append(store, sent)
     expected = Episode(
-        group="g", sequence=1, id=sent.id, source="chat", kind="message", text="héllo \U0001f44d",
+        group=group, sequence=1, id=sent.id, source="chat", kind="message", text="héllo \U0001f44d",
         reference_time=5, content_sha256=sent.content_sha256, speaker="Zoë", client_id="c/1",
         metadata=metadata(mood="fine"), state="accepted",
     )  # fmt: skip
-    assert answer.id == sent.id
-    assert store.pending("g", 5) == [expected]
+    assert store.pending(group, 5) == [expected]
+    assert all_of(store, EPISODES, group) == [episode_row(sent, 1)]
 
 
-def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
-    """R19: stored with the row; the id does not depend on it."""
-    untimed = draft("a", reference_time=None)
-    first = store.accept([untimed], now=70)[0]
-    assert (first.status, first.timed) == ("accepted", False)
-    again = store.accept([untimed], now=90)[0]
-    assert (again.status, again.sequence, again.timed) == ("duplicate", 1, True)
-    assert [row.reference_time for row in store.pending("g", 9)] == [70]
+# --------------------------------------------------------------------------------------- pending
 
 
-def test_other_content_under_a_taken_id_names_both_hashes(store):
-    old, new = draft("a", client_id="c"), draft("b", client_id="c")
-    store.accept([old], now=1)
-    (answer,) = store.accept([new], now=2)
-    assert (answer.status, answer.sequence, answer.id) == ("conflict", 1, old.id)
-    assert old.content_sha256 in answer.reason
-    assert new.content_sha256 in answer.reason
-    assert store.pending_count("g") == 1
-    assert store.accept([draft("x")], now=3)[0].sequence == 2
-
-
-def test_replace_retracts_in_order_and_accepts_anew(store):
-    """R19, R25: the retraction takes a sequence, then the new row; here before the old one was ingested."""
-    old, new = draft("a", client_id="c"), draft("b", client_id="c")
-    answers = store.accept([old, new, new], now=1, replace=True)
-    assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
-    assert [row.sequence for row in store.pending("g", 9)] == [1, 2, 3]
-    assert store.pending_sequences("g", 0, 9) == [(1, True), (2, False), (3, True)]
-    assert store.pending_sequences("g", 1, 1) == [(2, False)]
-    assert (store.pending_sequences("g", 3, 9), store.pending_sequences("none", 0, 9)) == ([], [])
-    assert store.pending("g", 9)[1] == Operation(group="g", sequence=2, kind="retract", episodes=(old.id,))
-    assert store.standing("g", [old.id, "none"]) == {old.id: new.content_sha256}
-    assert store.sequences("g", ids=["c"]) == [1, 3]
-
-
-def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
+def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
+    merge = Operation(group=group, kind="merge", entities=("x", "y"))
+    append(store, draft("a", group=group))
+    ask(store, merge)
+    append(store, draft("b", group=group), draft("c", group=group))
+    assert [item.sequence for item in store.pending(group, 99)] == [1, 2, 3, 4]
+    assert store.pending(group, 1, after=1) == [Operation(group=group, sequence=2, kind="merge",
+                                                          entities=("x", "y"))]  # fmt: skip
+    assert store.pending(group, 0) == []
+    assert store.pending_sequences(group, 0, 9) == [(1, True), (2, False), (3, True), (4, True)]
+    assert store.pending_sequences(group, 1, 2) == [(2, False), (3, True)]
+    assert (store.pending_sequences(group, 4, 9), store.pending_sequences("none", 0, 9)) == ([], [])
+    assert (store.pending_count(group), store.pending_count("none")) == (4, 0)
     with store.writing():
-        store.accept([draft("a", client_id="c")], now=1)
-        store.write([failed(1, 2)])
-        assert statuses(store.accept([draft("b", client_id="c")], now=3, replace=True)) == [("accepted", 3)]
-        assert store.retry("g", [], now=4) == 0
+        store.apply([
+            extracted(1, READ, group=group), declined(2, 10, "no such entity", group=group),
+            failed(3, 20, group=group), told(4, "Al", "one", 30, group=group),
+        ])  # fmt: skip
+        assert [(item.sequence, item.state) for item in store.pending(group, 99)] == [(1, "extracted")]
+        store.apply([told(1, "Bo", "two", 40, group=group)])
+    assert store.pending(group, 99) == []
+    assert mine(store.pending_groups()) == {}
 
 
-@pytest.mark.parametrize(
-    "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
-)
-def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
-    """The order is that of acceptance: what comes after the request is not part of it."""
-    row = draft("a", client_id="c")
-    store.accept([row], now=1)
-    store.request(Operation(group="g", kind="remove", **named), now=2)
-    assert store.standing("g", [row.id]) == {}
-    assert statuses(store.accept([row, row], now=3)) == [("accepted", 3), ("duplicate", 3)]
-
-
-def test_the_same_content_after_a_removal_is_accepted_anew(store):
+def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other, mine):
+    append(store, draft("a", group=group), draft("a", group=other), bulk=True)
+    assert [row.bulk for row in store.pending(group, 9)] == [True]
+    assert mine(store.pending_groups()) == {group: False, other: False}
+    append(store, draft("b", group=group))
+    sequence = ask(store, Operation(group=other, kind="undo", target=1))
+    assert mine(store.pending_groups()) == {group: True, other: True}
     with store.writing():
-        first = tell(store, "Al", "one", client_id="c")
-        remove(store, [first], episodes=("c",))
-        assert statuses(store.accept([draft("Al says one", client_id="c")], now=9)) == [("accepted", 3)]
+        store.apply([told(2, "Al", "one", 10, group=group), declined(sequence, 10, "no", group=other)])
+    assert mine(store.pending_groups()) == {group: False, other: False}
 
 
-def test_an_operation_goes_pending_done_or_refused(store):
-    asked = Operation(group="g", kind="merge", entities=("x", "y"))
+def of_all_groups(store):
+    """Assert what is told of all groups of a store that nothing else uses: groups, counts, pending."""
+    assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
+    append(store, draft("a"), draft("b"), draft("a", group="h"))
     with store.writing():
-        assert store.request(asked, now=1) == 1
-        assert store.request(replace(asked, kind="split", entities=("x",), surfaces=("S",)), now=1) == 2
-        assert store.result("g", 1) is None
-        assert store.pending("g", 1) == [replace(asked, sequence=1)]
-        done = replace(asked, sequence=1, moved=("k",), made="m")
-        carried_out = Commit(group="g", sequence=1, recorded_at=50, operation=done, result={"sequence": 1})
-        store.write([carried_out, declined(2, 9, "no such surface")])
-        store.write([declined(2, 99, "again")])
-    assert store.result("g", 1) == {"sequence": 1}
-    assert store.result("g", 2) == {"error": "no such surface"}
-    assert store.result("g", 3) is None
-    assert store.result("none", 1) is None
-    assert store.last_recorded("g") == 51  # R4: max(clock, last + 1)
-    records = store.records("g")
-    assert records.operations == [done]
-    assert records.recorded == {1: 50}
-    assert store.records("g", known_at=49).operations == []
-    assert store.pending_groups() == {}
-
-
-def test_previous_context_follows_the_rule(store):
-    """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
-    said = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
-    store.accept([draft(str(n), reference_time=t, source=s) for n, (t, s) in enumerate(said, 1)], now=1)
-    rows = {row.sequence: row for row in store.pending("g", 9)}
-    assert [row.sequence for row in store.previous(rows[6], 9)] == [2, 4, 5, 1]
-    assert [row.sequence for row in store.previous(rows[6], 2)] == [5, 1]
-    assert [row.sequence for row in store.previous(rows[5], 9)] == [2, 4]
-    assert store.previous(rows[2], 9) == []
-    assert store.previous(rows[6], 0) == []
-
-
-def test_previous_context_leaves_out_what_was_withdrawn_before(store):
-    store.accept([draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
-    store.request(Operation(group="g", kind="retract", episodes=tuple("2345678")), now=1)
-    store.accept([draft("last")], now=1)
-    rows = {row.sequence: row for row in store.pending("g", 99)}
-    assert [row.sequence for row in store.previous(rows[10], 2)] == [1]
-    assert [row.sequence for row in store.previous(rows[8], 2)] == [6, 7]
-
-
-EXTRACTION = Extraction(
-    entities=(ExtractedEntity(name="Al", type="Person", span=(0, 2)), ExtractedEntity(name="B")),
-    facts=(
-        ExtractedFact(
-            source=0, relation="R", text="t", target=1, valid_from=3, from_precision="day", inferred=True
-        ),
-        ExtractedFact(
-            source=0, relation="R", text="u", kind="ended", value=Value("number", "1", "EUR"), valid_to=4
-        ),
-    ),
-    dropped=("one line",),
-    model="m",
-    prompts=("p",),
-    calls=2,
-    prompt_tokens=30,
-    completion_tokens=4,
-)  # fmt: skip
-
-
-def test_the_first_extraction_stays(store):
-    store.accept([draft("a")], now=1)
-    assert store.extraction("g", 1) is None
-    with store.writing():
-        store.write([extracted(1, EXTRACTION)])
-        store.write([extracted(1, Extraction()), extracted(7, Extraction())])
-        store.write([extracted(1, Extraction(), group="none")])
-    assert store.groups() == ["g"]
-    assert store.extraction("g", 1) == EXTRACTION
-    assert store.extraction("g", 7) is None
-    assert [row.state for row in store.pending("g", 9)] == ["extracted"]
-    assert store.counts("g") == {
-        "g": GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)
+        store.apply([failed(1, 9), told(1, "Al", "one", 9, group="h")])
+    assert store.heads() == {
+        "g": GroupHead(named=True, last=2, last_recorded=9),
+        "h": GroupHead(named=True, last=1, last_recorded=9),
     }
+    assert store.counts() == {
+        "g": GroupCounts(accepted=1, failed=1),
+        "h": GroupCounts(committed=1, entities=1, facts=1),
+    }
+    assert store.pending_groups() == {"g": True}
+    assert store.pending_count() == 1
 
 
-def test_a_models_broken_unicode_is_kept_as_what_can_be_stored(store):
-    store.accept([draft("a")], now=1)
-    broken = Extraction(entities=(ExtractedEntity(name="A\ud800"),))
+def test_what_is_asked_of_all_groups_is_answered_of_all(tmp_path):
+    with closing(small(tmp_path)) as store:
+        of_all_groups(store)
+
+
+def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
+    assert store.counts(group) == {group: GroupCounts()}
+    assert store.heads([group]) == {group: GroupHead()}
+    assert store.heads([]) == {}
+    assert store.pending(group, 5) == []
+    assert all_of(store, EPISODES, group) == []
+    assert store.facts_at(group, ["E1"], None, None) == []
+    assert store.lexical(group, "fact", "says", 5) == []
+
+
+def test_previous_context_is_what_was_said_last_and_accepted_before(store, group):
+    """R22: same source, smaller sequence, said no later, live; greatest (reference time, sequence) first."""
+    said = [(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")]
+    append(
+        store, *(draft(str(n), reference_time=t, source=s, group=group) for n, (t, s) in enumerate(said, 1))
+    )
+    items = {item.sequence: item for item in store.pending(group, 9)}
+
+    def before(sequence, limit):
+        return [item.sequence for item in store.said_before(items[sequence], limit)]
+
+    assert before(6, 9) == [1, 5, 4, 2]
+    assert before(6, 2) == [1, 5]
+    assert before(5, 9) == [4, 2]
+    assert (before(2, 9), before(6, 0)) == ([], [])
+    gone = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))
+    store.append([group], lambda log: log.patch(group, gone))
+    assert before(6, 9) == [5, 2]
+
+
+# ------------------------------------------------------------------------- extractions and answers
+
+
+def test_the_first_extraction_stays(store, group):
+    append(store, draft("a", group=group))
     with store.writing():
-        store.write([extracted(1, broken), answered(1, "k", {"why": "\udfff"})])
-    assert store.extraction("g", 1) == Extraction(entities=(ExtractedEntity(name="A?"),))
-    assert store.recall("g", "k") == ({"why": "?"},)
+        store.apply([extracted(1, READ, group=group)])
+        store.apply([extracted(1, Extraction(), group=group)])
+        assert [item.state for item in store.pending(group, 9)] == ["extracted"]
+        assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
+        assert store.counts(group) == {
+            group: GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)
+        }
+        store.apply([told(1, "Al", "one", 10, group=group), extracted(1, Extraction(), group=group)])
+    assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
 
 
-def test_the_first_answers_stay_and_uses_are_noted(store):
-    """R21: first write wins; a removal takes the answers that the removed sequence used."""
+def test_the_first_answers_stay_and_uses_are_noted(store, group):
+    """R21: first write wins, whatever has become of the entry that asked."""
     first, second = {"duplicate_of": None}, {"duplicate_of": 0}
     with store.writing():
-        tell(store, "Al", "one")
-        tell(store, "Bo", "two")
-        assert store.recall("g", "k") is None
-        store.write([answered(1, "k", first, calls=1), answered(2, "k", second, calls=7)])
-        assert store.recall("g", "k") == (first,)
-        store.write([answered(1, "mine", second), answered(1, "other", second, first)])
-        store.write([answered(2, "mine")])
-        store.write([answered(2, "absent")])
-        assert [store.recall("g", key) for key in ("mine", "other", "absent")] == [
-            (second,), (second, first), None,
-        ]  # fmt: skip
-        assert store.recall("h", "k") is None
-        assert store.counts("g")["g"].calls == 1
-        remove(store, [2], source="none")
-        assert [store.recall("g", key) for key in ("k", "mine")] == [None, None]
-        assert store.recall("g", "other") == (second, first)
-        # What was asked for a removed sequence, or for one that was never taken, leaves no trace.
-        store.write([answered(2, "late", first), answered(2, "other"), answered(9, "never", first)])
-        store.write([answered(1, "stray", first, group="none")])
-        assert [store.recall("g", key) for key in ("late", "never")] == [None, None]
-        assert store.groups() == ["g"]
-        remove(store, [1], source="none")
-        assert store.recall("g", "other") is None
+        tell(store, "Al", "one", group=group)
+        tell(store, "Bo", "two", group=group)
+        sequence = ask(store, Operation(group=group, kind="merge"))
+        store.apply([
+            answered(1, "k", first, calls=1, group=group), answered(2, "k", second, calls=7, group=group),
+            answered(sequence, "merge", second, first, group=group), answered(2, "merge", group=group),
+        ])  # fmt: skip
+        kept = [rows.answers_row("k", [first], 1, 0, 0), rows.answers_row("merge", [second, first], 0, 0, 0)]
+        assert all_of(store, ANSWERS, group) == kept
+        assert all_of(store, ANSWER_USES, group) == [(1, "k"), (2, "k"), (2, "merge"), (3, "merge")]
+        assert store.counts(group)[group].calls == 1
+        # What was asked for an entry that was removed since leaves no trace.
+        remove(store, [2], group=group, source="s")
+        store.apply([answered(2, "late", first, group=group), answered(2, "k", group=group)])
+    assert all_of(store, ANSWERS, group) == []
+    assert all_of(store, ANSWER_USES, group) == [(1, "k"), (3, "merge")]
 
 
-def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
-    """R24 and case j: the failed row stays as history, the new one has a new sequence."""
-    why = Failure(kind="InvalidAnswer", message="no JSON", raw="bad \ud800 output", attempts=3)
+def test_an_operation_ends_once(store, group):
+    asked = Operation(group=group, kind="split", entities=("x",), surfaces=("S",))
+    ask(store, asked)
+    done = ended(Operation(group=group, sequence=1, kind="split", made="m"), 50, result={"sequence": 1})
     with store.writing():
-        store.accept([draft("a", client_id="c"), draft("b")], now=1)
-        store.write([Failed(group="g", sequence=1, recorded_at=100, failure=why)])
-        again = replace(why, message="again")
-        store.write([Failed(group="g", sequence=1, recorded_at=200, failure=again), failed(7, 300)])
-        (row,) = store.failures()
-        assert (row.episode.sequence, row.episode.state) == (1, "failed")
-        assert row.failure == replace(why, raw="bad ? output")
-        assert store.last_recorded("g") == 100
-        assert statuses(store.accept([draft("a", client_id="c")], now=1)) == [("duplicate", 1)]
-        assert store.failures("none") == []
-        assert store.retry("g", ["unknown"], now=1) == 0
-        assert store.retry(None, ["c"], now=1) == 1
-        assert store.failures() == []
-        assert [row.sequence for row in store.pending("g", 9)] == [2, 3]
-        assert store.counts()["g"] == GroupCounts(accepted=2)
-        assert [(row.sequence, row.state) for row in store.episode_rows("g", 100)] == [(1, "failed")]
-        assert list(store.episode_rows("g")) == []
-        assert store.last_recorded("g") == 101
+        store.apply([done])
+        store.apply([declined(1, 99, "again", group=group)])
+    ((sequence, kind, payload, state, recorded_at, result),) = all_of(store, OPERATIONS, group)
+    assert (sequence, kind, state, recorded_at, result) == (1, "split", 1, 50, '{"sequence":1}')
+    assert payload == '{"made":"m"}'
+    assert head(store, group).last_recorded == 50
 
 
-def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
+def test_a_failure_is_kept_once(store, group):
+    """R24: what failed is not failed again, and its record time is not taken twice."""
+    append(store, draft("a", group=group))
     with store.writing():
-        store.accept([draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
-        store.write([told(1, "Al", "one", 10), failed(2, 20)])
-        asked = Operation(group="g", kind="retract", episodes=("1",))
-        sequence = store.request(asked, now=1)
-        store.write([told(3, "Bo", "two", 25)])
-        done = Commit(
-            group="g", sequence=sequence, recorded_at=30, operation=asked, retired=(1,), derived=gone(1)
-        )
-        store.write([done])
-        store.retry("g", [], now=40)
-    shown = {
-        at: [row.sequence for row in store.episode_rows("g", at)] for at in (9, 10, 20, 29, 30, 39, 40, None)
-    }
-    assert shown == {9: [], 10: [1], 20: [1, 2], 29: [1, 2, 3], 30: [2, 3], 39: [2, 3], 40: [3], None: [3]}
-    assert [head.sequence for head in store.records("g", 29).heads] == [1, 3]
-    assert [head.sequence for head in store.records("g").heads] == [3]
-    assert store.counts("g")["g"] == GroupCounts(accepted=1, committed=1, entities=1, facts=1)
-
-
-def test_a_name_that_is_no_group_is_refused(store):
-    with pytest.raises(InputError, match="no group name"):
-        store.accept([draft("fine"), draft("x", group="a b")], now=1)
-    assert store.groups() == []
-
-
-def test_the_newest_record_times_of_several_groups_are_one_answer(store):
-    store.accept([draft("a"), draft("b", group="h"), draft("c", group="idle")], now=1)
-    with store.writing():
-        store.write([told(1, "Al", "one", 30), told(1, "Al", "two", 40, group="h")])
-
-    assert store.last_recorded_of(["g", "none", "h", "idle"]) == {"g": 30, "none": 0, "h": 40, "idle": 0}
-    assert store.last_recorded_of([]) == {}
-
-
-def test_reads_of_an_unknown_group_are_empty(store):
-    assert store.counts("none") == {"none": GroupCounts()}
-    assert store.counts() == {}
-    assert store.last_recorded("none") == 0
-    assert store.pending("none", 5) == []
-    assert list(store.episode_rows("none")) == []
-    assert store.sequences("none", everything=True) == []
-    assert store.records("none").heads == []
-    assert store.find("none", "x") == []
-
-
-def test_the_next_sequence_is_told_and_not_taken(store):
-    assert (store.next_sequence("g"), store.groups()) == (1, [])
-    store.accept([draft("one"), draft("two")], now=1)
-    assert [store.next_sequence("g"), store.next_sequence("g")] == [3, 3]
-
-
-def test_what_is_accepted_in_bulk_is_told_apart_from_what_others_wait_for(store):
-    """A group is live as long as anything else of it is pending: an episode or a correction."""
-    store.accept([draft("a", group=name) for name in "ghi"], now=1, bulk=True)
-    (again,) = store.accept([draft("a", group="g")], now=1)
-    assert again.status == "duplicate"
-    assert store.pending_groups() == {"g": False, "h": False, "i": False}
-    store.accept([draft("b", group="g"), draft("b", group="new")], now=1)
-    store.request(Operation(group="h", kind="retract", episodes=("x",)), now=1)
-    assert store.pending_groups() == {"g": True, "h": True, "i": False, "new": True}
-    assert [row.bulk for row in store.pending("g", 9)] == [True, False]
-    with store.writing():
-        store.write([told(1, "Al", "one", 10), told(2, "Al", "one", 20), declined(2, 9, "none", group="h")])
-        store.write([extracted(1, Extraction(), group="i"), failed(1, 9, group="new")])
-    assert store.pending_groups() == {"h": False, "i": False}
-    assert [(row.sequence, row.bulk) for row in store.episode_rows("g")] == [(1, True), (2, False)]
-
-
-def test_an_episode_that_is_retried_stays_in_its_lane(store):
-    store.accept([draft("a")], now=1, bulk=True)
-    store.accept([draft("b", group="h")], now=1)
-    with store.writing():
-        store.write([failed(1, 9), failed(1, 9, group="h")])
-        assert [row.episode.bulk for row in store.failures()] == [True, False]
-        assert store.pending_groups() == {}
-        assert store.retry(None, [], now=20) == 2
-    assert store.pending_groups() == {"g": False, "h": True}
-
-
-def test_attempts_add_up_over_retries(store):
-    """R24: what is read counts the sequences that it was retried from."""
-    why = Failure(kind="InvalidAnswer", message="no JSON", attempts=2)
-    store.accept([draft("a")], now=1)
-    with store.writing():
-        for sequence in (1, 2, 3):
-            store.write([Failed(group="g", sequence=sequence, recorded_at=9, failure=why)])
-            assert [row.failure.attempts for row in store.failures("g")] == [2 * sequence]
-            store.retry("g", [], now=9)
+        store.apply([failed(1, 100, "no JSON", group=group, raw="bad output")])
+        store.apply([failed(1, 200, "again", group=group), told(1, "Al", "one", 300, group=group)])
+    failure = {"failure_kind": "Refused", "failure_message": "no JSON", "failure_raw": "bad output"}
+    row = episode_row(draft("a", group=group), 1, state=FAILED, attempts=1, ended_at=100, **failure)
+    assert all_of(store, EPISODES, group) == [row]
+    assert head(store, group) == GroupHead(named=True, last=1, last_recorded=100)

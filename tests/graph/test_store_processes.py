@@ -14,18 +14,18 @@ import apsw
 import pytest
 
 from kgray.errors import Locked
+from kgray.kinds import COMMITTED, EPISODES, EVIDENCE, FACTS_OF, MENTIONS, NAME_VECTORS
 from kgray.stores.sqlite import schema
-from tests.graph.by_hand import small
+from tests.graph.by_hand import all_of, small
 
 ROOT = Path(__file__).parents[2]
 APPEND = """
 import sys
 from pathlib import Path
-from tests.graph.by_hand import draft, small
+from tests.graph.by_hand import append, draft, small
 store = small(Path(sys.argv[1]))
 for n in range(int(sys.argv[3])):
-    answers = store.accept([draft(f"{sys.argv[2]} {n} {part}") for part in range(3)], now=1)
-    print(*(answer.sequence for answer in answers), flush=True)
+    print(*append(store, *(draft(f"{sys.argv[2]} {n} {part}") for part in range(3))), flush=True)
 """
 INGEST = """
 import sys
@@ -102,15 +102,14 @@ def test_a_killed_ingest_leaves_whole_commits_and_a_free_lock(tmp_path):
         acknowledged = [int(line) for line in lines(process)]
         with other.writing():
             counted = other.counts("g")["g"]
-            records, view = other.records("g"), other.view("g")
-            committed = [head.sequence for head in records.heads]
+            committed = [row[0] for row in all_of(other, EPISODES) if row[10] == COMMITTED]
             assert counted.committed == counted.facts == counted.entities == len(committed)
             assert set(acknowledged) <= set(committed)
-            assert [m.sequence for m in records.mentions] == committed
-            assert [e.sequence for e in records.evidence] == committed
-            assert len(view.facts_of([e.statement for e in records.evidence], None)) == len(committed)
+            assert [row[0] for row in all_of(other, MENTIONS)] == committed
+            assert [row[0] for row in all_of(other, EVIDENCE)] == committed
+            assert len(list(other.rows(FACTS_OF, "g", [f"F{n}" for n in committed]))) == len(committed)
             assert len(other.lexical("g", "fact", "says", 10**6)) == len(committed)
-            assert len(list(other.name_vectors("g"))) == len(committed)
+            assert len(all_of(other, NAME_VECTORS)) == len(committed)
         other.close()
     check = apsw.Connection(str(tmp_path / schema.FILE))
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,156 +1,140 @@
-"""Hard removal on every store (R25, R27): no read finds what was removed, and all else is there."""
+"""What goes, on every store: rows are dropped, a group is cleared; all else is there (R25, R27)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kgray.graph import Derived
-from kgray.ports import Commit, GroupCounts, NamedVector
-from kgray.records import Extraction, Operation, Ruling, Verdict
+from kgray import kinds, rows
+from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, KINDS, OPERATIONS, READS, RULINGS, VERDICTS
+from kgray.ports import GroupCounts, GroupHead, Patch
+from kgray.records import Operation, Ruling, Verdict
 from tests.graph.by_hand import (
+    all_of,
     answered,
+    append,
+    ask,
     draft,
+    ended,
     everything,
-    extracted,
     failed,
-    gone,
+    head,
     pointing,
     remove,
+    rows_of,
     tell,
     told,
 )
 
-
-def test_what_was_accepted_after_the_request_survives_a_groups_removal(store):
-    """Accepted means kept: the order says what the removal is about."""
-    with store.writing():
-        tell(store, "Al", "one")
-        asked = Operation(group="g", kind="remove", everything=True)
-        sequence = store.request(asked, now=1)
-        store.accept([draft("after", client_id="c")], now=1)
-        done = Commit(group="g", sequence=sequence, recorded_at=99, operation=asked, forgotten=True)
-        store.write(
-            [answered(1, "shared", {}), answered(3, "shared", {}), answered(3, "ahead", {"a": 1}), done]
-        )
-        assert [row.sequence for row in store.pending("g", 9)] == [3]
-        assert store.groups() == ["g"]
-        assert store.recall("g", "ahead") == ({"a": 1},)
-        assert store.recall("g", "shared") is None
-        store.write([told(3, "Bo", "two", 100)])
-    assert store.lexical("g", "fact", "says", 9) == [(3, 0)]
-    assert [found[0] for found in store.nearest("g", "fact", pointing(1), 9)] == ["S3"]
+SCOPES = ("fact", "entity", "episode")
 
 
-def test_a_surface_and_its_vector_stay_while_another_mention_bears_them(store):
-    with store.writing():
-        tell(store, "Al", "one")
-        store.accept([draft("second")], now=1)
-        second = told(2, "Al", "two", 20)
-        mention = replace(second.mentions[0], entity="E1")
-        vectors = (
-            NamedVector(kind="name", owner="E1", text="Al", vector=pointing(1)),
-            NamedVector(kind="statement", owner="S2", text="Al says two", vector=pointing(2)),
-        )
-        store.write([replace(second, mentions=(mention,), vectors=vectors)])
-        assert store.nearest("g", "fact", pointing(1), 9) == [("S1", 1.0), ("S2", 0.0)]
-        remove(store, [1])
-        assert store.lexical("g", "entity", "al", 9) == ["E1"]
-        assert [row[:2] for row in store.name_vectors("g")] == [("E1", "Al")]
-        assert store.nearest("g", "fact", pointing(1), 9) == [("S2", 0.0)]
-        remove(store, [2])
-        assert store.lexical("g", "entity", "al", 9) == []
-        assert list(store.name_vectors("g")) == []
-        assert store.statement_vectors("g", ["S1", "S2"]) == {}
-
-
-def test_a_statement_that_survives_takes_the_vector_that_is_sent(store):
-    with store.writing():
-        tell(store, "Al", "one")
-        store.accept([draft("b")], now=1)
-        second = told(2, "Bo", "two", 20)
-        again = replace(second.evidence[0], statement="S1")
-        store.write([replace(second, evidence=(again,), vectors=second.vectors[:1])])
-        asked = Operation(group="g", kind="remove", episodes=("x",))
-        sequence = store.request(asked, now=1)
-        renewed = (NamedVector(kind="statement", owner="S1", text="Bo says two", vector=pointing(5)),)
-        done = Commit(group="g", sequence=sequence, recorded_at=30, operation=asked, erased=(1,),
-                      vectors=renewed, derived=Derived(gone_facts=("F1",)))  # fmt: skip
-        assert store.nearest("g", "fact", pointing(5), 9) == [("S1", 0.0)]
-        store.write([done])
-    assert store.nearest("g", "fact", pointing(5), 9) == [("S1", 1.0)]
-
-
-def test_what_was_removed_is_found_by_no_read(store):
-    """R25: by none of its words, none of its ids; what shares a group with it is as it was."""
-    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j")
+def test_what_was_dropped_is_found_by_no_read(store, group):
+    """By none of its words, ids and vectors; what shares a group with it is as it was."""
+    sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
+    kept = draft("kept text", group=group, client_id="kept")
+    append(store, sent, kept)
+    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="zqjudge")
     verdict = Verdict(sequence=2, ordinal=0, a="S1", b="S2", exclusive=True, judge="j", reason="zqwhy")
+    gone, stays = (
+        told(1, "zqname", "zqvalue", 10, group=group, sent=sent),
+        told(2, "Bo", "two", 20, group=group, sent=kept),
+    )
+    gone = replace(gone, puts={**gone.puts, RULINGS: [rows.ruling_row(ruling, 10)]})
+    stays = replace(stays, puts={**stays.puts, VERDICTS: [rows.verdict_row(verdict, 20)]})
     with store.writing():
-        (gone_id, kept_id) = (
-            answer.id for answer in store.accept([
-                draft("zqtext", source="zqsource", client_id="zqclient", kind="message", speaker="zqspeaker"),
-                draft("kept text", client_id="kept"),
-            ], now=1)
-        )  # fmt: skip
-        store.write([
-            extracted(1, Extraction(calls=1)), answered(1, "k", {"why": "zqanswer"}), answered(2, "k"),
-            replace(told(1, "zqname", "zqvalue", 10, episode=gone_id), rulings=(ruling,)),
-            replace(told(2, "Bo", "two", 20, episode=kept_id), verdicts=(verdict,)),
-        ])  # fmt: skip
-        asked = Operation(group="g", kind="remove", episodes=("zqclient",))
-        sequence = store.request(asked, now=1)
-        done = Commit(
-            group="g", sequence=sequence, recorded_at=30, operation=replace(asked, sequence=sequence),
-            result={"episodes": 1}, erased=(1,), erased_rulings=((1, 0),), blanked=((2, 0),),
-            derived=gone(1), gone_births=("E1", "S1"),
-        )  # fmt: skip
-        store.write([done])
-        store.write([done])
-    for known_at in (None, 10, 20, 30):
-        records = store.records("g", known_at)
-        assert [head.sequence for head in records.heads] == ([] if known_at == 10 else [2])
-        assert records.births == {"E2": (2, 0), "S2": (2, 0)}
-        assert records.rulings == records.operations == []
-        assert [v.reason for v in records.verdicts] == ([] if known_at == 10 else [""])
-        assert [row.sequence for row in store.episode_rows("g", known_at)] == ([] if known_at == 10 else [2])
-    for word in ("zqtext", "zqspeaker", "zqname", "zqvalue", "zqclient", gone_id, "E1", "S1", "F1"):
-        assert store.find("g", word) == []
-        assert [store.lexical("g", scope, word, 5) for scope in ("fact", "entity", "episode")] == [[], [], []]
-        assert store.entities_named("g", word) == []
-        assert store.sequences("g", ids=[word], source="zqsource") == []
-    assert [owner for owner, _ in store.nearest("g", "fact", pointing(1), 9)] == ["S2"]
-    assert [owner for owner, _ in store.nearest("g", "entity", pointing(1), 9)] == ["E2"]
-    assert [owner for owner, _ in store.nearest("g", "episode", pointing(1), 9)] == ["2"]
-    assert store.surfaces("g", []) == ["Bo"]
-    assert [store.extraction("g", 1), store.recall("g", "k")] == [None, None]
-    assert store.counts("g")["g"] == GroupCounts(committed=1, entities=1, facts=1)
-    view = store.view("g")
-    assert view.facts_of(["S1", "S2"], None) == list(told(2, "Bo", "two", 20, episode=kept_id).derived.facts)
-    assert view.supporters([gone_id, kept_id]) == {kept_id: "kept"}
-    assert store.standing("g", [gone_id, kept_id]) == {
-        kept_id: draft("kept text", client_id="kept").content_sha256
-    }
+        store.apply([answered(1, "k", {"why": "zqanswer"}, group=group), gone, stays])
+        blank = Patch(kind=VERDICTS, columns=("reason",), rows=((2, 0, ""),))
+        asked = Operation(group=group, kind="remove", episodes=("zqclient",))
+        asked = replace(asked, sequence=ask(store, asked))
+        done = ended(asked, 30, drops=rows_of(store, [1], group=group), patches=(blank,), erases=True)
+        store.apply([done])
+        store.apply([done])
+    left = {kind: all_of(store, kind, group) for kind in KINDS}
+    expected = {kind: list(stays.puts.get(kind, ())) for kind in KINDS}
+    expected[VERDICTS] = [rows.verdict_row(replace(verdict, reason=""), 20)]
+    expected[OPERATIONS] = [(3, "remove", "{}", kinds.DONE, 30, "{}")]
+    assert left == expected
+    words = ("zqtext", "zqspeaker", "zqname", "zqvalue", "zqclient", sent.id, "E1", "S1", "F1")
+    for read in READS:
+        types = {column.name: column.type for column in read.kind.columns}
+        if isinstance(read.by, str) and read.by != "state":
+            values = [*words, "zqsource"] if types[read.by] == "text" else [1]
+            assert list(store.rows(read, group, values)) == [], read.name
+    for word in words:
+        assert [store.lexical(group, scope, word, 5) for scope in SCOPES] == [[], [], []]
+    assert [store.nearest(group, scope, pointing(1), 9) for scope in SCOPES] == [
+        [("S2", 0.0)], [("E2", 0.0)], [(2, 0.0)],
+    ]  # fmt: skip
+    assert store.facts_at(group, ["E1"], None, None) == []
+    assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
 
 
-def test_a_removed_group_leaves_its_place_in_the_order_alone(store):
+def test_a_vector_is_found_where_it_points_now(store, group):
+    """One that is dropped, put anew or replaced is searched as it is."""
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        tell(store, "Bo", "two", group=group)
+        assert store.nearest(group, "fact", pointing(1), 9) == [("S1", 1.0), ("S2", 0.0)]
+        moved = {kinds.STATEMENT_VECTORS: [("S1", rows.vector_bytes(pointing(5)))]}
+        asked = Operation(group=group, kind="merge")
+        asked = replace(asked, sequence=ask(store, asked))
+        store.apply([ended(asked, 30, puts=moved, drops={kinds.STATEMENT_VECTORS: [("S2",)]})])
+        assert store.nearest(group, "fact", pointing(5), 9) == [("S1", 1.0)]
+        tell(store, "Cy", "three", group=group)
+    assert store.nearest(group, "fact", pointing(5), 9) == [("S1", 1.0), ("S4", 0.0)]
+
+
+def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
     """R27; semantics 1: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
-        for group in ("gone", "other"):
-            tell(store, "Al", "one", group=group, client_id="c")
-            store.accept([draft("failed", group=group)], now=1)
-            store.write([failed(2, 50, group=group)])
-        before = everything(store, "other")
-        removal = remove(store, [], group="gone", everything=True)
-        assert (removal, store.result("gone", removal)) == (3, {"episodes": 0})
-        assert store.groups() == list(store.counts()) == ["other"]
-        assert everything(store, "other") == before
-        records = store.records("gone")
-        assert (records.heads, records.mentions, records.evidence, records.births) == ([], [], [], {})
-        assert store.failures("gone") == []
-        assert store.view("gone").facts_at(["E1"], None, None) == []
+        for each in (group, other):
+            tell(store, "Al", "one", group=each, client_id="c")
+            append(store, draft("failed", group=each))
+            store.apply([failed(2, 50, group=each), answered(2, "k", {"a": 1}, group=each)])
+        before = everything(store, other)
+        removal = remove(store, [], group=group, everything=True)
+        assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60)
+        assert list(mine(store.heads())) == list(mine(store.counts())) == [other]
+        assert everything(store, other) == before
+        left = {kind: found for kind in KINDS if (found := all_of(store, kind, group))}
+        assert left == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
+        assert [store.lexical(group, scope, "al says one", 5) for scope in SCOPES] == [[], [], []]
+        assert [store.nearest(group, scope, pointing(1), 9) for scope in SCOPES] == [[], [], []]
         # A commit of the removed time that arrives late is one that has ended.
-        store.write([told(1, "Al", "late", 10**6, group="gone")])
-        assert store.records("gone").heads == []
-        (again,) = store.accept([draft("anew", group="gone", client_id="c")], now=1)
-        assert (again.status, again.sequence) == ("accepted", 4)
-        assert store.groups() == ["gone", "other"]
-        assert store.last_recorded("gone") == 60
+        store.apply([told(1, "Al", "late", 10**6, group=group)])
+        assert all_of(store, EPISODES, group) == []
+        assert append(store, draft("anew", group=group, client_id="c")) == [removal + 1]
+        assert list(mine(store.heads())) == [group, other]
+        assert head(store, group).last_recorded == 60
+
+
+def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, group, mine):
+    """Accepted means kept: the order says what the removal is about."""
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        asked = Operation(group=group, kind="remove", everything=True)
+        asked = replace(asked, sequence=ask(store, asked))
+        append(store, draft("after", group=group, client_id="c"))
+        store.apply([
+            answered(1, "shared", {}, group=group), answered(3, "shared", {}, group=group),
+            answered(3, "ahead", {"a": 1}, group=group), ended(asked, 99, clear=True, erases=True),
+        ])  # fmt: skip
+        assert [item.sequence for item in store.pending(group, 9)] == [3]
+        assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99)}
+        assert [row[0] for row in all_of(store, ANSWERS, group)] == ["ahead"]
+        assert all_of(store, ANSWER_USES, group) == [(3, "ahead")]
+        store.apply([told(3, "Bo", "two", 100, group=group)])
+    assert store.lexical(group, "fact", "says", 9) == [(3, 0)]
+    assert [found for found, _ in store.nearest(group, "fact", pointing(1), 9)] == ["S3"]
+
+
+def test_a_change_may_clear_and_put_at_once(store, group):
+    """Clear comes first: what the same change puts is there afterwards."""
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        asked = Operation(group=group, kind="remove", everything=True)
+        asked = replace(asked, sequence=ask(store, asked))
+        puts = {kinds.ENTITIES: [("E9", "Zo", (), (), 9, 0)]}
+        store.apply([ended(asked, 99, clear=True, puts=puts)])
+    assert all_of(store, kinds.ENTITIES, group) == puts[kinds.ENTITIES]
+    assert all_of(store, kinds.EVIDENCE, group) == []

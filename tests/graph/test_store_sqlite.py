@@ -6,8 +6,10 @@ import apsw
 import pytest
 
 from kgray.errors import Locked, StoreError
+from kgray.kinds import ALL, EVIDENCE, FACTS, KINDS
 from kgray.ports import GroupCounts
-from tests.graph.by_hand import draft, everything, small, tell, told
+from kgray.stores.sqlite.adoption import Adoption
+from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
 
 
 @pytest.fixture
@@ -19,19 +21,18 @@ def store(tmp_path):
 
 def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
     """Case k: the store fails at the last statement of a commit; running again completes it."""
-    store.accept([draft("Al says one")], now=1)
+    append(store, draft("Al says one"))
     before = everything(store)
     store._db._writer.execute(
-        "CREATE TEMP TRIGGER broken BEFORE UPDATE OF state ON main.episodes "
-        "BEGIN SELECT raise(ABORT, 'x'); END"
+        "CREATE TEMP TRIGGER broken BEFORE INSERT ON main.facts BEGIN SELECT raise(ABORT, 'x'); END"
     )
     with store.writing():
         with pytest.raises(apsw.ConstraintError):
-            store.write([told(1, "Al", "one", 100)])
+            store.apply([told(1, "Al", "one", 100)])
         assert everything(store) == before
         store._db._writer.execute("DROP TRIGGER temp.broken")
-        store.write([told(1, "Al", "one", 100)])
-    assert store.view("g").facts(["F1"])[0].text == "Al says one"
+        store.apply([told(1, "Al", "one", 100)])
+    assert [row[4] for row in all_of(store, FACTS)] == ["Al says one"]
 
 
 def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
@@ -41,7 +42,7 @@ def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
             before = everything(store)
             tell(store, "Bo", "two")
             other = small(tmp_path)
-            other.accept([draft("from elsewhere")], now=1)
+            append(other, draft("from elsewhere"))
             other.close()
             assert everything(store) == before
         assert everything(store) != before
@@ -63,3 +64,25 @@ def test_an_epoch_is_not_adopted_from_who_holds_the_folder(store, tmp_path):
     with other.writing(epoch=epoch):
         tell(other, "Bo", "two")
     other.close()
+
+
+def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path):
+    """It stands under a number without a name: no read finds it, and its bytes go too."""
+    source = small(tmp_path / "source")
+    with source.writing():
+        tell(source, "Al", "zqlost")
+    lost = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
+    with store.writing():
+        killed = Adoption(store._db, "g", store.dimensions)
+        killed.start(head(source))
+        killed.take(lost)
+    assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
+    with source.writing(), store.writing():
+        tell(source, "Bo", "two")
+        every = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
+        kept = [(kind, row) for kind, row in every if "zqlost" not in str(row)]
+        store.adopt("g", head(source), kept, lambda: None)
+        assert store.compact()
+    assert [row[6] for row in all_of(store, EVIDENCE)] == ["Bo says two"]
+    assert b"zqlost" not in b"".join(path.read_bytes() for path in tmp_path.glob("kgray.sqlite3*"))
+    source.close()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgray.ports import Commit, NamedVector
 from kgray.stores.sqlite import open_sqlite
 from kgray.stores.sqlite import vectors as sets
-from tests.graph.by_hand import draft, fill, pointing, small, unit
+from tests.graph.by_hand import WIDTH, fill, pointing, small, unit
 
 
 @pytest.fixture
@@ -34,13 +33,7 @@ def test_a_large_set_agrees_with_brute_force_on_clustered_texts(tmp_path, width)
     with store.writing():
         fill(store, matrix[: sets.EXACT_ROWS - 10])
         store.nearest("g", "fact", matrix[0], 1)  # the set is in memory, and grows over the bound
-        # The rest under the owners that come next.
-        (accepted,) = store.accept([draft("rest")], now=1)
-        rest = tuple(
-            NamedVector(kind="statement", owner=f"{n}", text="", vector=matrix[n])
-            for n in range(sets.EXACT_ROWS - 10, count)
-        )
-        store.write([Commit(group="g", sequence=accepted.sequence, recorded_at=99, vectors=rest)])
+        fill(store, matrix[sets.EXACT_ROWS - 10 :], first=sets.EXACT_ROWS - 10)
     recalls = []
     for query in unit(
         matrix[::400] + 0.3 * dice.standard_normal((len(matrix[::400]), width)) / np.sqrt(width)
@@ -63,10 +56,10 @@ def test_equal_vectors_past_the_bound_come_in_order_of_insertion(store):
 
 
 def test_memory_keeps_to_its_budget(store):
-    store._vectors._budget = 200_000
+    store._vectors._budget = 800_000
     with store.writing():
         for group in ("g", "h", "i"):
-            fill(store, unit(np.random.default_rng(1).standard_normal((1_000, 16))), group=group)
+            fill(store, unit(np.random.default_rng(1).standard_normal((1_000, WIDTH))), group=group)
     for group in ("g", "h", "i", "g"):
         assert len(store.nearest(group, "fact", pointing(1), 3)) == 3
-        assert sum(held.nbytes() for held in store._vectors._sets.values()) <= 200_000
+        assert sum(held.nbytes() for held in store._vectors._sets.values()) <= 800_000

@@ -7,64 +7,76 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kgray.ports import Commit, NamedVector
-from tests.graph.by_hand import draft, fill, pointing, remove, tell, told, unit
+from kgray.kinds import MENTIONS, NAME_VECTORS
+from tests.graph.by_hand import (
+    WIDTH,
+    all_of,
+    append,
+    changes,
+    draft,
+    fill,
+    pointing,
+    remove,
+    stored,
+    tell,
+    told,
+    unit,
+)
 
 
-def test_small_sets_are_exact_with_ties_by_insertion(store):
+def test_small_sets_are_exact_with_ties_by_insertion(store, group):
     with store.writing():
-        fill(store, np.array([pointing(1), pointing(2), pointing(1), pointing(1, 2)]))
-    found = store.nearest("g", "fact", pointing(1), 9)
+        fill(store, np.array([pointing(1), pointing(2), pointing(1), pointing(1, 2)]), group=group)
+    found = store.nearest(group, "fact", pointing(1), 9)
     assert [owner for owner, _ in found] == ["0", "2", "3", "1"]
     assert [round(score, 6) for _, score in found] == [1.0, 1.0, 0.707107, 0.0]
-    assert [owner for owner, _ in store.nearest("g", "fact", pointing(1), 1)] == ["0"]
-    assert store.nearest("g", "entity", pointing(1), 9) == []
-    assert store.nearest("g", "episode", pointing(1), 9) == []
-    assert store.nearest("g", "fact", -pointing(1), 4)[-1][1] == pytest.approx(-1.0, abs=1e-6)
-    assert store.nearest("g", "fact", pointing(1), 0) == []
+    assert [owner for owner, _ in store.nearest(group, "fact", pointing(1), 1)] == ["0"]
+    assert store.nearest(group, "entity", pointing(1), 9) == []
+    assert store.nearest(group, "episode", pointing(1), 9) == []
+    assert store.nearest(group, "fact", -pointing(1), 4)[-1][1] == pytest.approx(-1.0, abs=1e-6)
+    assert store.nearest(group, "fact", pointing(1), 0) == []
     assert store.nearest("none", "fact", pointing(1), 9) == []
 
 
-def test_an_entity_is_found_once_by_its_best_surface(store):
-    store.accept([draft("a")], now=1)
-    named = [
-        NamedVector(kind="name", owner="E1", text=str(n), vector=pointing(1, 2, n + 2)) for n in range(5)
-    ]
-    named.append(NamedVector(kind="name", owner="E2", text="x", vector=pointing(3)))
+def test_an_entity_is_found_once_by_its_best_surface(store, group):
+    append(store, draft("a", group=group))
+    named = [("E1", str(n), 1, n, stored(1, 2, n + 2)) for n in range(5)]
+    named.append(("E2", "x", 1, 5, stored(3)))
     with store.writing():
-        store.write([Commit(group="g", sequence=1, recorded_at=1, vectors=tuple(named))])
-    found = store.nearest("g", "entity", pointing(1), 2)
+        store.apply([changes(1, 1, {NAME_VECTORS: named}, group=group)])
+    found = store.nearest(group, "entity", pointing(1), 2)
     assert [owner for owner, _ in found] == ["E1", "E2"]
-    assert len(list(store.name_vectors("g"))) == 6
+    assert all_of(store, NAME_VECTORS, group) == named
 
 
-def test_what_another_process_commits_and_removes_is_seen_at_once(store, stores):
+def test_what_another_process_commits_and_removes_is_seen_at_once(store, stores, group):
     reader = stores.open()
-    assert reader.nearest("g", "fact", pointing(1), 9) == []
+    assert reader.nearest(group, "fact", pointing(1), 9) == []
     with store.writing():
-        tell(store, "Al", "one")
-        assert [owner for owner, _ in reader.nearest("g", "fact", pointing(1), 9)] == ["S1"]
-        tell(store, "Bo", "two")
-        assert [owner for owner, _ in reader.nearest("g", "fact", pointing(1), 9)] == ["S1", "S2"]
-        remove(store, [2])
+        tell(store, "Al", "one", group=group)
+        assert [owner for owner, _ in reader.nearest(group, "fact", pointing(1), 9)] == ["S1"]
+        tell(store, "Bo", "two", group=group)
+        assert [owner for owner, _ in reader.nearest(group, "fact", pointing(1), 9)] == ["S1", "S2"]
+        remove(store, [2], group=group)
         # The key of the removed row may be used again: the count of removals tells that it is another.
-        store.accept([draft("c")], now=1)
-        store.write([replace(told(4, "Cy", "three", 10**6), mentions=())])
-        assert [owner for owner, _ in reader.nearest("g", "fact", pointing(4), 9)] == ["S4", "S1"]
+        append(store, draft("c", group=group))
+        commit = told(4, "Cy", "three", 10**6, group=group)
+        puts = {kind: found for kind, found in commit.puts.items() if kind is not MENTIONS}
+        store.apply([replace(commit, puts=puts)])
+        assert [owner for owner, _ in reader.nearest(group, "fact", pointing(4), 9)] == ["S4", "S1"]
 
 
-def test_a_group_among_many_gets_its_own_best(stores):
+def test_a_group_among_many_gets_its_own_best(store, group, other):
     """However few of all vectors are the group's, and however near the others' are."""
     dice = np.random.default_rng(3)
-    store = stores.open(dimensions=64)
-    crowd, few = unit(dice.standard_normal((3_000, 64))), unit(dice.standard_normal((30, 64)))
+    crowd, few = unit(dice.standard_normal((1_000, WIDTH))), unit(dice.standard_normal((30, WIDTH)))
     with store.writing():
-        fill(store, crowd, group="crowd")
-        fill(store, few, group="few")
-    for query in crowd[::1000]:
+        fill(store, crowd, group=other)
+        fill(store, few, group=group)
+    for query in crowd[::400]:
         scores = few @ query
         expected = np.argsort(-scores)[:20]
-        found = store.nearest("few", "fact", query, 20)
+        found = store.nearest(group, "fact", query, 20)
         assert [owner for owner, _ in found] == [str(n) for n in expected]
         assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        assert store.nearest("crowd", "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)
+        assert store.nearest(other, "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)

@@ -5,36 +5,38 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgray.kinds import FACTS_OF, NAMED, TAKEN_CLIENT_IDS, TAKEN_IDS
 from kgray.records import GROUP_NAME
-from tests.graph.by_hand import draft, pointing, tell, told
+from kgray.rows import folded
+from tests.graph.by_hand import append, draft, head, pointing, tell, told
 
 SCOPES = ("fact", "entity", "episode")
 
 
-def test_the_best_comes_first_and_equals_by_age(store):
+def test_the_best_comes_first_and_equals_by_age(store, group):
     with store.writing():
         for value in ("tea", "tea and coffee", "coffee", "tea", "nothing"):
-            tell(store, "Al", value, client_id=value + str(store.last_recorded("g")))
-    assert store.lexical("g", "fact", "coffee", 9) == [(3, 0), (2, 0)]
-    assert store.lexical("g", "fact", "tea", 9) == [(1, 0), (4, 0), (2, 0)]
-    assert store.lexical("g", "fact", "tea", 1) == [(1, 0)]
-    assert store.lexical("g", "episode", "COFFEE?", 9) == [(3, 0), (2, 0)]
-    assert store.lexical("g", "entity", "al", 3) == ["E1", "E2", "E3"]
-    assert store.lexical("g", "fact", "absent", 9) == []
-    assert store.lexical("g", "fact", "tea", 0) == []
+            tell(store, "Al", value, client_id=value + str(head(store, group).last), group=group)
+    assert store.lexical(group, "fact", "coffee", 9) == [(3, 0), (2, 0)]
+    assert store.lexical(group, "fact", "tea", 9) == [(1, 0), (4, 0), (2, 0)]
+    assert store.lexical(group, "fact", "tea", 1) == [(1, 0)]
+    assert store.lexical(group, "episode", "COFFEE?", 9) == [(3, 0), (2, 0)]
+    assert store.lexical(group, "entity", "al", 3) == ["E1", "E2", "E3"]
+    assert store.lexical(group, "fact", "absent", 9) == []
+    assert store.lexical(group, "fact", "tea", 0) == []
 
 
-def test_a_number_is_not_its_neighbour(store):
+def test_a_number_is_not_its_neighbour(store, group):
     with store.writing():
-        tell(store, "Al", "GPT-4")
-        tell(store, "Al", "GPT-5")
-    assert store.lexical("g", "fact", "5", 9) == [(2, 0)]
+        tell(store, "Al", "GPT-4", group=group)
+        tell(store, "Al", "GPT-5", group=group)
+    assert store.lexical(group, "fact", "5", 9) == [(2, 0)]
 
 
-def test_a_speaker_is_found_with_the_episode(store):
+def test_a_speaker_is_found_with_the_episode(store, group):
     with store.writing():
-        tell(store, "Al", "one", kind="message", speaker="Marcus Webb")
-    assert store.lexical("g", "episode", "webb", 9) == [(1, 0)]
+        tell(store, "Al", "one", kind="message", speaker="Marcus Webb", group=group)
+    assert store.lexical(group, "episode", "webb", 9) == [(1, 0)]
 
 
 HOSTILE = st.one_of(
@@ -58,6 +60,7 @@ HOSTILE = st.one_of(
 
 def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
     """Promise 5; case w: every read with any group, query or id gives this group's rows only."""
+    store = stores.open()
 
     @settings(max_examples=stores.examples, deadline=None)
     @given(
@@ -71,47 +74,46 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
         query=HOSTILE,
     )
     def tried(texts, names, query):
-        stores.fresh()
-        store = stores.open()
+        prefix = stores.fresh()
+        nobody, names = f"{prefix}nobody", sorted({f"{prefix}{name[:100]}" for name in names})
         with store.writing():
             for name in names:
                 for text in texts:
                     tell(store, text or "Al", f"secret {text}", group=name)
-        for name in (*names, "nobody"):
+        for name in (*names, nobody):
             for asked in (query, "secret", name, *texts):
                 last = len(texts) if name in names else 0
                 for scope in SCOPES:
                     for found in store.lexical(name, scope, asked, 50):
                         sequence = int(found[1:]) if isinstance(found, str) else found[0]
                         assert 1 <= sequence <= last
-                assert store.lexical("nobody", "fact", asked, 9) == []
-                for _, found in store.find(name, asked):
-                    assert last
-                    assert found == asked or int(found) <= last
-                assert len(store.entities_named(name, asked)) <= last
-                assert len(store.sequences(name, ids=[asked])) <= last
-                # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
-                assert [fact.id for fact in store.view(name).facts([asked])] in ([], [asked][:last])
+                assert store.lexical(nobody, "fact", asked, 9) == []
+                if asked == "\ud800":
+                    continue  # it cannot be stored, so no store is asked for it: `ledger.find`
+                for read in (TAKEN_IDS, TAKEN_CLIENT_IDS, FACTS_OF):
+                    # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
+                    assert [row[0] for row in store.rows(read, name, [asked])] in ([], [asked][:last])
+                assert len(list(store.rows(NAMED, name, [folded(asked)]))) <= last
             assert len(store.nearest(name, "fact", pointing(1), 99)) == last
-        assert sorted(store.groups()) == sorted(names)
+        assert sorted(stores.mine(store.heads())) == sorted(names)
 
     tried()
 
 
-def test_a_query_of_a_megabyte_is_answered(store):
+def test_a_query_of_a_megabyte_is_answered(store, group):
     with store.writing():
         for value in ("printer ghost", "image"):
-            tell(store, "Al", value)
+            tell(store, "Al", value, group=group)
     query = "printer " + " ".join(f"w{n} image {n}" for n in range(60_000))
     assert len(query) > 1_000_000
-    assert sorted(store.lexical("g", "fact", query, 5)) == [(1, 0), (2, 0)]
+    assert sorted(store.lexical(group, "fact", query, 5)) == [(1, 0), (2, 0)]
 
 
-def test_any_word_of_a_query_finds_and_a_relation_has_words(store):
+def test_any_word_of_a_query_finds_and_a_relation_has_words(store, group):
     with store.writing():
-        tell(store, "Al", "tea from Lyon and coffee from Kigali")
-        tell(store, "Bo", "nothing")
-        store.accept([draft("c")], now=1)
-        store.write([told(3, "Cy", "water", 10**6, relation="DRINKS_OFTEN")])
-    assert store.lexical("g", "fact", "who sells coffee in Lyon, or tea?", 9) == [(1, 0)]
-    assert store.lexical("g", "fact", "a drink", 9) == [(3, 0)]
+        tell(store, "Al", "tea from Lyon and coffee from Kigali", group=group)
+        tell(store, "Bo", "nothing", group=group)
+        append(store, draft("c", group=group))
+        store.apply([told(3, "Cy", "water", 10**6, relation="DRINKS_OFTEN", group=group)])
+    assert store.lexical(group, "fact", "who sells coffee in Lyon, or tea?", 9) == [(1, 0)]
+    assert store.lexical(group, "fact", "a drink", 9) == [(3, 0)]

@@ -5,22 +5,32 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgray import kinds, rows
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
-from kgray.graph import Entity
-from kgray.ports import Commit, GroupCounts
+from kgray.kinds import EPISODES
+from kgray.ports import GroupCounts, Patch
 from kgray.records import ExtractedEntity, Extraction, Operation
 from tests.graph.by_hand import (
+    ASKED,
+    all_of,
     answered,
+    append,
+    ask,
+    changes,
     declined,
     draft,
+    ended,
     everything,
     extracted,
     failed,
-    gone,
+    head,
+    next_time,
+    small,
     tell,
     told,
 )
@@ -28,86 +38,114 @@ from tests.graph.by_hand import (
 READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=1)
 
 
-def with_two_groups(store):
-    """Append three episodes of g, a correction asked between them, and two of h; return the store."""
-    store.accept([draft("a"), draft("b")], now=1)
-    store.request(Operation(group="g", kind="merge", entities=("E1", "E2")), now=1)
-    store.accept([draft("c"), draft("a", group="h"), draft("b", group="h")], now=1)
+def with_two_groups(store, group, other):
+    """Append three episodes of a group, a correction asked between them, and two of another one."""
+    append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
+    ask(store, Operation(group=group, kind="merge", entities=("E1", "E2")))
+    append(store, draft("c", group=group), draft("Cy says one", group=other), draft("b", group=other))
     return store
 
 
 @pytest.fixture
-def two_groups(store):
-    return with_two_groups(store)
+def two_groups(store, group, other):
+    return with_two_groups(store, group, other)
 
 
-def of_all_kinds():
-    """Return one write of each kind and more, of two groups, in an order that a run would have."""
+@pytest.fixture
+def seen(group, other):
+    """Return a function that gives what a reader of both groups sees."""
+    return lambda store: [everything(store, each) for each in (group, other)]
+
+
+def of_all_kinds(group, other):
+    """Return changes of each sort and more, of two groups, in an order that a run would have."""
     return [
-        extracted(1, READ), answered(1, "k", {"duplicate_of": None}, calls=1), told(1, "Al", "one", 10),
-        extracted(1, READ, group="h"), told(1, "Cy", "one", 5, group="h"), answered(2, "k"),
-        told(2, "Bo", "two", 20), declined(3, 15, "no such entity"), failed(2, 30, group="h"),
-        extracted(4, READ), answered(4, "ahead", {"duplicate_of": 0}),
-    ]  # fmt: skip
+        extracted(1, READ, group=group),
+        answered(1, "k", {"duplicate_of": None}, calls=1, group=group),
+        told(1, "Al", "one", 10, group=group),
+        extracted(1, READ, group=other),
+        told(1, "Cy", "one", 5, group=other),
+        answered(2, "k", group=group),
+        told(2, "Bo", "two", 20, group=group),
+        declined(3, 25, "no such entity", group=group),
+        failed(2, 30, group=other),
+        extracted(4, READ, group=group),
+        answered(4, "ahead", {"duplicate_of": 0}, group=group),
+    ]
 
 
-def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(two_groups, stores):
+@pytest.fixture
+def writes(group, other):
+    return of_all_kinds(group, other)
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """Open an embedded store beside the one that is tested, for the same groups."""
+    opened = small(tmp_path / "reference")
+    yield opened
+    opened.close()
+
+
+def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
+    two_groups, reference, writes, seen, group, other, mine
+):
     store = two_groups
     with store.writing():
-        store.write(of_all_kinds())
-        at_once = [everything(store, group) for group in "gh"]
-        assert store.result("g", 3) == {"error": "no such entity"}
-        assert [row.failure.message for row in store.failures()] == ["no"]
-        assert store.counts() == {
-            "g": GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
-            "h": GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
+        store.apply(writes)
+        (declined_row,) = all_of(store, kinds.OPERATIONS, group)
+        assert declined_row == (3, "merge", "{}", kinds.REFUSED, 25, '{"error":"no such entity"}')
+        assert [row[16] for row in all_of(store, EPISODES, other)] == [None, "no"]
+        assert mine(store.counts()) == {
+            group: GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
+            other: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
         }
-        assert store.pending_groups() == {"g": True}
-        # R4: what ends in between takes its own record time, past the last.
-        assert [store.last_recorded(group) for group in "gh"] == [21, 30]
-        assert store.recall("g", "ahead") == ({"duplicate_of": 0},)
-    stores.fresh()
-    store = with_two_groups(stores.open())
-    with store.writing():
-        for write in of_all_kinds():
-            store.write([write])
-        assert [everything(store, group) for group in "gh"] == at_once
+        assert mine(store.pending_groups()) == {group: True}
+        assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
+        assert [row[0] for row in all_of(store, kinds.ANSWERS, group)] == ["ahead", "k"]
+    with_two_groups(reference, group, other)
+    with reference.writing():
+        for change in writes:
+            reference.apply([change])
+    assert seen(store) == seen(reference)
 
 
-def test_a_batch_sent_again_changes_nothing(two_groups):
+def test_a_batch_sent_again_changes_nothing(two_groups, writes, seen, group):
     """R23: its outcome was not known, or half of it came in a batch before."""
     store = two_groups
     with store.writing():
-        store.write(of_all_kinds()[:5])
-        store.write(of_all_kinds())
-        before = [everything(store, group) for group in "gh"]
-        store.write(of_all_kinds())
-        store.write([*of_all_kinds(), *of_all_kinds()])
-        store.write([told(1, "Someone else", "another thing", 999)])
-        store.write([])
-        assert [everything(store, group) for group in "gh"] == before
+        store.apply(writes[:5])
+        store.apply(writes)
+        before = seen(store)
+        store.apply(writes)
+        store.apply([*writes, *writes])
+        store.apply([told(1, "Someone else", "another thing", 999, group=group)])
+        store.apply([])
+        assert seen(store) == before
 
 
-def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores):
+def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, reference):
     """R23: a sender that does not know what arrived sends again what it has not seen acknowledged."""
-    writes = of_all_kinds()
-    store = with_two_groups(stores.open())
-    with store.writing():
-        store.write(writes)
-    expected = [everything(store, group) for group in "gh"]
+    store = stores.open()
 
     @settings(max_examples=stores.examples, deadline=None)
-    @given(st.lists(st.tuples(st.integers(0, len(writes)), st.integers(1, len(writes))), max_size=6))
+    @given(st.lists(st.tuples(st.integers(0, 11), st.integers(1, 11)), max_size=6))
     def tried(batches):
-        stores.fresh()
-        store, done = with_two_groups(stores.open()), 0
+        prefix = stores.fresh()
+        both = f"{prefix}g", f"{prefix}h"
+        writes, done = of_all_kinds(*both), 0
+        for each in (store, reference):
+            with_two_groups(each, *both)
         with store.writing():
             for back, size in batches:
                 start = max(0, done - back)
-                store.write(writes[start : start + size])
+                store.apply(writes[start : start + size])
                 done = max(done, start + size)
-            store.write(writes[done:])
-        assert [everything(store, group) for group in "gh"] == expected
+            store.apply(writes[done:])
+        with reference.writing():
+            reference.apply(writes)
+        for group in both:
+            assert everything(store, group) == everything(reference, group)
 
     tried()
 
@@ -115,165 +153,178 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores):
 @pytest.mark.parametrize(
     ("wrong", "error", "match"),
     [
-        pytest.param(told(4, "Di", "three", 21), Outrun, "record time", id="at-the-last-record-time"),
-        pytest.param(told(4, "Di", "three", 3), Outrun, "record time", id="before-it"),
-        pytest.param(told(2, "Ed", "two", 29, group="h"), None, "", id="ended-in-the-batch"),
-        pytest.param(told(5, "Di", "four", 99), StoreError, "no such sequence", id="never-taken"),
-        pytest.param(told(1, "Di", "one", 99, group="none"), StoreError, "is empty", id="no-such-group"),
         pytest.param(
-            Commit(group="g", sequence=4, recorded_at=99, operation=Operation(group="g", kind="merge")),
-            StoreError, "no such sequence", id="an-episode-as-a-correction",
+            lambda both: told(4, "Di", "three", 25, group=both[0]), Outrun, "record time", id="at-the-last"
+        ),
+        pytest.param(
+            lambda both: told(4, "Di", "three", 3, group=both[0]), Outrun, "record time", id="before-it"
+        ),
+        pytest.param(lambda both: told(2, "Ed", "two", 29, group=both[1]), None, "", id="ended-in-the-batch"),
+        pytest.param(
+            lambda both: told(5, "Di", "four", 99, group=both[0]),
+            StoreError,
+            "no such sequence",
+            id="never-taken",
+        ),
+        pytest.param(
+            lambda both: told(1, "Di", "one", 99, group=both[0] + "-none"),
+            StoreError,
+            "is empty",
+            id="no-such-group",
+        ),
+        pytest.param(
+            lambda both: changes(9, 99, {}, group=both[0], ledger=kinds.OPERATIONS, states=ASKED),
+            StoreError,
+            "no such sequence",
+            id="a-correction-that-was-never-taken",
         ),
     ],
-)  # fmt: skip
-def test_a_batch_is_all_or_nothing(two_groups, wrong, error, match):
-    """One write of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
+)
+def test_a_batch_is_all_or_nothing(two_groups, writes, wrong, error, match, seen, group, other):
+    """One change of it cannot be done: nothing of any group is changed, and the rest can be sent alone."""
     store = two_groups
-    before = [everything(store, group) for group in "gh"]
+    wrong = wrong((group, other))
+    before = seen(store)
     with store.writing():
         if error is not None:
             with pytest.raises(error, match=match):
-                store.write([*of_all_kinds(), wrong])
-            assert [everything(store, group) for group in "gh"] == before
-            assert [store.recall("g", key) for key in ("k", "ahead")] == [None, None]
-            assert store.extraction("g", 1) is None
-        store.write(of_all_kinds())
-        after = [everything(store, group) for group in "gh"]
+                store.apply([*writes, wrong])
+            assert seen(store) == before
+        store.apply(writes)
+        after = seen(store)
         if error is None:
-            store.write([wrong])
-            assert [everything(store, group) for group in "gh"] == after
-    assert [store.last_recorded(group) for group in "gh"] == [21, 30]
+            store.apply([wrong])
+            assert seen(store) == after
+    assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
 
 
-def test_record_times_must_increase(store):
+def test_record_times_must_increase(store, group):
     """R4: a commit whose record time is not past the group's last is refused; reading anew helps."""
     with store.writing():
-        tell(store, "Al", "one")
-        store.accept([draft("b")], now=1)
+        tell(store, "Al", "one", group=group)
+        append(store, draft("Bo says two", group=group))
         for at in (0, 10):
             with pytest.raises(Outrun, match="record time"):
-                store.write([told(2, "Bo", "two", at)])
-        store.write([told(2, "Bo", "two", 11)])
-    assert store.last_recorded("g") == 11
+                store.apply([told(2, "Bo", "two", at, group=group)])
+        store.apply([told(2, "Bo", "two", 11, group=group)])
+    assert head(store, group).last_recorded == 11
 
 
-def test_a_retry_from_another_process_outruns_a_commit(store, stores):
+def test_an_appending_transaction_of_another_process_outruns_a_commit(store, stores, group):
     """A retry takes a record time, and the writer that did not know of it is told."""
     other = stores.open()
-    store.accept([draft("a"), draft("b")], now=1)
+    append(store, draft("a", group=group), draft("Bo says two", group=group))
+
+    def retry(log):
+        retired = ((1, log.take_record_time(group, 50)),)
+        log.patch(group, Patch(kind=EPISODES, columns=("retired_at",), rows=retired))
+
     with store.writing():
-        store.write([failed(1, 10)])
-        assert other.retry("g", [], now=50) == 1
+        store.apply([failed(1, 10, group=group)])
+        other.append([group], retry)
         with pytest.raises(Outrun):
-            store.write([told(2, "Bo", "two", 40)])
-        store.write([told(2, "Bo", "two", store.last_recorded("g") + 1)])
-    assert [head.recorded_at for head in store.records("g").heads] == [51]
+            store.apply([told(2, "Bo", "two", 40, group=group)])
+        store.apply([told(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
+    assert [row[13:15] for row in all_of(store, EPISODES, group)] == [(10, 50), (51, None)]
 
 
-def test_later_writes_of_a_batch_see_the_earlier_ones(store):
-    """A commit that changes, drops and shows again what one before it in the same batch made."""
-    store.accept([draft("a"), draft("b"), draft("c")], now=1)
-    asked = Operation(group="g", kind="remove", episodes=("x",))
-    removal = store.request(asked, now=1)
-    third = told(3, "Albert", "three", 30)
-    name, *others = third.vectors
-    third = replace(
-        third,
-        births=(("S3", (3, 0)),),
-        mentions=(replace(third.mentions[0], entity="E1"),),
-        vectors=(replace(name, owner="E1"), *others),
-        derived=replace(
-            third.derived,
-            entities=(Entity(id="E1", name="Albert", aliases=("Al",), born=(1, 0)),),
-            shown_entities=(),
-            facts=(
-                replace(third.derived.facts[0], source="E1"),
-                replace(told(1, "Al", "one", 10).derived.facts[0], invalid_at=7, expired_at=30),
-            ),
+def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
+    """What one change made, the next ones of the same batch patch, replace and drop."""
+    append(store, draft("Al says one", group=group), draft("Bo says two", group=group))
+    asked = Operation(group=group, kind="remove", episodes=("x",))
+    asked = replace(asked, sequence=ask(store, asked))
+    first, second = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 20, group=group)
+    (fact,) = first.puts[kinds.FACTS]
+    renewed = {
+        kinds.FACTS: [(*fact[:11], 7, 30, *fact[13:])],
+        kinds.ENTITIES: [("E1", "Albert", ("Al",), (), 1, 0)],
+        kinds.STATEMENT_VECTORS: [("S1", rows.vector_bytes(np.full(64, 0.125, np.float32)))],
+    }
+    third = replace(second, puts={**second.puts, **renewed})
+    done = ended(
+        asked, 40, result={"episodes": 1}, patches=(
+            Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=((2, 0, "S1"),)),
         ),
-    )
-    done = Commit(
-        group="g", sequence=removal, recorded_at=40, operation=asked, result={"episodes": 1}, erased=(2,),
-        gone_births=("E2", "S2"), derived=gone(2),
+        drops={kinds.MENTIONS: [(1, 0)], kinds.NAMES: [("E1", "Al")], EPISODES: [(1,)]},
     )  # fmt: skip
     with store.writing():
-        store.write([told(1, "Al", "one", 10), told(2, "Bo", "two", 20), third, done])
-    records = store.records("g")
-    assert [head.sequence for head in records.heads] == [1, 3]
-    assert [(m.surface, m.entity) for m in records.mentions] == [("Al", "E1"), ("Albert", "E1")]
-    assert set(records.births) == {"E1", "S1", "S3"}
-    view = store.view("g")
-    assert [(e.id, e.name, e.aliases) for e in view.entities(["E1", "E2"])] == [("E1", "Albert", ("Al",))]
-    assert [(f.id, f.invalid_at) for f in view.facts(["F1", "F2", "F3"])] == [("F1", 7), ("F3", None)]
-    assert [fact.id for fact in view.facts_at(["E1", "E2"], None, None)] == ["F3", "F1"]
-    assert [[e.id for e in store.entities_named("g", name)] for name in ("albert", "AL", "bo")] == [
-        ["E1"], ["E1"], [],
-    ]  # fmt: skip
-    assert [row[:2] for row in store.name_vectors("g")] == [("E1", "Al"), ("E1", "Albert")]
-    assert sorted(store.statement_vectors("g", ["S1", "S2", "S3"])) == ["S1", "S3"]
-    assert store.lexical("g", "fact", "says", 9) == [(1, 0), (3, 0)]
-    assert store.result("g", removal) == {"episodes": 1}
+        store.apply([extracted(1, READ, group=group), first, third, done])
+    assert [row[0] for row in all_of(store, EPISODES, group)] == [2]
+    assert [row[-1] for row in all_of(store, kinds.EVIDENCE, group)] == ["S1", "S1"]
+    assert all_of(store, kinds.MENTIONS, group) == second.puts[kinds.MENTIONS]
+    assert all_of(store, kinds.NAMES, group) == second.puts[kinds.NAMES]
+    assert all_of(store, kinds.FACTS, group) == renewed[kinds.FACTS]
+    assert all_of(store, kinds.ENTITIES, group) == renewed[kinds.ENTITIES]
+    assert store.lexical(group, "episode", "says", 9) == [(2, 0)]
+    assert store.lexical(group, "entity", "al bo", 9) == ["E2"]
+    assert [found for found, _ in store.nearest(group, "fact", np.full(64, 0.125, np.float32), 9)] == ["S1"]
+    assert all_of(store, kinds.OPERATIONS, group)[0][5] == '{"episodes":1}'
 
 
-def test_appenders_and_the_writer_share_one_order(store, stores):
+def test_appenders_and_the_writer_share_one_order(store, stores, group, other, mine):
     """R19: one sequence a group, without a gap, each appender in its own order, while commits go on."""
 
-    def append(name, groups):
+    def appended(name, groups):
         appender = stores.open()
-        taken = {group: [] for group in groups}
+        taken = {each: [] for each in groups}
         for n in range(12):
-            batch = [draft(f"{name} {n} {group}", group=group) for group in groups]
-            for draft_, answer in zip(batch, appender.accept(batch, now=1), strict=True):
-                taken[draft_.group].append(answer.sequence)
+            batch = [draft(f"{name} {n} {each}", group=each) for each in groups]
+            for each, sequence in zip(groups, append(appender, *batch), strict=True):
+                taken[each].append(sequence)
         return taken
 
     with ThreadPoolExecutor(2) as pool, store.writing():
-        appending = [pool.submit(append, "a", "gh"), pool.submit(append, "b", "hg")]
-        while not all(part.done() for part in appending) or store.pending_count():
-            for group in store.pending_groups():
-                rows, at = store.pending(group, 5), store.last_recorded(group)
-                store.write(
-                    [told(r.sequence, "Al", "one", at + n, group=group) for n, r in enumerate(rows, 1)]
+        appending = [pool.submit(appended, "a", (group, other)), pool.submit(appended, "b", (other, group))]
+        while (pending := mine(store.pending_groups())) or not all(part.done() for part in appending):
+            for each in pending:
+                found, at = store.pending(each, 5), next_time(store, each)
+                store.apply(
+                    [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(found, 1)]
                 )
-    for group in "gh":
-        taken = [done.result()[group] for done in appending]
+    for each in (group, other):
+        taken = [done.result()[each] for done in appending]
         assert all(part == sorted(part) for part in taken)
         assert sorted(taken[0] + taken[1]) == list(range(1, 25))
-        assert store.counts(group)[group] == GroupCounts(committed=24, entities=24, facts=24)
+        assert store.counts(each)[each] == GroupCounts(committed=24, entities=24, facts=24)
 
 
 # ------------------------------------------------------------------------------------- the fence
 
 
-def test_an_older_epoch_changes_nothing(two_groups, stores):
+def test_an_older_epoch_changes_nothing(two_groups, stores, seen, group):
     """R23: its hold was lost unseen, and another writes."""
     store, newer = two_groups, stores.open()
     with store.writing() as old:
-        before = [everything(newer, group) for group in "gh"]
+        before = seen(newer)
         stores.lose_hold()
         with newer.writing() as new:
             assert new > old
-            for batch in ([told(1, "Al", "one", 10)], [declined(3, 9, "x")], [extracted(1, READ)], []):
+            for batch in (
+                [told(1, "Al", "one", 10, group=group)],
+                [declined(3, 9, "x", group=group)],
+                [extracted(1, READ, group=group)],
+                [],
+            ):
                 with pytest.raises(StaleWriter, match="nothing was changed"):
-                    store.write(batch)
-            assert [everything(newer, group) for group in "gh"] == before
-            newer.write([told(1, "Al", "one", 10)])
-            assert store.accept([draft("appending goes on")], now=1)[0].status == "accepted"
-    assert [head.sequence for head in store.records("g").heads] == [1]
+                    store.apply(batch)
+            assert seen(newer) == before
+            newer.apply([told(1, "Al", "one", 10, group=group)])
+            assert append(store, draft("appending goes on", group=group)) == [5]
+    assert store.counts(group)[group].committed == 1
 
 
-def test_an_adopted_epoch_goes_on(two_groups, stores):
+def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
     """A writer that was restarted serves the run that it served before."""
     with two_groups.writing() as epoch:
-        two_groups.write(of_all_kinds()[:3])
+        two_groups.apply(writes[:3])
     again = stores.open()
     with again.writing(epoch=epoch) as held:
         assert held == epoch
-        again.write(of_all_kinds())
+        again.apply(writes)
         # Who left does not write beside the one that took its epoch over.
         with pytest.raises(StaleWriter):
-            two_groups.write([told(4, "Di", "three", 99)])
-    assert again.pending_groups() == {"g": True}
+            two_groups.apply([told(4, "Di", "three", 99, group=group)])
+    assert mine(again.pending_groups()) == {group: True}
 
 
 def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
@@ -290,25 +341,29 @@ def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):
         pass
 
 
-def test_writing_without_the_hold_is_refused(store):
-    store.accept([draft("a")], now=1)
+def test_writing_without_the_hold_is_refused(store, group):
+    append(store, draft("a", group=group))
     with pytest.raises(StaleWriter):
-        store.write([told(1, "Al", "one", 10)])
+        store.apply([told(1, "Al", "one", 10, group=group)])
     with store.writing():
         pass
-    for batch in ([told(1, "Al", "one", 10)], [extracted(1, READ)], [answered(1, "k", {})]):
+    for batch in (
+        [told(1, "Al", "one", 10, group=group)],
+        [extracted(1, READ, group=group)],
+        [answered(1, "k", {}, group=group)],
+    ):
         with pytest.raises(StaleWriter):
-            store.write(batch)
-    assert store.counts("g")["g"] == GroupCounts(accepted=1)
+            store.apply(batch)
+    assert store.counts(group)[group] == GroupCounts(accepted=1)
 
 
-def test_one_holder_in_a_process_too(store, stores):
+def test_one_holder_in_a_process_too(store, stores, group):
     other = stores.open()
     with store.writing():
         for second in (store, other):
             with pytest.raises(Locked, match=r"process \d+ on .* is ingesting"), second.writing():
                 pass
-        other.accept([draft("appending goes on")], now=1)
-        store.write([told(1, "Al", "one", 10)])  # who was refused took nothing
+        append(other, draft("Al says one", group=group))
+        store.apply([told(1, "Al", "one", 10, group=group)])  # who was refused took nothing
     with other.writing():
         pass

@@ -1,4 +1,7 @@
-"""The worked cases of semantics section 7 that are more than one slot's history: g-k, n, u, w-z."""
+"""The worked cases of semantics section 7 that are more than one slot's history: g-k, n, u, w-z.
+
+Each is played by the plain loop and by the windowed runner, on every store; h, x, y and z reversed too.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,26 @@ import pytest
 
 from kgray import times
 from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
+from kgray.derivation.stored import StoredView
+from kgray.ledger import dumped_episodes, failures, previous, retry
 from kgray.records import Draft
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
 from tests.graph.stores import Stores
 
+WINDOWS = pytest.mark.parametrize("window", [0, 8], ids=["plain-loop", "windowed"])
 
-def scripted(stores: Stores, tmp_path: Path, *entries: dict[str, Any]) -> Engine:
-    """Return an engine whose reader answers from a script."""
+
+@pytest.fixture(params=[0, 8], ids=["plain-loop", "windowed"])
+def engine(request: pytest.FixtureRequest, stores: Stores) -> Engine:
+    """Return an engine of each manner on a store, with no group yet."""
+    return engine_on(stores, window=request.param)
+
+
+def scripted(engine: Engine, tmp_path: Path, *entries: dict[str, Any]) -> Engine:
+    """Let the engine's reader and judge answer from a script."""
     script = tmp_path / "script.jsonl"
     script.write_text("".join(json.dumps(e) + "\n" for e in entries))
-    engine = engine_on(stores, judge=ScriptedJudge(script))
-    engine.parts = replace(engine.parts, extractor=ScriptedExtractor(script))
+    engine.parts = replace(engine.parts, extractor=ScriptedExtractor(script), judge=ScriptedJudge(script))
     engine.loop = type(engine.loop)(engine.parts)
     return engine
 
@@ -40,33 +52,32 @@ def extraction(client_id: str, entities: list[str], *facts: dict[str, Any]) -> d
     return {"episode": client_id, "extraction": {"entities": listed, "facts": list(facts)}}
 
 
-def test_g_at_equal_instants_the_later_sequence_holds(stores: Stores) -> None:
+def test_g_at_equal_instants_the_later_sequence_holds(engine: Engine) -> None:
     """g: the other keeps [0,0); arrival decides, so there is no reversed order."""
-    engine = engine_on(stores)
     engine.add(triples(0, works("Acme")), triples(0, works("Beta")))
     assert engine.spans() == {"Acme": [(0, 0)], "Beta": [(0, None)]}
     engine.check()
 
 
+@pytest.mark.parametrize("kind", ["remove", "retract"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
-def test_h_removing_the_successor_reopens_the_first(stores: Stores, order: tuple[int, int]) -> None:
+def test_h_removing_the_successor_reopens_the_first(
+    engine: Engine, order: tuple[int, int], kind: str
+) -> None:
     """h: removed or retracted; after a retraction `known_at` before it still gives a."""
     said = [triples(0, works("Acme"), client_id="a"), triples(60, works("Beta"), client_id="b")]
-    for kind in ("remove", "retract"):
-        engine = engine_on(stores)
-        engine.add(*(said[i] for i in order))
-        before, dumped = engine.store.last_recorded(GROUP), engine.dump()
-        result = engine.ask(kind, episodes=("b",))
-        counts = {"episodes": 1, "statements": 1, "facts_closed": 1, "facts_reopened": 1, "entities": 1}
-        assert result == counts
-        assert engine.spans() == {"Acme": [(0, None)]}
-        assert (engine.dump(before) == dumped) is (kind == "retract")
-        engine.check()
+    engine.add(*(said[i] for i in order))
+    before, dumped = engine.last_recorded(), engine.dump()
+    result = engine.ask(kind, episodes=("b",))
+    counts = {"episodes": 1, "statements": 1, "facts_closed": 1, "facts_reopened": 1, "entities": 1}
+    assert result == counts
+    assert engine.spans() == {"Acme": [(0, None)]}
+    assert (engine.dump(before) == dumped) is (kind == "retract")
+    engine.check()
 
 
-def test_i_the_same_episode_three_times_is_one(stores: Stores) -> None:
+def test_i_the_same_episode_three_times_is_one(engine: Engine) -> None:
     """i: 1 episode, 2 mentions, 1 fact."""
-    engine = engine_on(stores)
     for _ in range(3):
         engine.add(triples(0, works("Acme")))
     kinds = [json.loads(line)["type"] for line in engine.dump()]
@@ -74,7 +85,7 @@ def test_i_the_same_episode_three_times_is_one(stores: Stores) -> None:
 
 
 def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
-    stores: Stores, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     """j: 2 committed, 1 failed with its reason; the retry equals the plain loop over the final sequences."""
     fact = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": "Alice works at {}"}
@@ -82,28 +93,29 @@ def test_j_a_refused_episode_fails_alone_and_a_retry_takes_a_new_sequence(
         extraction(c, ["Alice", name], fact | {"fact": fact["fact"].format(name)})  # type: ignore[attr-defined]
         for c, name in (("a", "Acme"), ("b", "Beta"), ("c", "Gama"))
     ]
-    engine = scripted(stores, tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
+    engine = scripted(engine, tmp_path, {"episode": "b", "error": "refused", "times": 1}, *lines)
     drafts = [message(c, at, f"text {c}") for c, at in (("a", 0), ("b", 60), ("c", 90))]
     engine.add(*drafts)
-    counts = engine.store.counts(GROUP)[GROUP]
+    counts = engine.store.counts(engine.named())[engine.named()]
     assert (counts.committed, counts.failed) == (2, 1)
-    [failed] = engine.store.failures(GROUP)
+    [failed] = failures(engine.store, engine.named())
     assert (failed.episode.client_id, failed.failure.kind, failed.failure.attempts) == ("b", "Refused", 1)
     assert engine.spans() == {"Acme": [(0, 90)], "Gama": [(90, None)]}
-    before, dumped = engine.store.last_recorded(GROUP), engine.dump()
+    before, dumped = engine.last_recorded(), engine.dump()
 
-    assert engine.store.retry(GROUP, (), now=times.now()) == 1
+    assert retry(engine.store, engine.named(), (), now=times.now()) == 1
     engine.run()
 
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, 90)], "Gama": [(90, None)]}
-    assert [e.sequence for e in engine.store.episode_rows(GROUP)] == [1, 3, 4]
+    assert [e.sequence for e in dumped_episodes(engine.store, engine.named())] == [1, 3, 4]
     assert engine.dump(before) == dumped
     engine.check()
 
 
-def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path) -> None:
+@WINDOWS
+def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path, window: int) -> None:
     """k, R23: nothing of the commit is there; running again completes it."""
-    engine = Engine(tmp_path)
+    engine = Engine(tmp_path, window=window)
     engine.add(triples(0, works("Acme")))
     dumped = engine.dump()
     with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
@@ -122,11 +134,10 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     engine.check()
 
 
-def test_n_what_was_known_before_beta_was_recorded(stores: Stores) -> None:
+def test_n_what_was_known_before_beta_was_recorded(engine: Engine) -> None:
     """n: `known_at` before Beta was recorded, `as_of` today: Acme."""
-    engine = engine_on(stores)
     engine.add(triples(0, works("Acme")))
-    before = engine.store.last_recorded(GROUP)
+    before = engine.last_recorded()
     engine.add(triples(60, works("Beta")))
     then, now = engine.view(before), engine.view()
     today = day(100)
@@ -134,16 +145,14 @@ def test_n_what_was_known_before_beta_was_recorded(stores: Stores) -> None:
     assert [f.text for f in now.all_facts() if f.holds_at(today)] == ["Alice works at Beta"]
 
 
-def test_u_one_episode_tells_the_old_and_the_new(stores: Stores) -> None:
+def test_u_one_episode_tells_the_old_and_the_new(engine: Engine) -> None:
     """u: "I have been at Acme since 18, now I am at Beta" (25), in this order."""
-    engine = engine_on(stores)
     engine.add(triples(25, works("Acme", valid_at=iso(18)), works("Beta")))
     assert engine.spans() == {"Acme": [(18, 25)], "Beta": [(25, None)]}
 
 
-def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(stores: Stores) -> None:
+def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine) -> None:
     """w: two entities; no shared node, no shared fact, no hit across."""
-    engine = engine_on(stores)
     fact = {"target": "Finance", "relation": "PART_OF", "fact": "The report is part of Finance"}
     reports = [
         reading(at, [], [fact | {"source": name}], client_id=name)
@@ -158,16 +167,16 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(stores: Stores
     others = {e.id for e in engine.view(group="other").all_entities()}
     facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
     assert (ids & others, facts & other_facts) == (set(), set())
-    found = engine.store.lexical("other", "entity", "annual report", 50)
-    assert {e.id for e in engine.store.view("other").entities([str(i) for i in found])} <= others
-    assert engine.store.view(GROUP).entities(sorted(others)) == []
-    assert engine.store.view(GROUP).facts(sorted(other_facts)) == []
+    mine, theirs = engine.named(), engine.named("other")
+    found = engine.store.lexical(theirs, "entity", "annual report", 50)
+    assert {e.id for e in StoredView(engine.store, theirs).entities([str(i) for i in found])} <= others
+    assert StoredView(engine.store, mine).entities(sorted(others)) == []
+    assert StoredView(engine.store, mine).facts(sorted(other_facts)) == []
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["given", "reversed"])
-def test_x_three_names_said_to_be_one_then_split(stores: Stores, order: tuple[int, ...]) -> None:
+def test_x_three_names_said_to_be_one_then_split(engine: Engine, order: tuple[int, ...]) -> None:
     """x: one entity with aliases; then the earlier state."""
-    engine = engine_on(stores)
     said = [("Bob Smith", "tea"), ("Robert Smith", "coffee"), ("B. Smith", "cocoa")]
     for number in order:
         name, drink = said[number]
@@ -188,7 +197,7 @@ def test_x_three_names_said_to_be_one_then_split(stores: Stores, order: tuple[in
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["given", "reversed"])
-def test_y_many_valued_relations_and_values(stores: Stores, order: tuple[int, int]) -> None:
+def test_y_many_valued_relations_and_values(engine: Engine, order: tuple[int, int]) -> None:
     """y: both likes hold; a price ends the one before, and no entity is named "100"."""
     likes = [
         triples(a, {"source": "Alice", "relation": "LIKES", "target": t})
@@ -197,7 +206,6 @@ def test_y_many_valued_relations_and_values(stores: Stores, order: tuple[int, in
     costs = [
         triples(a, {"source": "Lamp", "relation": "COSTS", "target": v}) for a, v in ((0, 100), (60, 80))
     ]
-    engine = engine_on(stores)
     engine.add(*(likes[i] for i in order), *(costs[i] for i in order))
     assert engine.spans("LIKES") == {"coffee": [(0, None)], "tea": [(1, None)]}
     assert engine.spans("COSTS") == {"100": [(0, 60)], "80": [(60, None)]}
@@ -215,7 +223,7 @@ def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bo
         message("x", 35, "other source", source="other"), message("y", 35, "other group", group="h")
     )
     engine.accept(message("late", 45, "late"))
-    late = engine.store.pending(GROUP, 100)[-1]
+    late = engine.store.pending(engine.named(), 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]
-    previous = engine.store.previous(late, 4)  # type: ignore[arg-type]
-    assert [e.client_id for e in previous] == ["m1", "m2", "m3", "m4"]
+    said = previous(engine.store, late, 4)  # type: ignore[arg-type]
+    assert [e.client_id for e in said] == ["m1", "m2", "m3", "m4"]

@@ -66,6 +66,8 @@ def test_six_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answer
     assert answer(*group, killed) == answer(*group, calm)
     ledger = json.loads(answer("status", "--data", killed, "--json"))["groups"]["world-0"]
     assert ledger == {"accepted": 0, "extracted": 0, "committed": 80, "failed": 0}
+    checks = json.loads(answer("doctor", "--data", killed, "--json"))["checks"]
+    assert [check for check in checks if not check["ok"]] == []
     assert 0 < seen[0] < seen[-1] < asked(disturbed)
     assert once(undisturbed) == once(disturbed) == 80
     assert undisturbed["repeated"].get("combined", 0) == 0

@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 
 import kgray
 from kgray.errors import SettingsError, StaleWriter, StoreError
+from kgray.ingest.changes import refused
 from kgray.ingest.parts import Totals
-from kgray.ports import Declined, Judged
+from kgray.ledger import request, result
+from kgray.ports import Judged
 from kgray.records import Operation
 from kgray.runtime import head as heads
 from kgray.runtime.spec import differences, spec_of
@@ -89,8 +92,9 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open(tmp_path)
-    sequence = memory.store.request(Operation(group="g", kind="undo", target=1), now=1)
-    batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
+    asked = Operation(group="g", kind="undo", target=1)
+    sequence = request(memory.store, asked)
+    batch = [refused(replace(asked, sequence=sequence), "no such merge", 5)]
     spec = spec_of(Settings(), tmp_path, {})
     first = GraphWriter(spec, 0)
     epoch = first.begin()
@@ -114,7 +118,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     assert isinstance(locked, Fault)
     assert locked.kind == "Locked", "an older run's batch does not take the store from the newest"
     second.close()
-    assert memory.store.result("g", sequence) == {"error": "no such merge"}
+    assert result(memory.store, "g", sequence) == {"error": "no such merge"}
     memory.close()
 
 

@@ -16,6 +16,7 @@ import pytest
 import kgray
 from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
+from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
 from kgray.runtime.head import started_at
@@ -35,7 +36,7 @@ def drafts(count: int) -> list[Draft]:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the plain loop's dump hashes by group."""
     memory = kgray.open(tmp_path_factory.mktemp("plain"))
-    memory.store.accept(drafts(90), now=1)
+    accept(memory.store, drafts(90), now=1)
     with memory.store.writing():
         asyncio.run(Loop(memory.parts).run())
     found = asyncio.run(hashes(memory))
@@ -45,7 +46,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 async def hashes(memory: Memory) -> dict[str, str]:
     """Return the dump hash of each group, but those that only warm up."""
-    groups = [group for group in memory.store.groups() if group != "warm"]
+    groups = [group for group in memory.store.heads() if group != "warm"]
     return {group: await memory.dump_hash(group=group) for group in groups}
 
 

@@ -13,6 +13,7 @@ import pytest
 import kgray
 from bench.world import World, WorldPlan
 from kgray.ingest.loop import Loop
+from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
 from tests.ray_session import over_ray
@@ -24,7 +25,7 @@ DIMENSIONS = 64
 
 @pytest.mark.ray
 async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_else(
-    tmp_path: Path, ray_session: Any, neo4j_server: Any, neo4j_driver: Any
+    tmp_path: Path, ray_session: Any, own_neo4j: Any
 ) -> None:
     """The graph is the one that the plain loop makes in a folder; every episode is committed once.
 
@@ -42,10 +43,10 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
             outage.append(asyncio.create_task(asyncio.to_thread(power_cut)))
 
     def power_cut() -> None:
-        neo4j_server.kill()
-        neo4j_server.start()
+        own_neo4j.kill()
+        own_neo4j.start()
 
-    settings = on_empty(neo4j_server, neo4j_driver, tmp_path) | {"runtime_window": 8}
+    settings = on_server(own_neo4j, tmp_path) | {"runtime_window": 8}
     with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
         told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
@@ -62,9 +63,8 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
         assert (writer["epoch"], writer["shard"]) == (sequencer["epoch"], shard)
 
 
-def on_empty(server: Any, driver: Any, folder: Path) -> dict[str, Any]:
-    """Empty the server's database; return the settings that name it."""
-    driver.execute_query("MATCH (n) DETACH DELETE n")
+def on_server(server: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings that name a server."""
     password = folder / "password"
     password.write_text(server.password)
     return {
@@ -84,11 +84,11 @@ def drafts() -> list[Draft]:
 async def plain(folder: Path) -> dict[str, str]:
     """Return the dump hashes of the plain loop's graph, on the embedded store."""
     with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
-        memory.store.accept(drafts(), now=1)
+        accept(memory.store, drafts(), now=1)
         with memory.store.writing():
             await Loop(memory.parts).run()
         return await hashes(memory)
 
 
 async def hashes(memory: Memory) -> dict[str, str]:
-    return {group: await memory.dump_hash(group=group) for group in memory.store.groups()}
+    return {group: await memory.dump_hash(group=group) for group in memory.store.heads()}

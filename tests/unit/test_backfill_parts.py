@@ -20,7 +20,7 @@ from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
-from kgray.memory.queueing import Sequences, joined
+from kgray.memory.ingesting import Sequences, joined
 from kgray.ports import GroupCounts
 from kgray.runtime.jobs import JobLog, followed, shown
 from kgray.settings import load, public_environ

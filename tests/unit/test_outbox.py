@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from kgray.errors import StaleWriter
 from kgray.ingest.outbox import Outbox
-from kgray.ports import Answered, Commit, Judged, Write
+from kgray.kinds import EPISODES
+from kgray.ports import RowChanges
 
 MOST = 32
 
@@ -22,18 +24,19 @@ class Slow:
         self.busy = False
         self.fails: Exception | None = None
 
-    async def write(self, writes: Sequence[Write]) -> None:
+    async def write(self, changes: Sequence[RowChanges]) -> None:
         assert not self.busy, "one batch at a time"
         self.busy = True
         await asyncio.sleep(0.001)
         self.busy = False
         if self.fails:
             raise self.fails
-        self.batches.append([write.sequence for write in writes])
+        self.batches.append([change.sequence for change in changes])
 
 
-def commit(sequence: int) -> Commit:
-    return Commit(group="g", sequence=sequence, recorded_at=sequence)
+def commit(sequence: int, group: str = "g", **fields: Any) -> RowChanges:
+    fields = {"recorded_at": sequence, **fields}
+    return RowChanges(group=group, sequence=sequence, ledger=EPISODES, states=frozenset({0, 1}), **fields)
 
 
 async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next_in_order():
@@ -78,11 +81,23 @@ async def test_a_batch_that_cannot_be_written_is_told_to_all_who_wait_and_nothin
 async def test_answers_are_recalled_while_they_are_on_their_way():
     """R21: who asks the same at once gets the first answer, though the journal does not hold it yet."""
     outbox = Outbox(Slow(), most=MOST)
-    judged = Judged(answers=({"duplicate_of": 0},))
-    outbox.post(Answered(group="g", sequence=1, key="k", judged=judged))
-    outbox.post(Answered(group="g", sequence=2, key="k", judged=None))
+    outbox.remember("g", "k", ({"duplicate_of": 0},))
+    outbox.remember("h", "k", ({"duplicate_of": 1},))
     assert outbox.recall("g", "k") == ({"duplicate_of": 0},)
-    assert outbox.recall("h", "k") is None
+    assert outbox.recall("g", "other") is None
+    outbox.post(commit(1))
+    assert outbox.recall("g", "k") == ({"duplicate_of": 0},)
+    await outbox.flush()
+
+
+async def test_answers_that_an_erased_episode_may_have_used_are_forgotten():
+    """R25: what was removed is asked anew, from memory too; another group keeps its own."""
+    outbox = Outbox(Slow(), most=MOST)
+    outbox.remember("g", "k", ({"duplicate_of": 0},))
+    outbox.remember("h", "k", ({"duplicate_of": 1},))
+    outbox.post(commit(1, erases=True))
+    assert outbox.recall("g", "k") is None
+    assert outbox.recall("h", "k") == ({"duplicate_of": 1},)
     await outbox.flush()
 
 
@@ -101,11 +116,11 @@ async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
         nonlocal posted
         posted += 1
         if posted < 500:
-            outbox.post(Commit(group="busy", sequence=posted, recorded_at=posted), again)
+            outbox.post(commit(posted, "busy"), again)
 
     again()
     outbox.post(commit(1))
-    outbox.post(Answered(group="h", sequence=1, key="k", judged=None))
+    outbox.post(commit(1, "h", recorded_at=None))
     assert (outbox.moves("g"), outbox.moves("busy"), outbox.moves("h")) == (True, True, False)
     await outbox.flush()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 import kgray
 from kgray.backends.hashing import HashingEmbedder
 from kgray.errors import StaleWriter, Unavailable
-from kgray.ports import Declined
+from kgray.ingest.changes import refused
+from kgray.ledger import request, result
 from kgray.records import Operation
 from kgray.settings import Settings, load
 
@@ -97,8 +99,8 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     from kgray.runtime.writer import GraphWriter, RemoteWriter
 
     memory = kgray.open(tmp_path)
-    sequence = memory.store.request(Operation(group="g", kind="undo", target=1), now=1)
-    batch = [Declined(group="g", sequence=sequence, recorded_at=5, reason="no such merge")]
+    asked = Operation(group="g", kind="undo", target=1)
+    batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), 0)
     handle = Losing(graph_writer)
     idle = RemoteWriter(handle, deadline_s=60.0, patience_s=60.0)
@@ -114,7 +116,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     stats = graph_writer.stats()
     assert (stats["epoch"], stats["batches"], stats["repeats"]) == (port.epoch, 1, 1)
     assert port.outage is None
-    assert memory.store.result("g", sequence) == {"error": "no such merge"}
+    assert result(memory.store, "g", 1) == {"error": "no such merge"}
     newer = await port.begin()
     assert isinstance(newer, RemoteWriter)
     with pytest.raises(StaleWriter):  # also where both runs are of one process

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from kgray.errors import KgrayError, Locked, StaleWriter
-from kgray.stores.neo4j import statements as cypher
+from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 
 LEASE_MS = 10_000
@@ -45,7 +45,7 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
     """
     token = str(uuid.uuid4())
 
-    def take(running: Running, _: int) -> int:
+    def take(running: Running) -> int:
         return _take(db, running, epoch=epoch, shard=shard, token=token)
 
     held = Held(shard, db.write(take), token, time.monotonic())
@@ -59,7 +59,7 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
         beating.join()
         with suppress(KgrayError):  # the server is away: the lease runs out by itself
             values = {"shard": str(shard), "token": token}
-            db.write(lambda running, _: db.run(running, cypher.FREE_SHARD, **values), patient=False)
+            db.write(lambda running: db.run(running, cypher.FREE_SHARD, **values), patient=False)
 
 
 def check(db: Connection, running: Running, held: Held | None) -> None:
@@ -126,7 +126,7 @@ def _may_live(host: str | None, pid: int | None) -> bool:
 def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
     """Renew the lease until the end; where that fails, the next write says why."""
 
-    def renew(running: Running, _: int) -> None:
+    def renew(running: Running) -> None:
         check(db, running, held)
 
     while not ended.wait(_BEAT_S):

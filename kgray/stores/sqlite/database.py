@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,13 @@ from typing import Any
 import apsw
 
 from kgray.errors import StaleWriter
+from kgray.kinds import Row
 from kgray.stores.sqlite import folder as folders
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.failing import explained
-from kgray.times import Instant
+from kgray.stores.sqlite.errors import explained
+from kgray.stores.sqlite.schema import MASK, SHIFT
 
-SHIFT = 40  # key = no << SHIFT | n
-MASK = (1 << SHIFT) - 1
-Row = tuple[Any, ...]
 _WRITER_MB = 32  # of pages that the writing connection keeps at most: no search uses it
-_TO_REWRITE = 1  # the mark that an erasure leaves in meta
 
 
 def key_of(no: int, n: int) -> int:
@@ -98,21 +95,19 @@ class Database:
             )
 
     def group(self, connection: apsw.Connection, name: str) -> int:
-        """Return the group's number, making its row where it is new; a removed one gets its name back."""
+        """Return the group's number, making its row where it is new."""
         no = self.known_group(connection, name)
         if no is None:
             connection.execute(sql.NEW_GROUP, (name, digest(name)))
-            no = int(connection.last_insert_rowid())
             # Kept only when the transaction ends well; see `transaction`.
-            self._numbers[name] = no
-        connection.execute(sql.NAME_GROUP, (name, no, name))
+            no = self._numbers[name] = int(connection.last_insert_rowid())
         return no
 
     def known_group(self, connection: apsw.Connection, name: str) -> int | None:
         """Return the number of a group that was ever there, by the hash of its name."""
         no = self._numbers.get(name)
         if no is None:
-            row = one(connection, sql.GROUP_NUMBER, (digest(name),))
+            row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
             if row is None:
                 return None
             no = self._numbers[name] = int(row[0])
@@ -127,14 +122,6 @@ class Database:
         finally:
             self._numbers.pop(group, None)
             self.staged = None
-
-    def next_sequence(self, connection: apsw.Connection, no: int) -> int:
-        """Take the group's next sequence; part of the accepting transaction."""
-        return int(one(connection, sql.TAKE_SEQUENCE, (no,))[0])
-
-    def next_record_time(self, connection: apsw.Connection, no: int, now: Instant) -> Instant:
-        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
-        return int(one(connection, sql.TAKE_RECORD_TIME, (now, no))[0])
 
     @contextmanager
     def fenced(self, epoch: int | None) -> Iterator[int]:
@@ -161,16 +148,16 @@ class Database:
         """
         with self._turn, explained(self.path):
             (erased,) = one(self._writer, sql.ERASED) or (0,)
-            if erased == _TO_REWRITE:
-                for statement in sql.OPTIMIZE:
-                    self._writer.execute(statement)
+            if erased == sql.TO_REWRITE:
+                for words in sql.WORDS.values():
+                    self._writer.execute(words.optimize)
                 # In a file, not in memory: the copy is as large as the store, and holds live rows only.
                 self._writer.pragma("temp_store", "FILE")
                 try:
                     self._writer.execute("VACUUM")
                 finally:
                     self._writer.pragma("temp_store", "MEMORY")
-                self._writer.execute(sql.MARK_REWRITTEN)
+                self._writer.execute(sql.MARK_ERASED, (sql.TO_CUT,))
             if not self._cut_log():
                 return False
             if erased:
@@ -215,11 +202,17 @@ class Database:
             found: Row | None = one(self._reader, statement, values)
             return found
 
-    def held(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
-        """Return the first row of a read on the connection that writes: its thread leaves the other alone."""
+    def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
+        """Return the ids of the episodes with these sequences.
+
+        On the connection that writes: its thread leaves the other alone.
+        """
         with self._turn, explained(self.path):
-            found: Row | None = one(self._writer, statement, values)
-            return found
+            no = self.known_group(self._writer, group)
+            if no is None:
+                return []
+            found = [one(self._writer, sql.EPISODE_ID, (key_of(no, sequence),)) for sequence in sequences]
+            return [row[0] for row in found if row is not None]
 
     def number(self, group: str) -> int | None:
         """Return the number of a group, for a read; None where it was never there."""

@@ -12,7 +12,7 @@ import apsw
 
 from kgray.errors import StoreError
 from kgray.stores.sqlite import schema
-from kgray.stores.sqlite.failing import explained
+from kgray.stores.sqlite.errors import explained
 
 # secure-delete of FTS5 came with 3.41, contentless deletion with 3.43; older ones would keep erased words.
 _OLDEST_SQLITE = 3_043_000
@@ -20,9 +20,9 @@ _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 
 
 def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> Path:
-    """Return the path of the folder's file, made or migrated where needed.
+    """Return the path of the folder's file, made where needed.
 
-    Raises StoreError for what is not ours, newer, damaged, or built with another embedder.
+    Raises StoreError for what is not ours, of another schema, damaged, or built with another embedder.
     """
     if apsw.SQLITE_VERSION_NUMBER < _OLDEST_SQLITE:
         raise StoreError(
@@ -74,10 +74,12 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
         connection = apsw.Connection(name)
         connection.pragma("page_size", schema.PAGE_BYTES)
         connection.pragma("journal_mode", "wal")
-        schema.migrate(connection)
+        connection.execute(schema.tables())
         connection.execute(
             "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?), ('epoch', 0)", (embedder, dimensions)
         )
+        connection.pragma("application_id", schema.APPLICATION_ID)
+        connection.pragma("user_version", schema.VERSION)
         connection.close()
         made.chmod(0o644)
         _put(made, path)
@@ -127,13 +129,18 @@ def _check_version(path: Path, version: int) -> None:
             f"{path} was written by a newer kgray (schema {version}; this one knows {schema.VERSION}): "
             f"upgrade kgray"
         )
+    if version < schema.VERSION:
+        raise StoreError(
+            f"{path} was written by an earlier kgray (schema {version}; this one knows {schema.VERSION}) and "
+            f"cannot be read: choose an empty data folder and add the episodes again"
+        )
 
 
 def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> None:
     connection = connect(path, patience_s=patience_s, cache_mb=2)
     try:
-        version = schema.version(connection)
-        _check_version(path, version)  # the log may hold a newer header than the file
+        # The log may hold a newer header than the file.
+        _check_version(path, int(connection.pragma("user_version")))
         rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
         stored = dict(rows)
         if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
@@ -143,7 +150,5 @@ def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -
                 f"({stored.get('dimensions')} numbers): "
                 f"set embedder.backend to that one, or start an empty data folder and add the episodes again"
             )
-        if version < schema.VERSION:
-            schema.migrate(connection)
     finally:
         connection.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kgray.ports import SearchScope
+from kgray.kinds import SearchScope
 from kgray.records import Place
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import MASK, Database, keys_of
+from kgray.stores.sqlite.database import Database, keys_of
+from kgray.stores.sqlite.schema import MASK
 from kgray.stores.words import query_words, term
 
 # A word that more than this share of a group's rows bear is left out of a query while others
@@ -16,25 +15,9 @@ _FREQUENT_SHARE = 0.05
 _FREQUENT_FROM_ROWS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """The statements of one full-text table."""
-
-    find: str
-    frequency: str
-    last: str
-
-
-_INDEXES: dict[SearchScope, _Index] = {
-    "fact": _Index(sql.FIND_EVIDENCE, sql.EVIDENCE_FREQUENCY, sql.LAST_EVIDENCE),
-    "entity": _Index(sql.FIND_NAMES, sql.NAME_FREQUENCY, sql.LAST_NAME),
-    "episode": _Index(sql.FIND_EPISODES, sql.EPISODE_FREQUENCY, sql.LAST_EPISODE),
-}
-
-
 def find_words(db: Database, no: int, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
     """Return what bears any of the query's words, best first; see `ports.Store.lexical`."""
-    index = _INDEXES[scope]
+    index = sql.WORDS[scope]
     asked = _match(db, no, index, query)
     if not asked:
         return []
@@ -42,7 +25,7 @@ def find_words(db: Database, no: int, scope: SearchScope, query: str, limit: int
     if scope == "fact":
         return [(sequence, ordinal) for sequence, ordinal in db.rows(index.find, (asked, first, last, limit))]
     if scope == "episode":
-        return [(key & MASK, 0) for key, _ in db.rows(index.find, (asked, first, last, limit))]
+        return [(key & MASK, 0) for (key,) in db.rows(index.find, (asked, first, last, limit))]
     take = 2 * limit  # an entity has a row for each of its surfaces
     while True:
         found = db.rows(index.find, (asked, first, last, take))
@@ -52,7 +35,7 @@ def find_words(db: Database, no: int, scope: SearchScope, query: str, limit: int
         take *= 4
 
 
-def _match(db: Database, no: int, index: _Index, query: str) -> str:
+def _match(db: Database, no: int, index: sql.WordStatements, query: str) -> str:
     """Return the query in FTS5's language: quoted terms joined by OR; "" where no word is left.
 
     The terms hold letters, digits and the group's mark only (words.py), so no quote can close them.
@@ -63,7 +46,7 @@ def _match(db: Database, no: int, index: _Index, query: str) -> str:
     return " OR ".join([f'"{asked}"' for asked in terms])
 
 
-def _rare(db: Database, no: int, index: _Index, terms: list[str]) -> list[str]:
+def _rare(db: Database, no: int, index: sql.WordStatements, terms: list[str]) -> list[str]:
     """Leave out the words that are frequent in this group, unless all are."""
     first, last = keys_of(no)
     (highest,) = db.row(index.last, (first, last)) or (None,)

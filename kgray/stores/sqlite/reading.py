@@ -1,122 +1,143 @@
-"""Reading: the records of a group, its derived graph, and the two searches."""
+"""Reading: what is pending, declared reads, and what a search asks."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from operator import itemgetter
-from typing import Literal
+from contextlib import AbstractContextManager
+from typing import Any
 
-import numpy as np
-
-from kgray.graph import Entity
-from kgray.ports import GraphView, SearchScope, Vector
-from kgray.records import Episode, EpisodeHead, GroupRecords, Place, Ruling, Verdict
-from kgray.stores.sqlite import rows
+from kgray.graph import Fact
+from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row, SearchScope
+from kgray.ports import GroupCounts, GroupHead, Vector
+from kgray.records import Episode, Operation, Place
+from kgray.rows import episode as episode_of
+from kgray.rows import fact as fact_of
+from kgray.rows import operation as operation_of
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import MASK, Database, keys_of
+from kgray.stores.sqlite.database import Database, key_of, keys_of
 from kgray.stores.sqlite.lexical import find_words
-from kgray.stores.sqlite.vectors import KIND_NUMBERS, VectorSets, first_key, last_key
-from kgray.stores.sqlite.view import StoredView
-from kgray.stores.words import folded
+from kgray.stores.sqlite.reads import read_rows
+from kgray.stores.sqlite.schema import MASK
+from kgray.stores.sqlite.vectors import VectorSets
 from kgray.times import Instant
 
-_PAGE_ROWS = 500  # rows a step of an iterator: no snapshot is held between two
-_VECTOR_KINDS: dict[SearchScope, str] = {"fact": "statement", "entity": "name", "episode": "episode"}
 
-
-class ReadingFace:
+class Reading:
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
-    _db: Database
-    _vectors: VectorSets
+    def __init__(self, db: Database, dimensions: int) -> None:
+        """Nothing is read yet."""
+        self._db = db
+        self._vectors = VectorSets(db, dimensions)
 
     def reading(self) -> AbstractContextManager[None]:
         """Hold one snapshot for the reads inside it; nests."""
         return self._db.snapshot()
 
-    # ------------------------------------------------------------------------------ records
+    # ------------------------------------------------------------------------------- pending
 
-    def records(self, group: str, known_at: Instant | None = None) -> GroupRecords:
-        """Return the group's live records, as of now or as recorded by `known_at`.
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
+        return {name: bool(live) for name, live in self._db.rows(sql.PENDING_GROUPS)}
 
-        `births` and `last_recorded` are those of now in both cases. 100,000 facts: about 2 s.
-        """
-        found = GroupRecords(group=group)
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
+        no = self._db.number(group)
+        if no is None or limit <= 0:
+            return []
+        asked = (no, key_of(no, after), limit)
+        with self._db.snapshot():
+            found: list[Episode | Operation] = [
+                _episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, asked)
+            ]
+            found += [operation_of(group, row) for row in self._db.rows(sql.OPERATIONS_PENDING, asked)]
+        return sorted(found, key=lambda item: item.sequence)[:limit]
+
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
+        no = self._db.number(group)
+        if no is None or limit <= 0:
+            return []
+        found = self._db.rows(sql.SEQUENCES_PENDING, (no, key_of(no, after), limit))
+        return [(key & MASK, bool(is_episode)) for key, is_episode in found]
+
+    def pending_count(self, group: str | None = None) -> int:
+        """Return how many episodes and operations have not ended."""
+        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group,))
+        return int(count)
+
+    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
+        """Return the live episodes of its source said no later, newest first (R22)."""
+        no = self._db.number(episode.group)
+        if no is None or limit <= 0:
+            return []
+        values = (no, episode.source, episode.reference_time, key_of(no, episode.sequence), limit)
+        return [_episode(episode.group, row) for row in self._db.rows(sql.EPISODES_BEFORE, values)]
+
+    # ------------------------------------------------------------------------------- rows
+
+    def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
+        """Return the counters of these groups, or of all that exist, sorted by name."""
+        if groups is None:
+            found = self._db.rows(sql.GROUPS)
+            return {row[0]: GroupHead(named=True, last=row[2], last_recorded=row[3]) for row in found}
+        with self._db.snapshot():
+            return {group: self._head(group) for group in sorted(groups)}
+
+    def _head(self, group: str) -> GroupHead:
+        no = self._db.number(group)
+        row = None if no is None else self._db.row(sql.GROUP_HEAD, (no,))
+        if row is None:
+            return GroupHead()
+        named = row[0] is not None or no == self._db.staged
+        return GroupHead(named=named, last=row[1], last_recorded=row[2])
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Return the rows of a declared read, read page by page; see `ports.Store`."""
+        no = self._db.number(group)
+        return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
+
+    def facts_at(
+        self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
+    ) -> list[Fact]:
+        """Return the facts that hold at `as_of` and whose source or target is one of these, newest first."""
         no = self._db.number(group)
         if no is None:
-            return found
-        strings: dict[str, str] = {}
-        with self._db.snapshot(), _no_collection():
-            first, last = keys_of(no)
-            _, found.last_recorded = self._db.row(sql.GROUP_LAST, (no,)) or (0, 0)
-            for key, id_, reference_time, recorded_at in self._db.rows(sql.HEADS, (first, last, known_at)):
-                head = EpisodeHead(
-                    sequence=key & MASK, id=id_, reference_time=reference_time, recorded_at=recorded_at
-                )
-                found.heads.append(head)
-            live = {head.sequence for head in found.heads}
-            mentions = [row for row in self._db.rows(sql.MENTIONS, (first, last)) if row[0] in live]
-            # In the order of keys, which is that of commits and so of places: the sort finds it done.
-            mentions.sort(key=itemgetter(0, 1))
-            found.mentions = rows.mentions(mentions, strings)
-            evidence = [row for row in self._db.rows(sql.EVIDENCE, (first, last)) if row[0] in live]
-            evidence.sort(key=itemgetter(0, 1))
-            found.evidence = rows.evidence(evidence, strings)
-            births = self._db.rows(sql.BIRTHS, (no,))
-            found.births = {strings.setdefault(row[0], row[0]): (row[1], row[2]) for row in births}
-            self._timed_records(found, no, known_at)
-        return found
+            return []
+        take = -1 if limit is None else limit
+        newest: set[tuple[Instant, str]] = set()
+        with self._db.snapshot():
+            for entity in dict.fromkeys(entities):
+                for statement in (sql.FACTS_FROM, sql.FACTS_TO):
+                    found = self._db.rows(statement, (no, entity, as_of, take))
+                    newest.update((-created_at, id_) for created_at, id_ in found)
+            ids = [id_ for _, id_ in sorted(newest)[:limit]]
+            return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
 
-    def _timed_records(self, found: GroupRecords, no: int, known_at: Instant | None) -> None:
-        """Add what is listed whatever became of the episode that raised it."""
-        for row in self._db.rows(sql.RULINGS, (no, known_at)):
-            sequence, ordinal, name, aspect, value, judge, other, reason, recorded_at = row
-            ruling = Ruling(
-                sequence=sequence, ordinal=ordinal, name=name, aspect=aspect, value=value, judge=judge,
-                other=other, reason=reason,
-            )  # fmt: skip
-            found.rulings.append(ruling)
-            found.recorded[sequence] = recorded_at
-        for sequence, ordinal, a, b, exclusive, judge, reason, recorded_at in self._db.rows(
-            sql.VERDICTS, (no, known_at)
-        ):
-            verdict = Verdict(
-                sequence=sequence, ordinal=ordinal, a=a, b=b, exclusive=bool(exclusive), judge=judge,
-                reason=reason,
-            )  # fmt: skip
-            found.verdicts.append(verdict)
-            found.recorded[sequence] = recorded_at
-        for key, kind, payload, recorded_at in self._db.rows(sql.OPERATIONS, (*keys_of(no), known_at)):
-            found.operations.append(rows.operation(found.group, (key, kind, payload)))
-            found.recorded[key & MASK] = recorded_at
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group, sorted; see `ports.Store`."""
+        with self._db.snapshot():
+            named = [(row[0], row[1]) for row in self._db.rows(sql.GROUPS)]
+            found = {name: self._counted(no) for name, no in named if group in (None, name)}
+        return found if group is None or found else {group: GroupCounts()}
 
-    def name_vectors(self, group: str) -> Iterator[tuple[str, str, Vector]]:
-        """Yield (recorded entity id, surface, vector), in order of insertion."""
-        no = self._db.number(group)
-        if no is None:
-            return
-        after, last = first_key(no, KIND_NUMBERS["name"]), last_key(no, KIND_NUMBERS["name"])
-        while page := self._db.rows(sql.NAME_VECTORS, (after, last, _PAGE_ROWS)):
-            for _, owner, text, blob in page:
-                yield owner, text, np.frombuffer(blob, "<f4")
-            after = page[-1][0] + 1
-
-    def statement_vectors(self, group: str, statements: Sequence[str]) -> dict[str, Vector]:
-        """Return the vectors of these recorded statements; those without one are left out."""
-        no = self._db.number(group)
-        if no is None:
-            return {}
-        asked = rows.array(dict.fromkeys(statements))
-        found = self._db.rows(sql.STATEMENT_VECTORS, (no, KIND_NUMBERS["statement"], asked))
-        return {owner: np.frombuffer(blob, "<f4") for owner, blob in found}
+    def _counted(self, no: int) -> GroupCounts:
+        states = {row[0]: row[1] for row in self._db.rows(sql.COUNT_STATES, (no,))}
+        entities, facts = self._db.rows(sql.COUNT_DERIVED, (no,))[0]
+        calls, prompt, completion = self._db.rows(sql.COUNT_CALLS, (*keys_of(no), no))[0]
+        return GroupCounts(
+            accepted=states.get(ACCEPTED, 0),
+            extracted=states.get(EXTRACTED, 0),
+            committed=states.get(COMMITTED, 0),
+            failed=states.get(FAILED, 0),
+            entities=entities,
+            facts=facts,
+            calls=calls or 0,
+            prompt_tokens=prompt or 0,
+            completion_tokens=completion or 0,
+        )
 
     # ------------------------------------------------------------------------------- search
-
-    def view(self, group: str) -> GraphView:
-        """Return the graph as known now."""
-        return StoredView(self._db, group)
 
     def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
         """Return what BM25 finds, best first, ties by age; see `ports.Store`."""
@@ -126,126 +147,28 @@ class ReadingFace:
         with self._db.snapshot():
             return find_words(self._db, no, scope, query, limit)
 
-    def nearest(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(
+        self, group: str, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Return (id, cosine), best first, ties by insertion; see `ports.Store` and vectors.py."""
         no = self._db.number(group)
         if no is None or limit <= 0:
             return []
-        kind = KIND_NUMBERS[_VECTOR_KINDS[scope]]
         with self._db.snapshot():
             if scope != "entity":
-                return self._vectors.nearest(no, kind, vector, limit)
+                return self._vectors.nearest(no, scope, vector, limit)
             # An entity has a vector for each of its surfaces, and is found once, by its best.
             take = 2 * limit
             while True:
-                found = self._vectors.nearest(no, kind, vector, take)
-                best: dict[str, float] = {}
+                found = self._vectors.nearest(no, scope, vector, take)
+                best: dict[str | int, float] = {}
                 for owner, score in found:
                     best.setdefault(owner, score)
                 if len(best) >= limit or len(found) < take:
                     return list(best.items())[:limit]
                 take *= 4
 
-    # ------------------------------------------------------------------------------ look-ups
 
-    def find(
-        self, group: str, identifier: str
-    ) -> list[tuple[Literal["episode", "entity", "statement", "fact"], str]]:
-        """Return what bears this id; live episodes (by either id) as their sequence."""
-        no = self._db.number(group)
-        if no is None or not _is_text(identifier):
-            return []
-        values = (no, identifier)
-        with self._db.snapshot():
-            found: list[tuple[Literal["episode", "entity", "statement", "fact"], str]] = [
-                ("episode", str(key & MASK)) for (key,) in self._db.rows(sql.LIVE_EPISODES, values)
-            ]
-            if self._db.row(sql.IS_ENTITY, values):
-                found.append(("entity", identifier))
-            if self._db.row(sql.IS_STATEMENT, values):
-                found.append(("statement", identifier))
-            if self._db.row(sql.IS_FACT, values):
-                found.append(("fact", identifier))
-        return found
-
-    def entities_named(self, group: str, name: str) -> list[Entity]:
-        """Return the shown entities with this name or alias, case and spacing aside, oldest first."""
-        no = self._db.number(group)
-        if no is None or not _is_text(name):
-            return []
-        return [rows.entity(row) for row in self._db.rows(sql.ENTITIES_CALLED, (no, folded(name)))]
-
-    def episode_rows(self, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
-        """Yield the episodes of the dump, by sequence; see `ports.Store`."""
-        no = self._db.number(group)
-        if no is None:
-            return
-        after, last = keys_of(no)
-        while page := self._db.rows(sql.EPISODES_ENDED, (after, last, known_at, _PAGE_ROWS)):
-            for row in page:
-                yield rows.episode(group, row)
-            after = page[-1][0]
-
-    def sequences(
-        self, group: str, *, ids: Sequence[str] = (), source: str | None = None, everything: bool = False
-    ) -> list[int]:
-        """Return the sequences of the rows an operation names, sorted; retired ones and all states included.
-
-        Rows accepted after the operation are named too: the caller leaves out greater sequences.
-        """
-        no = self._db.number(group)
-        if no is None:
-            return []
-        keys: set[int] = set()
-        with self._db.snapshot():
-            for id_ in ids:
-                if _is_text(id_):
-                    keys.update(key for (key,) in self._db.rows(sql.SEQUENCES_OF_ID, (no, id_)))
-            if source is not None and _is_text(source):
-                keys.update(key for (key,) in self._db.rows(sql.SEQUENCES_OF_SOURCE, (no, source)))
-            if everything:
-                keys.update(key for (key,) in self._db.rows(sql.SEQUENCES_ALL, keys_of(no)))
-        return sorted(key & MASK for key in keys)
-
-    def surfaces(self, group: str, without: Sequence[int]) -> list[str]:
-        """Return the surfaces of all stored mentions but those of these sequences, oldest first."""
-        no = self._db.number(group)
-        if no is None:
-            return []
-        found = self._db.rows(sql.SURFACES, (*keys_of(no), rows.array(sorted(set(without)))))
-        return [surface for surface, _ in found]
-
-    def last_recorded(self, group: str) -> Instant:
-        """Return the group's newest record time; 0 for an empty group."""
-        no = self._db.number(group)
-        row = None if no is None else self._db.row(sql.GROUP_LAST, (no,))
-        return int(row[1]) if row else 0
-
-    def last_recorded_of(self, groups: Collection[str]) -> dict[str, Instant]:
-        """Return the newest record time of each of these groups, 0 for an empty one."""
-        numbers = {group: no for group in groups if (no := self._db.number(group)) is not None}
-        times: dict[int, Instant] = {}
-        if numbers:
-            times = dict(self._db.rows(sql.GROUPS_RECORDED, (rows.array(numbers.values()),)))
-        return {group: times.get(numbers.get(group, 0), 0) for group in groups}
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the cycle collector out of a bulk load: it would walk the 500,000 new objects again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _is_text(text: str) -> bool:
-    """Whether the text can be stored at all: one with a lone surrogate cannot, so nothing bears it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _episode(group: str, row: Row) -> Episode:
+    """Read a row of kind EPISODES as it is stored."""
+    return episode_of(group, (*row[:11], bool(row[11]), *row[12:]))

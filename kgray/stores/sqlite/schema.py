@@ -1,194 +1,138 @@
-"""The tables of `kgray.sqlite3`, and the steps that bring an older file to them.
+"""The tables of `kgray.sqlite3`, made from the record table (`kgray.kinds`).
 
-Keys: a group has a number `no`; `key` is no << 40 | n, so the rows of a group are one range of
-keys and every read of them names its group. n is the sequence for episodes, extractions and
-operations, else a count; of a vector's n the two highest bits are its kind.
+A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one range of keys and every
+read of them names its group. A kind's table has one of four layouts:
+
+    SEQUENCE  key ("sequence",)           rowid = key, n is the sequence; it is no column of its own
+    COUNTED   words, a vector, or an      rowid = key, n counts the rows in the order of their insertion,
+              order other than the key    which is that of their places; unique index on (no, key columns)
+    LONG      rows of several 100 bytes   a rowid of SQLite's own; unique index on (no, key columns)
+    KEYED     any other                   no rowid: the primary key is (no, key columns)
+
 Never run ANALYZE or PRAGMA optimize on this file: their samples keep words of removed episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from enum import Enum
 
-import apsw
+from kgray import kinds
+from kgray.kinds import Column, Kind
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
+VERSION = 3
+SHIFT = 40
+MASK = (1 << SHIFT) - 1
 
-# A vector of 1024 float32 and its names need 4.3 KB. Pages of 4 KB hold it as about 500 bytes in
-# the leaf (names and sign bits, which scans read) and one full overflow page: 4.6 KB in all, measured;
-# pages of 8 KB hold one vector each (8.2 KB), of 16 KB three (5.5 KB), of 32 KB seven (4.7 KB, and
-# every small change rewrites 32 KB).
+# A vector of 1024 float32 and its names need 4.3 KB:
+#     page     bytes a vector, measured
+#     4 KB     4,600: about 500 in the leaf (names and sign bits, which scans read), one full overflow page
+#     8 KB     8,200: one vector a page
+#     16 KB    5,500: three
+#     32 KB    4,700: seven, and every small change rewrites 32 KB
 PAGE_BYTES = 4096
 
-_FIRST = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 
--- name is NULL for a removed group: its digest, last sequence and last record time stay.
--- removals counts the deletions of its vectors: what a process keeps of them in memory is then stale.
+class Layout(Enum):
+    """How the rows of a kind lie in the file; see above."""
+
+    SEQUENCE, COUNTED, LONG, KEYED = range(4)
+
+
+# A table without rowid would hold these rows in its inner pages too, few to a page.
+_LONG = {kinds.ANSWERS, kinds.FACTS}
+_TYPES = {"int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB"}
+# Declared indexes that are more than their columns:
+#     episodes.state       holds all that counting the ledger reads
+#     evidence.statement   holds all that a search reads of it, in the order of the scan
+#     facts.source/target  newest first: a hub's newest facts cost what is taken of them
+_INDEXES_BY_HAND = {
+    (kinds.EPISODES, "client_id"): "(no, client_id) WHERE client_id IS NOT NULL",
+    (kinds.EPISODES, "state"): "(no, state, retired_at)",
+    (kinds.EVIDENCE, "statement"): "(no, statement, sequence, ordinal, shown)",
+    (kinds.FACTS, "source"): "(no, source, created_at DESC, id)",
+    (kinds.FACTS, "target"): "(no, target, created_at DESC, id) WHERE target IS NOT NULL",
+}
+# What is pending, in the order of the log; live: whether a group has anything pending besides its backfill,
+# however long that is.
+_PENDING = """
+CREATE INDEX episodes_pending ON episodes (no) WHERE state < 2;
+CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
+"""
+# groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
+# groups.removals counts the deletions of its vectors: what a process keeps of them in memory is then stale.
+_META = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (
     no INTEGER PRIMARY KEY, name TEXT UNIQUE, digest BLOB NOT NULL UNIQUE,
     last INTEGER NOT NULL DEFAULT 0, last_recorded INTEGER NOT NULL DEFAULT 0,
     removals INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-
--- state: 0 accepted, 1 extracted, 2 committed, 3 failed. ended_at: record time of the commit or the
--- failure; retired_at: of the retraction or the retry.
-CREATE TABLE episodes (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, id TEXT NOT NULL, source TEXT NOT NULL,
-    kind TEXT NOT NULL, text TEXT NOT NULL, reference_time INTEGER NOT NULL,
-    content_sha256 TEXT NOT NULL, speaker TEXT, client_id TEXT, metadata TEXT NOT NULL,
-    state INTEGER NOT NULL, ended_at INTEGER, retired_at INTEGER,
-    failure_kind TEXT, failure_message TEXT, failure_raw TEXT, attempts INTEGER
-) STRICT;
-CREATE INDEX episodes_id ON episodes (no, id);
-CREATE INDEX episodes_client ON episodes (no, client_id) WHERE client_id IS NOT NULL;
-CREATE INDEX episodes_said ON episodes (no, source, reference_time);
-CREATE INDEX episodes_state ON episodes (no, state, retired_at);
-CREATE INDEX episodes_pending ON episodes (no) WHERE state < 2;
-
-CREATE TABLE extractions (
-    key INTEGER PRIMARY KEY, calls INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL, body TEXT NOT NULL
-) STRICT;
-
--- state: 0 pending, 1 done, 2 refused. The payload of an ended retract or remove is blank.
-CREATE TABLE operations (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
-    state INTEGER NOT NULL, recorded_at INTEGER, result TEXT
-) STRICT;
-CREATE INDEX operations_pending ON operations (no) WHERE state = 0;
-
-CREATE TABLE answers (
-    no INTEGER NOT NULL, request TEXT NOT NULL, body TEXT NOT NULL, calls INTEGER NOT NULL,
-    prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, PRIMARY KEY (no, request)
-) STRICT;
-CREATE TABLE answer_uses (
-    no INTEGER NOT NULL, sequence INTEGER NOT NULL, request TEXT NOT NULL,
-    PRIMARY KEY (no, sequence, request)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX answer_uses_request ON answer_uses (no, request);
-
-CREATE TABLE births (
-    no INTEGER NOT NULL, id TEXT NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL,
-    PRIMARY KEY (no, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE mentions (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL,
-    surface TEXT NOT NULL, entity TEXT NOT NULL, type TEXT NOT NULL, sentence TEXT NOT NULL,
-    span_from INTEGER, span_to INTEGER
-) STRICT;
-CREATE UNIQUE INDEX mentions_place ON mentions (no, sequence, ordinal);
--- kind and the precisions are indexes into the tuples of rows.py; shown: the derived statement.
-CREATE TABLE evidence (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL,
-    statement TEXT NOT NULL, variant INTEGER NOT NULL, kind INTEGER NOT NULL, relation TEXT NOT NULL,
-    text TEXT NOT NULL, subject INTEGER NOT NULL, object INTEGER,
-    value_type TEXT, value TEXT, unit TEXT, valid_from INTEGER, valid_to INTEGER,
-    from_precision INTEGER, to_precision INTEGER, inferred INTEGER NOT NULL, fact_group INTEGER,
-    shown TEXT
-) STRICT;
-CREATE UNIQUE INDEX evidence_place ON evidence (no, sequence, ordinal);
-CREATE INDEX evidence_statement ON evidence (no, statement, shown);
-CREATE TABLE rulings (
-    no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL, name TEXT NOT NULL,
-    aspect TEXT NOT NULL, value TEXT NOT NULL, judge TEXT NOT NULL, other TEXT NOT NULL,
-    reason TEXT NOT NULL, recorded_at INTEGER NOT NULL, retired_at INTEGER,
-    PRIMARY KEY (no, sequence, ordinal)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE verdicts (
-    no INTEGER NOT NULL, sequence INTEGER NOT NULL, ordinal INTEGER NOT NULL, a TEXT NOT NULL,
-    b TEXT NOT NULL, exclusive INTEGER NOT NULL, judge TEXT NOT NULL, reason TEXT NOT NULL,
-    recorded_at INTEGER NOT NULL, retired_at INTEGER, PRIMARY KEY (no, sequence, ordinal)
-) STRICT, WITHOUT ROWID;
-
--- Each surface of each recorded entity once; uses: how many mentions bear it.
-CREATE TABLE names (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, entity TEXT NOT NULL, surface TEXT NOT NULL,
-    uses INTEGER NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX names_surface ON names (no, entity, surface);
--- vector: float32, little-endian; bits: its signs, one bit a dimension. bits stands before vector,
--- so that a scan of the bits does not read the overflow pages.
-CREATE TABLE vectors (
-    key INTEGER PRIMARY KEY, no INTEGER NOT NULL, kind INTEGER NOT NULL, owner TEXT NOT NULL,
-    text TEXT NOT NULL, bits BLOB NOT NULL, vector BLOB NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX vectors_owner ON vectors (no, kind, owner, text);
-
--- Derived: an index over the records, never truth.
-CREATE TABLE entities (
-    no INTEGER NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, aliases TEXT NOT NULL,
-    labels TEXT NOT NULL, born_sequence INTEGER NOT NULL, born_ordinal INTEGER NOT NULL,
-    PRIMARY KEY (no, id)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE called (
-    no INTEGER NOT NULL, folded TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (no, folded, id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX called_id ON called (no, id);
-CREATE TABLE shown_entities (
-    no INTEGER NOT NULL, recorded TEXT NOT NULL, shown TEXT NOT NULL,
-    PRIMARY KEY (no, recorded, shown)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE facts (
-    no INTEGER NOT NULL, id TEXT NOT NULL, statement TEXT NOT NULL,
-    source TEXT NOT NULL, relation TEXT NOT NULL, text TEXT NOT NULL, created_at INTEGER NOT NULL,
-    target TEXT, value_type TEXT, value TEXT, unit TEXT, valid_at INTEGER, invalid_at INTEGER,
-    expired_at INTEGER, episodes TEXT NOT NULL, ended_episode TEXT, ended_ordinal INTEGER
-) STRICT;
-CREATE UNIQUE INDEX facts_id ON facts (no, id);
-CREATE INDEX facts_statement ON facts (no, statement);
-CREATE INDEX facts_source ON facts (no, source, created_at DESC, id);
-CREATE INDEX facts_target ON facts (no, target, created_at DESC, id) WHERE target IS NOT NULL;
-
--- Ordinary FTS5 tables: they keep the indexed words themselves, so that a row can be deleted without
--- knowing how an older version of kgray (or of Unicode) split its text. Fed by words.py only;
--- `ascii` splits at the spaces that words.py left and changes nothing else.
-CREATE VIRTUAL TABLE evidence_words USING fts5 (words, tokenize = 'ascii');
-CREATE VIRTUAL TABLE name_words USING fts5 (words, tokenize = 'ascii');
-CREATE VIRTUAL TABLE episode_words USING fts5 (words, tokenize = 'ascii');
--- Deleted entries are taken out of the index at once, not marked; see erasing.py.
-INSERT INTO evidence_words (evidence_words, rank) VALUES ('secure-delete', 1);
-INSERT INTO name_words (name_words, rank) VALUES ('secure-delete', 1);
-INSERT INTO episode_words (episode_words, rank) VALUES ('secure-delete', 1);
-CREATE VIRTUAL TABLE evidence_vocabulary USING fts5vocab ('evidence_words', 'row');
-CREATE VIRTUAL TABLE name_vocabulary USING fts5vocab ('name_words', 'row');
-CREATE VIRTUAL TABLE episode_vocabulary USING fts5vocab ('episode_words', 'row');
 """
 
-# bulk: in the backfill lane. The index answers whether a group has anything else pending, however long
-# its backfill is.
-_SECOND = """
-ALTER TABLE episodes ADD COLUMN bulk INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
-"""
 
-# STEPS[n] brings version n to n + 1. Add steps, never change one: files out there went through it.
-STEPS: tuple[str, ...] = (_FIRST, _SECOND)
-VERSION = len(STEPS)
+def layout(kind: Kind) -> Layout:
+    """Return how the rows of a kind lie in the file."""
+    if kind.key == ("sequence",):
+        return Layout.SEQUENCE
+    if kind.words or kind.vector or (kind.order and kind.order != kind.key):
+        return Layout.COUNTED
+    return Layout.LONG if kind in _LONG else Layout.KEYED
 
 
-def migrate(connection: apsw.Connection, steps: Sequence[str] = STEPS) -> int:
-    """Bring the file to version len(steps) in one transaction; return the version it had.
+def stored_columns(kind: Kind) -> tuple[Column, ...]:
+    """Return the columns of a kind that its table has: in the layout SEQUENCE the first is in the key."""
+    return kind.columns[1:] if layout(kind) is Layout.SEQUENCE else kind.columns
 
-    Safe for several processes at once: the one that comes second finds nothing to do.
+
+def declared_indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
+    """Return the declared indexes that the key does not cover, by their first column, which names them."""
+    return {columns[0]: columns for columns in kind.indexes if columns != kind.key[: len(columns)]}
+
+
+def tables() -> str:
+    """Return the statements that make every table and index of the file."""
+    return _META + "".join(_table(kind) for kind in kinds.KINDS) + _PENDING
+
+
+def _table(kind: Kind) -> str:
+    lies = layout(kind)
+    columns = ["key INTEGER PRIMARY KEY"] if lies in (Layout.SEQUENCE, Layout.COUNTED) else []
+    columns.append("no INTEGER NOT NULL")
+    for column in stored_columns(kind):
+        if column.type == "vector":
+            # The signs, one bit a dimension, stand before the vector: a scan of them reads no overflow page.
+            columns.append("bits BLOB NOT NULL")
+        optional = "" if column.optional else " NOT NULL"
+        columns.append(f"{column.name} {_TYPES[column.type]}{optional}")
+    if lies is Layout.KEYED:
+        columns.append(f"PRIMARY KEY (no, {', '.join(kind.key)})")
+    rows = "STRICT, WITHOUT ROWID" if lies is Layout.KEYED else "STRICT"
+    made = f"CREATE TABLE {kind.name} (\n    {', '.join(columns)}\n) {rows};\n"
+    if lies in (Layout.COUNTED, Layout.LONG):
+        made += f"CREATE UNIQUE INDEX {kind.name}_key ON {kind.name} (no, {', '.join(kind.key)});\n"
+    made += "".join(_index(kind, columns) for columns in declared_indexes(kind).values())
+    return made + (_words(kind) if kind.words else "")
+
+
+def _index(kind: Kind, columns: tuple[str, ...]) -> str:
+    names = [name for name in columns if name in {column.name for column in stored_columns(kind)}]
+    over = _INDEXES_BY_HAND.get((kind, columns[0]), f"(no, {', '.join(names)})")
+    return f"CREATE INDEX {kind.name}_{columns[0]} ON {kind.name} {over};\n"
+
+
+def _words(kind: Kind) -> str:
+    """Return the full-text table of a kind.
+
+    An ordinary FTS5 table: it keeps the indexed words themselves, so that a row can be deleted without
+    knowing how an older version of kgray (or of Unicode) split its text. Fed by words.py only; `ascii` splits
+    at the spaces that words.py left and changes nothing else. Deleted entries are taken out of the index at
+    once (secure-delete), not marked; see `Change.clear`.
     """
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        stored = version(connection)
-        for step in steps[stored:]:
-            connection.execute(step)
-        if stored < len(steps):
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", len(steps))
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (len(steps),))
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-    return stored
-
-
-def version(connection: apsw.Connection) -> int:
-    """Return the schema version in the file's header; 0 for an empty file."""
-    return int(connection.pragma("user_version"))
+    words = f"{kind.name}_words"
+    return (
+        f"CREATE VIRTUAL TABLE {words} USING fts5 (words, tokenize = 'ascii');\n"
+        f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1);\n"
+        f"CREATE VIRTUAL TABLE {kind.name}_vocabulary USING fts5vocab ('{words}', 'row');\n"
+    )

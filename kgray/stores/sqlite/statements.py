@@ -1,160 +1,247 @@
-"""Every statement of the store, named; the comment is its contract.
+"""Every statement of the store: made once from the record table, or written by hand, all of them named.
 
-Values go in as parameters, never as text. `?1` is the group's number where a read takes one: the
-group is checked in the query itself. A list goes in as one JSON array (json_each) and joins its
-index by CROSS JOIN, which fixes the order of the loops. The only text put together here, at
-import, are column lists of ours.
+`python -m kgray.stores.sqlite` prints them. Values go in as parameters, never as text. The group is
+checked in the statement itself: by its number `no`, or by a range of keys, which bears it. A list goes in
+as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the order of the loops.
 """
-# ruff: noqa: S608 - the only text put into a statement is a list of columns from this file
+# ruff: noqa: S608 - what is put into a statement is a name of the record table, never a value
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
+
+from kgray import kinds
+from kgray.kinds import KINDS, READS, Kind, Read, SearchScope
+from kgray.stores.sqlite.schema import MASK, Layout, declared_indexes, layout, stored_columns
+
+# ------------------------------------------------------------------------------- writing rows of a kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindStatements:
+    """How rows of one kind are written: bound as key where there is one, no, the stored columns.
+
+    put     leaves a row alone that is there, if the kind says so; else replaces it. COUNTED: the keys of the
+            rows that are new or changed come out; a row that was there keeps its own
+    drop    by the row's name: (key) in the layout SEQUENCE, else (no, key columns). Its key comes out
+    clear   (first key, last key), or (no) where rows have no key
+    last    (first key, last key): the last key in use, None where there is none
+    """
+
+    put: str
+    drop: str
+    clear: str
+    last: str = ""
+
+
+def bound_columns(kind: Kind) -> list[str]:
+    """Return the columns of a row as bound: the sign bits stand before the vector."""
+    names = [column.name for column in stored_columns(kind)]
+    return [*names[:-1], "bits", names[-1]] if kind.vector else names
+
+
+def named_by(kind: Kind) -> str:
+    """Return the condition that a row has a name: (key) in the layout SEQUENCE, else (no, key columns)."""
+    if layout(kind) is Layout.SEQUENCE:
+        return "key = ?"
+    return " AND ".join(f"{name} = ?" for name in ("no", *kind.key))
+
+
+def _of_kind(kind: Kind) -> KindStatements:
+    lies, table = layout(kind), kind.name
+    keyed = lies in (Layout.SEQUENCE, Layout.COUNTED)
+    columns = [*(["key"] if keyed else []), "no", *bound_columns(kind)]
+    name = "key" if lies is Layout.SEQUENCE else f"no, {', '.join(kind.key)}"
+    values = ", ".join(f"{c} = excluded.{c}" for c in bound_columns(kind) if c not in kind.key)
+    what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
+    if lies is Layout.COUNTED:
+        # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
+        what += " WHERE vector <> excluded.vector" if kind.vector and not kind.first_wins else ""
+        what += " RETURNING key"
+    new = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    drop = f"DELETE FROM {table} WHERE {named_by(kind)}"
+    return KindStatements(
+        put=f"{new} ON CONFLICT ({name}) DO {what}",
+        drop=f"{drop} RETURNING key" if keyed else drop,
+        clear=f"DELETE FROM {table} WHERE {'key BETWEEN ? AND ?' if keyed else 'no = ?'}",
+        last=f"SELECT max(key) FROM {table} WHERE key BETWEEN ? AND ?" if keyed else "",
+    )
+
+
+@cache
+def patch(kind: Kind, columns: tuple[str, ...]) -> str:
+    """Return the statement that gives some columns new values: (values, the row's name)."""
+    values = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE {kind.name} SET {values} WHERE {named_by(kind)}"
+
+
+OF_KIND: Mapping[Kind, KindStatements] = {kind: _of_kind(kind) for kind in KINDS}
+
+# --------------------------------------------------------------------------------------- declared reads
+
+
+class Way(Enum):
+    """How a declared read is run; the parameters of its statement."""
+
+    BY_VALUES = "(no, values as JSON)"
+    BY_KEYS = "(first key, last key): a page is a range of keys"
+    BY_PLACES = "(no, limit), then (no, place of the last row, limit)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStatements:
+    """How a declared read is run.
+
+    last    BY_KEYS: the last key in use
+    after   BY_PLACES: the next pages
+    place   BY_PLACES: where the columns of a row's place stand in it
+    extra   BY_PLACES: how many of them, at the end, no reader asked for
+    keys    the values are sequences, to be given as keys
+    """
+
+    way: Way
+    sql: str
+    last: str = ""
+    after: str = ""
+    place: tuple[int, ...] = ()
+    extra: int = 0
+    keys: bool = False
+
+
+def column_of(kind: Kind, name: str) -> str:
+    """Return what reads a column."""
+    if name == "sequence" and layout(kind) is Layout.SEQUENCE:
+        return f"t.key & {MASK}"
+    return f"t.{name}"
+
+
+def columns_of(kind: Kind, names: Sequence[str] = ()) -> str:
+    """Return what reads these columns of a row of table `t`, all by default."""
+    return ", ".join(column_of(kind, name) for name in names or kind.names)
+
+
+def _order(kind: Kind) -> str:
+    if layout(kind) is Layout.SEQUENCE:
+        return "t.key"
+    return ", ".join(f"t.{name}" for name in kind.order or kind.key)
+
+
+def _of_read(read: Read) -> ReadStatements:
+    kind = read.kind
+    chosen = columns_of(kind, read.chosen)
+    if read.by is not None:
+        return _by_values(read, chosen)
+    order = kind.order or kind.key
+    lies = layout(kind)
+    # Where no index has the order, the keys have it: rows are inserted in the order of their places.
+    if lies is Layout.SEQUENCE or (lies is Layout.COUNTED and order != kind.key):
+        sql = f"SELECT {chosen} FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
+        return ReadStatements(way=Way.BY_KEYS, sql=sql, last=OF_KIND[kind].last)
+    names = [*read.chosen, *(name for name in order if name not in read.chosen)]
+    select = f"SELECT {columns_of(kind, names)} FROM {kind.name} AS t WHERE t.no = ?1"
+    marks = ", ".join(f"?{2 + n}" for n in range(len(order)))
+    return ReadStatements(
+        way=Way.BY_PLACES,
+        sql=f"{select} ORDER BY {_order(kind)} LIMIT ?2",
+        after=f"{select} AND ({_order(kind)}) > ({marks}) ORDER BY {_order(kind)} LIMIT ?{2 + len(order)}",
+        place=tuple(names.index(name) for name in order),
+        extra=len(names) - len(read.chosen),
+    )
+
+
+def _by_values(read: Read, chosen: str) -> ReadStatements:
+    kind, by = read.kind, read.by
+    keys = by == "sequence" and layout(kind) is Layout.SEQUENCE
+    if keys:
+        meets = "t.key = asked.value AND t.no = ?1"
+    elif isinstance(by, tuple):
+        pairs = (f"t.{name} = json_extract(asked.value, '$[{n}]')" for n, name in enumerate(by))
+        meets = f"t.no = ?1 AND {' AND '.join(pairs)}"
+    else:
+        meets = f"t.no = ?1 AND t.{by} = asked.value"
+    first = by[0] if isinstance(by, tuple) else by
+    one_each = keys or (by if isinstance(by, tuple) else (by,)) == kind.key
+    # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
+    named = f" INDEXED BY {kind.name}_{first}" if first in declared_indexes(kind) else ""
+    order = "asked.key" if one_each else f"asked.key, {_order(kind)}"
+    asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
+    sql = f"SELECT {chosen} FROM {asked} ON {meets} ORDER BY {order}"
+    return ReadStatements(way=Way.BY_VALUES, sql=sql, keys=keys)
+
+
+OF_READ: Mapping[Read, ReadStatements] = {read: _of_read(read) for read in READS}
 
 # --------------------------------------------------------------------------------- meta and groups
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
-# An erasure is marked until the file was rewritten (1) and the log cut (2), whatever comes between.
-MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', 1)"
-MARK_REWRITTEN = "INSERT OR REPLACE INTO meta VALUES ('erased', 2)"
-ERASED = "SELECT value FROM meta WHERE key = 'erased'"
+# An erasure is marked until the file was rewritten (TO_REWRITE) and the log cut (TO_CUT), whatever comes
+# between.
+ERASED, TO_REWRITE, TO_CUT = "SELECT value FROM meta WHERE key = 'erased'", 1, 2
+MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', ?)"
 UNMARK_ERASED = "DELETE FROM meta WHERE key = 'erased'"
 
+# (name, digest); name: NULL for a group that is being taken over.
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
-GROUP_NUMBER = "SELECT no FROM groups WHERE digest = ?"
-# Gives a removed group its name back; nothing is written where it has it.
-NAME_GROUP = "UPDATE groups SET name = ? WHERE no = ? AND name IS NOT ?"
+NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
+# name is NULL: removed, or being taken over.
+GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
+GROUP_HEAD = "SELECT name, last, last_recorded FROM groups WHERE no = ?"
+GROUPS = "SELECT name, no, last, last_recorded FROM groups WHERE name IS NOT NULL ORDER BY name"
+SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
-GROUPS = "SELECT name, no FROM groups WHERE name IS NOT NULL ORDER BY name"
-GROUP_LAST = "SELECT last, last_recorded FROM groups WHERE no = ?"
-# (JSON of numbers): no, last_recorded.
-GROUPS_RECORDED = (
-    "SELECT g.no, g.last_recorded FROM json_each(?1) AS asked CROSS JOIN groups AS g ON g.no = asked.value"
-)
 GROUP_REMOVALS = "SELECT removals FROM groups WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
-TAKE_SEQUENCE = "UPDATE groups SET last = last + 1 WHERE no = ? RETURNING last"
-# (now, no): max(clock, last + 1 microsecond), R4.
-TAKE_RECORD_TIME = (
-    "UPDATE groups SET last_recorded = max(?, last_recorded + 1) WHERE no = ? RETURNING last_recorded"
-)
 # (recorded_at, no, recorded_at): no row where the time is not past the group's last.
-SET_RECORD_TIME = (
-    "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? RETURNING last_recorded"
-)
+SET_RECORD_TIME = "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? RETURNING 1"
 
 # --------------------------------------------------------------------------------------- the log
 
-_EPISODE = (
-    "e.key, e.id, e.source, e.kind, e.text, e.reference_time, e.content_sha256, e.speaker, e.client_id, "
-    "e.metadata, e.state, e.bulk"
-)
-NEW_EPISODE = (
-    "INSERT INTO episodes (key, no, id, source, kind, text, reference_time, content_sha256, speaker, "
-    "client_id, metadata, bulk, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
-)
-# The row that an id means: the last one that bears it.
-EPISODE_BY_ID = (
-    "SELECT key, id, client_id, source, content_sha256, retired_at FROM episodes WHERE no = ?1 AND id = ?2 "
-    "ORDER BY key DESC LIMIT 1"
-)
-EPISODE_STATE = "SELECT state FROM episodes WHERE key = ?"
-# Whether a sequence has a row: none was taken yet, or it was removed.
-IS_HELD = "SELECT 1 FROM episodes WHERE key = ?1 UNION ALL SELECT 1 FROM operations WHERE key = ?1 LIMIT 1"
+# (key).
+STATE_OF: Mapping[Kind | None, str] = {
+    kinds.EPISODES: "SELECT state FROM episodes WHERE key = ?1",
+    kinds.OPERATIONS: "SELECT state FROM operations WHERE key = ?1",
+    None: "SELECT state FROM episodes WHERE key = ?1 UNION ALL SELECT state FROM operations WHERE key = ?1",
+}
 EPISODE_ID = "SELECT id FROM episodes WHERE key = ?"
-EPISODE_TEXT = "SELECT speaker, text FROM episodes WHERE key = ?"
+# (no, after, limit).
 EPISODES_PENDING = (
-    f"SELECT {_EPISODE} FROM episodes AS e INDEXED BY episodes_pending WHERE no = ?1 AND state < 2 "
-    "AND key > ?2 ORDER BY key LIMIT ?3"
+    f"SELECT {columns_of(kinds.EPISODES)} FROM episodes AS t INDEXED BY episodes_pending "
+    "WHERE no = ?1 AND state < 2 AND key > ?2 ORDER BY key LIMIT ?3"
 )
-# R22: greatest (reference time, sequence) first, among smaller sequences said no later.
-EPISODES_BEFORE = (
-    f"SELECT {_EPISODE} FROM episodes AS e WHERE no = ?1 AND source = ?2 AND reference_time <= ?3 "
-    "AND key < ?4 AND retired_at IS NULL ORDER BY reference_time DESC, key DESC LIMIT ?5"
-)
-EPISODES_FAILED = (
-    f"SELECT {_EPISODE}, failure_kind, failure_message, failure_raw, attempts FROM episodes AS e "
-    "WHERE no = ?1 AND state = 3 AND retired_at IS NULL ORDER BY key"
-)
-# (no, after, last, as of a record time or NULL, limit): the dump's episodes, a page after a key.
-EPISODES_ENDED = (
-    f"SELECT {_EPISODE} FROM episodes AS e WHERE key > ?1 AND key <= ?2 AND state >= 2 "
-    "AND (?3 IS NULL AND retired_at IS NULL "
-    "OR ended_at <= ?3 AND (retired_at IS NULL OR retired_at > ?3)) ORDER BY key LIMIT ?4"
-)
-EPISODES_SHOWN = (
-    f"SELECT {_EPISODE} FROM json_each(?2) AS asked CROSS JOIN episodes AS e "
-    "ON e.key = asked.value AND e.no = ?1 WHERE e.state = 2 AND e.retired_at IS NULL ORDER BY asked.key"
-)
-EXTRACT_EPISODE = "UPDATE episodes SET state = 1 WHERE key = ? AND state = 0"
-COMMIT_EPISODE = "UPDATE episodes SET state = 2, ended_at = ? WHERE key = ?"
-FAIL_EPISODE = (
-    "UPDATE episodes SET state = 3, ended_at = ?, failure_kind = ?, failure_message = ?, failure_raw = ?, "
-    "attempts = coalesce(attempts, 0) + ? WHERE key = ?"
-)
-# A retried row starts with the attempts of the row that it takes the place of.
-CARRY_ATTEMPTS = "UPDATE episodes SET attempts = ? WHERE key = ?"
-# An earlier retirement stands.
-RETIRE_EPISODE = "UPDATE episodes SET retired_at = ? WHERE key = ? AND retired_at IS NULL"
-SEQUENCES_OF_ID = (
-    "SELECT key FROM episodes WHERE no = ?1 AND id = ?2 "
-    "UNION SELECT key FROM episodes WHERE no = ?1 AND client_id = ?2 AND client_id IS NOT NULL"
-)
-SEQUENCES_OF_SOURCE = "SELECT key FROM episodes WHERE no = ?1 AND source = ?2"
-SEQUENCES_ALL = "SELECT key FROM episodes WHERE key BETWEEN ?1 AND ?2"
-
-NEW_OPERATION = "INSERT INTO operations (key, no, kind, payload, state) VALUES (?, ?, ?, ?, 0)"
-OPERATION_STATE = "SELECT state, result FROM operations WHERE key = ?"
 OPERATIONS_PENDING = (
-    "SELECT key, kind, payload FROM operations INDEXED BY operations_pending "
-    "WHERE no = ?1 AND state = 0 AND key > ?2 ORDER BY key LIMIT ?3"
+    f"SELECT {columns_of(kinds.OPERATIONS)} FROM operations AS t WHERE no = ?1 AND state = 0 AND key > ?2 "
+    "ORDER BY key LIMIT ?3"
 )
 # (no, after, limit): (key, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (
     "SELECT key, 1 FROM episodes INDEXED BY episodes_pending WHERE no = ?1 AND state < 2 AND key > ?2 "
-    "UNION ALL SELECT key, 0 FROM operations INDEXED BY operations_pending "
-    "WHERE no = ?1 AND state = 0 AND key > ?2 ORDER BY 1 LIMIT ?3"
+    "UNION ALL SELECT key, 0 FROM operations WHERE no = ?1 AND state = 0 AND key > ?2 ORDER BY 1 LIMIT ?3"
 )
-# Those that will take episodes away; usually none.
-REMOVALS_PENDING = (
-    "SELECT key, kind, payload FROM operations INDEXED BY operations_pending "
-    "WHERE no = ?1 AND state = 0 AND kind IN ('retract', 'remove') ORDER BY key"
+# R22: greatest (reference time, sequence) first, among smaller sequences said no later.
+EPISODES_BEFORE = (
+    f"SELECT {columns_of(kinds.EPISODES)} FROM episodes AS t WHERE no = ?1 AND source = ?2 "
+    "AND reference_time <= ?3 AND key < ?4 AND retired_at IS NULL "
+    "ORDER BY reference_time DESC, key DESC LIMIT ?5"
 )
-# (state, recorded_at, result, payload, key). What a retract or remove named is blanked: a client's ids may
-# be a person's words. Of the others the payload is as carried out.
-END_OPERATION = (
-    "UPDATE operations SET state = ?, recorded_at = ?, result = ?, "
-    "payload = CASE WHEN kind IN ('retract', 'remove') THEN '{}' ELSE coalesce(?, payload) END WHERE key = ?"
-)
-# (payload, key): of an operation that was carried out.
-REWRITE_OPERATION = "UPDATE operations SET payload = ? WHERE key = ? AND state = 1"
-
 # (name, whether any of it is live).
 PENDING_GROUPS = (
     "SELECT name, live FROM (SELECT name, no, "
-    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_pending WHERE no = groups.no AND state = 0) OR "
+    "EXISTS (SELECT 1 FROM operations WHERE no = groups.no AND state = 0) OR "
     "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_live "
     "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live FROM groups WHERE name IS NOT NULL) AS g "
     "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
     "ORDER BY name"
 )
-# (no or NULL for all).
+# (name, or NULL for all that have one: another may be on its way into the file, adoption.py).
 PENDING_COUNT = (
-    "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE no = ?1 AND state < 2) + "
-    "(SELECT count(*) FROM operations INDEXED BY operations_pending WHERE no = ?1 AND state = 0)"
-)
-# A group without a name may be on its way into the file (adopting.py).
-PENDING_COUNT_ALL = (
-    "WITH named AS (SELECT no FROM groups WHERE name IS NOT NULL) "
+    "WITH named AS (SELECT no FROM groups WHERE name = ?1 OR ?1 IS NULL AND name IS NOT NULL) "
     "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE state < 2 AND no IN named) + "
-    "(SELECT count(*) FROM operations INDEXED BY operations_pending WHERE state = 0 AND no IN named)"
+    "(SELECT count(*) FROM operations WHERE no IN named AND state = 0)"
 )
-
-NEW_EXTRACTION = "INSERT OR IGNORE INTO extractions VALUES (?, ?, ?, ?, ?)"
-EXTRACTION = "SELECT calls, prompt_tokens, completion_tokens, body FROM extractions WHERE key = ?"
-NEW_ANSWERS = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?)"
-ANSWERS = "SELECT body FROM answers WHERE no = ?1 AND request = ?2"
-USE_ANSWERS = "INSERT OR IGNORE INTO answer_uses VALUES (?, ?, ?)"
-
 COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
 COUNT_DERIVED = (
     "SELECT (SELECT count(*) FROM entities WHERE no = ?1), (SELECT count(*) FROM facts WHERE no = ?1)"
@@ -166,303 +253,129 @@ COUNT_CALLS = (
     "SELECT calls, prompt_tokens, completion_tokens FROM answers WHERE no = ?3)"
 )
 
-# ------------------------------------------------------------------------------- a commit: records
+# --------------------------------------------------------------------------------- a group that goes whole
 
-# A place that is there already is an error of the caller, not a repetition: applying.py knows those.
-NEW_BIRTH = "INSERT OR IGNORE INTO births VALUES (?, ?, ?, ?)"
-NEW_MENTION = "INSERT INTO mentions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_EVIDENCE = "INSERT INTO evidence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_RULING = "INSERT INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
-NEW_VERDICT = "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
-# (first key, last key): the last key in use of a range; NULL where none is.
-LAST_MENTION = "SELECT max(key) FROM mentions WHERE key BETWEEN ? AND ?"
-LAST_EVIDENCE = "SELECT max(key) FROM evidence WHERE key BETWEEN ? AND ?"
-LAST_NAME = "SELECT max(key) FROM names WHERE key BETWEEN ? AND ?"
-LAST_VECTOR = "SELECT max(key) FROM vectors WHERE key BETWEEN ? AND ?"
-# (key, no, entity, surface, uses): one row out; uses equal to those sent = it is new, with this key.
-USE_NAME = (
-    "INSERT INTO names VALUES (?, ?, ?, ?, ?) ON CONFLICT (no, entity, surface) "
-    "DO UPDATE SET uses = uses + excluded.uses RETURNING key"
-)
-NEW_VECTOR = "INSERT INTO vectors VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING key"
-VECTOR_OF = "SELECT key, vector FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ?"
-INDEX_EVIDENCE = "INSERT INTO evidence_words (rowid, words) VALUES (?, ?)"
-INDEX_NAME = "INSERT INTO name_words (rowid, words) VALUES (?, ?)"
-INDEX_EPISODE = "INSERT OR REPLACE INTO episode_words (rowid, words) VALUES (?, ?)"
-
-# ------------------------------------------------------------------------- a commit: the derived graph
-
-DROP_FACT = "DELETE FROM facts WHERE no = ? AND id = ?"
-# Absolute: a row sent again changes nothing.
-PUT_FACT = (
-    "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (no, id) DO UPDATE SET statement = excluded.statement, source = excluded.source, "
-    "relation = excluded.relation, text = excluded.text, created_at = excluded.created_at, "
-    "target = excluded.target, value_type = excluded.value_type, value = excluded.value, "
-    "unit = excluded.unit, valid_at = excluded.valid_at, invalid_at = excluded.invalid_at, "
-    "expired_at = excluded.expired_at, episodes = excluded.episodes, ended_episode = excluded.ended_episode, "
-    "ended_ordinal = excluded.ended_ordinal"
-)
-DROP_ENTITY = "DELETE FROM entities WHERE no = ? AND id = ?"
-PUT_ENTITY = "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)"
-DROP_CALLED = "DELETE FROM called WHERE no = ? AND id = ?"
-PUT_CALLED = "INSERT OR IGNORE INTO called VALUES (?, ?, ?)"
-DROP_SHOWN = "DELETE FROM shown_entities WHERE no = ? AND recorded = ?"
-PUT_SHOWN = "INSERT OR IGNORE INTO shown_entities VALUES (?, ?, ?)"
-# (shown, no, sequence, ordinal).
-SHOW_EVIDENCE = "UPDATE evidence SET shown = ? WHERE no = ? AND sequence = ? AND ordinal = ?"
-
-# ---------------------------------------------------------------------------------------- erasing
-
-EVIDENCE_OF = "SELECT key, statement FROM evidence WHERE no = ?1 AND sequence = ?2"
-UNINDEX_EVIDENCE = "DELETE FROM evidence_words WHERE rowid = ?"
-DROP_EVIDENCE = "DELETE FROM evidence WHERE key = ?"
-HAS_EVIDENCE = "SELECT 1 FROM evidence WHERE no = ? AND statement = ? LIMIT 1"
-MENTIONS_OF = "SELECT key, entity, surface FROM mentions WHERE no = ?1 AND sequence = ?2"
-DROP_MENTION = "DELETE FROM mentions WHERE key = ?"
-# (no, entity, surface): one mention less; (key, uses) out.
-UNUSE_NAME = (
-    "UPDATE names SET uses = uses - 1 WHERE no = ? AND entity = ? AND surface = ? RETURNING key, uses"
-)
-DROP_NAME = "DELETE FROM names WHERE key = ?"
-UNINDEX_NAME = "DELETE FROM name_words WHERE rowid = ?"
-DROP_VECTOR = "DELETE FROM vectors WHERE no = ? AND kind = ? AND owner = ? AND text = ? RETURNING key"
-DROP_VECTOR_KEY = "DELETE FROM vectors WHERE key = ?"
-UNINDEX_EPISODE = "DELETE FROM episode_words WHERE rowid = ?"
-DROP_EPISODE = "DELETE FROM episodes WHERE key = ?"
-DROP_EXTRACTION = "DELETE FROM extractions WHERE key = ?"
-REQUESTS_OF = "SELECT request FROM answer_uses WHERE no = ?1 AND sequence = ?2"
-DROP_ANSWERS = "DELETE FROM answers WHERE no = ? AND request = ?"
-DROP_USES = "DELETE FROM answer_uses WHERE no = ? AND request = ?"
-DROP_RULING = "DELETE FROM rulings WHERE no = ? AND sequence = ? AND ordinal = ?"
-DROP_VERDICT = "DELETE FROM verdicts WHERE no = ? AND sequence = ? AND ordinal = ?"
-BLANK_RULING = "UPDATE rulings SET reason = '' WHERE no = ? AND sequence = ? AND ordinal = ?"
-BLANK_VERDICT = "UPDATE verdicts SET reason = '' WHERE no = ? AND sequence = ? AND ordinal = ?"
-# (retired_at, no, sequence, ordinal).
-RETIRE_RULING = (
-    "UPDATE rulings SET retired_at = ? WHERE no = ? AND sequence = ? AND ordinal = ? AND retired_at IS NULL"
-)
-RETIRE_VERDICT = (
-    "UPDATE verdicts SET retired_at = ? WHERE no = ? AND sequence = ? AND ordinal = ? AND retired_at IS NULL"
-)
-# A retracted episode's rows still need the births they name, for reads with an earlier `known_at`.
-DROP_BIRTH = """
-DELETE FROM births WHERE no = ?1 AND id = ?2
-    AND NOT EXISTS (SELECT 1 FROM names WHERE no = ?1 AND entity = ?2)
-    AND NOT EXISTS (SELECT 1 FROM evidence WHERE no = ?1 AND statement = ?2)
-"""
-
-# Taking a word out of the index at once costs a search each: 36 s for a group of 100,000 facts. There
-# deletions are marked instead, and OPTIMIZE, before the file is rewritten, drops marks and words.
-MARK_DELETIONS = (
-    "INSERT INTO evidence_words (evidence_words, rank) VALUES ('secure-delete', 0)",
-    "INSERT INTO name_words (name_words, rank) VALUES ('secure-delete', 0)",
-    "INSERT INTO episode_words (episode_words, rank) VALUES ('secure-delete', 0)",
-)
-DELETE_AT_ONCE = (
-    "INSERT INTO evidence_words (evidence_words, rank) VALUES ('secure-delete', 1)",
-    "INSERT INTO name_words (name_words, rank) VALUES ('secure-delete', 1)",
-    "INSERT INTO episode_words (episode_words, rank) VALUES ('secure-delete', 1)",
-)
-OPTIMIZE = (
-    "INSERT INTO evidence_words (evidence_words) VALUES ('optimize')",
-    "INSERT INTO name_words (name_words) VALUES ('optimize')",
-    "INSERT INTO episode_words (episode_words) VALUES ('optimize')",
-)
-# A removed group: every row of it up to the removing sequence (first key, that sequence's key, no).
-# What was accepted after it stays pending; nothing committed can be later than it.
-FORGET_KEYED = (
-    "DELETE FROM evidence_words WHERE rowid BETWEEN ?1 AND ?2",
-    "DELETE FROM name_words WHERE rowid BETWEEN ?1 AND ?2",
-    "DELETE FROM episode_words WHERE rowid BETWEEN ?1 AND ?2",
-    "DELETE FROM evidence WHERE key BETWEEN ?1 AND ?2",
-    "DELETE FROM mentions WHERE key BETWEEN ?1 AND ?2",
-    "DELETE FROM names WHERE key BETWEEN ?1 AND ?2",
-    "DELETE FROM vectors WHERE key BETWEEN ?1 AND ?2",
-)
-FORGET_SEQUENCED = (
-    "DELETE FROM episodes WHERE key BETWEEN ?1 AND ?2",
-    "DELETE FROM extractions WHERE key BETWEEN ?1 AND ?2",
-    "DELETE FROM operations WHERE key BETWEEN ?1 AND ?2 - 1",
-)
-FORGET_NUMBERED = (
-    "DELETE FROM births WHERE no = ?1",
-    "DELETE FROM rulings WHERE no = ?1",
-    "DELETE FROM verdicts WHERE no = ?1",
-    "DELETE FROM entities WHERE no = ?1",
-    "DELETE FROM called WHERE no = ?1",
-    "DELETE FROM shown_entities WHERE no = ?1",
-    "DELETE FROM facts WHERE no = ?1",
-)
 # (no, sequence): answers that a sequence up to this one used, or that none did.
-FORGET_ANSWERS = (
+CLEAR_ANSWERS = (
     "DELETE FROM answers WHERE no = ?1 AND (request IN (SELECT request FROM answer_uses WHERE no = ?1 "
     "AND sequence <= ?2) OR request NOT IN (SELECT request FROM answer_uses WHERE no = ?1))"
 )
-FORGET_USES = (
+CLEAR_USES = (
     "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)"
 )
 
-# --------------------------------------------------------------------------------- reading: records
+# --------------------------------------------------------------------------------------- search
 
-# (no, first key, last key, as of a record time or NULL). Live heads: the rule of GroupRecords.
-HEADS = (
-    "SELECT key, id, reference_time, ended_at FROM episodes WHERE key BETWEEN ?1 AND ?2 AND state = 2 "
-    "AND (?3 IS NULL AND retired_at IS NULL "
-    "OR ended_at <= ?3 AND (retired_at IS NULL OR retired_at > ?3)) ORDER BY key"
-)
-# (first key, last key).
-MENTIONS = (
-    "SELECT sequence, ordinal, surface, entity, type, sentence, span_from, span_to FROM mentions "
-    "WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-)
-EVIDENCE = (
-    "SELECT sequence, ordinal, statement, variant, kind, relation, text, subject, object, value_type, value, "
-    "unit, valid_from, valid_to, from_precision, to_precision, inferred, fact_group FROM evidence "
-    "WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-)
-# (no, as of a record time or NULL).
-_STANDS = (
-    "(?2 IS NULL AND retired_at IS NULL OR recorded_at <= ?2 AND (retired_at IS NULL OR retired_at > ?2))"
-)
-RULINGS = (
-    "SELECT sequence, ordinal, name, aspect, value, judge, other, reason, recorded_at FROM rulings "
-    f"WHERE no = ?1 AND {_STANDS} ORDER BY sequence, ordinal"
-)
-VERDICTS = (
-    "SELECT sequence, ordinal, a, b, exclusive, judge, reason, recorded_at FROM verdicts "
-    f"WHERE no = ?1 AND {_STANDS} ORDER BY sequence, ordinal"
-)
-# (first key, last key, as of a record time or NULL).
-OPERATIONS = (
-    "SELECT key, kind, payload, recorded_at FROM operations WHERE key BETWEEN ?1 AND ?2 AND state = 1 "
-    "AND kind IN ('merge', 'split', 'undo') AND (?3 IS NULL OR recorded_at <= ?3) ORDER BY key"
-)
-# (first key, last key, sequences as JSON): in order of first mention.
-SURFACES = (
-    "SELECT surface, min(key) AS first FROM mentions WHERE key BETWEEN ?1 AND ?2 "
-    "AND sequence NOT IN (SELECT value FROM json_each(?3)) GROUP BY surface ORDER BY first"
-)
-BIRTHS = "SELECT id, sequence, ordinal FROM births WHERE no = ?1"
 
-# --------------------------------------------------------------------------------- reading: vectors
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordStatements:
+    """The full text of one scope; a row bears the key of the row that it was made from.
 
-# (first key, last key, limit): pages in order of insertion.
-NAME_VECTORS = (
-    "SELECT key, owner, text, vector FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT ?3"
-)
-STATEMENT_VECTORS = (
-    "SELECT owner, vector FROM json_each(?3) AS asked CROSS JOIN vectors "
-    "ON no = ?1 AND kind = ?2 AND owner = asked.value"
-)
-BITS = "SELECT key, bits FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-VECTORS = "SELECT key, vector FROM vectors WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-# (keys as JSON): any order.
-VECTORS_AT = (
-    "SELECT vectors.key, vector FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
-)
-OWNERS_AT = (
-    "SELECT vectors.key, owner FROM json_each(?1) AS asked CROSS JOIN vectors ON vectors.key = asked.value"
-)
+    index, reindex   (key, words): of a row that was not indexed; of one that may have been
+    unindex, clear   (key); (first key, last key)
+    find             (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest),
+                     ties by key. The terms of the query bear the group; the range checks it a second time
+    frequency        (term): how many rows bear it
+    mark, at_once    how deletions are made from now on. To take a word out of the index at once costs a
+                     search each: 36 s for a group of 100,000 facts. There deletions are marked, and
+                     `optimize`, before the file is rewritten, drops marks and words
+    """
 
-# ----------------------------------------------------------------------------------- reading: words
+    index: str
+    reindex: str
+    unindex: str
+    clear: str
+    find: str
+    frequency: str
+    last: str
+    mark: str
+    at_once: str
+    optimize: str
 
-# (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest), ties by key.
-# The terms of the query bear the group already; the range of keys checks it a second time.
-FIND_EVIDENCE = (
-    "SELECT sequence, ordinal FROM (SELECT rowid AS found, bm25(evidence_words) AS score FROM evidence_words "
-    "WHERE evidence_words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, found LIMIT ?4) "
-    "CROSS JOIN evidence ON evidence.key = found ORDER BY score, found"
-)
-FIND_NAMES = (
-    "SELECT entity FROM (SELECT rowid AS found, bm25(name_words) AS score FROM name_words "
-    "WHERE name_words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, found LIMIT ?4) "
-    "CROSS JOIN names ON names.key = found ORDER BY score, found"
-)
-FIND_EPISODES = (
-    "SELECT rowid, bm25(episode_words) AS score FROM episode_words "
-    "WHERE episode_words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, rowid LIMIT ?4"
-)
-EVIDENCE_FREQUENCY = "SELECT doc FROM evidence_vocabulary WHERE term = ?"
-NAME_FREQUENCY = "SELECT doc FROM name_vocabulary WHERE term = ?"
-EPISODE_FREQUENCY = "SELECT doc FROM episode_vocabulary WHERE term = ?"
-LAST_EPISODE = "SELECT max(key) FROM episodes WHERE key BETWEEN ? AND ?"
 
-# ------------------------------------------------------------------------------- reading: the graph
+def _search_words(kind: Kind) -> WordStatements:
+    words = f"{kind.name}_words"
+    found, rows = "found.key", ""  # an episode's sequence is in its key: its row is not read
+    if kind.words != "episode":
+        found = "t.entity" if kind.words == "entity" else "t.sequence, t.ordinal"
+        rows = f"CROSS JOIN {kind.name} AS t ON t.key = found.key "
+    ranked = (
+        f"SELECT rowid AS key, bm25({words}) AS score FROM {words} "
+        f"WHERE {words} MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, key LIMIT ?4"
+    )
+    return WordStatements(
+        index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)",
+        reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)",
+        unindex=f"DELETE FROM {words} WHERE rowid = ?",
+        clear=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?",
+        find=f"SELECT {found} FROM ({ranked}) AS found {rows}ORDER BY found.score, found.key",
+        frequency=f"SELECT doc FROM {kind.name}_vocabulary WHERE term = ?",
+        last=OF_KIND[kind].last,
+        mark=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 0)",
+        at_once=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1)",
+        optimize=f"INSERT INTO {words} ({words}) VALUES ('optimize')",
+    )
 
-_FACT = (
-    "f.id, f.statement, f.source, f.relation, f.text, f.created_at, f.target, f.value_type, f.value, f.unit, "
-    "f.valid_at, f.invalid_at, f.expired_at, f.episodes, f.ended_episode, f.ended_ordinal"
-)
-_HOLDS = (
-    "(?3 IS NULL OR (f.valid_at IS NULL OR f.valid_at <= ?3) AND (f.invalid_at IS NULL OR ?3 < f.invalid_at))"
-)
-_ENTITY = "e.id, e.name, e.aliases, e.labels, e.born_sequence, e.born_ordinal"
 
-# (no, recorded statements, as_of): in the order asked, then by start; a fact once for each asked.
-FACTS_OF = (
-    f"SELECT {_FACT} FROM (SELECT DISTINCT asked.key AS place, evidence.shown FROM json_each(?2) AS asked "
-    "CROSS JOIN evidence ON evidence.no = ?1 AND evidence.statement = asked.value) AS s "
-    f"CROSS JOIN facts AS f ON f.no = ?1 AND f.statement = s.shown WHERE {_HOLDS} "
-    "ORDER BY s.place, f.valid_at, f.id"
-)
-# (no, [[sequence, ordinal], ...], as_of).
-FACTS_OF_EVIDENCE = (
-    f"SELECT {_FACT} FROM json_each(?2) AS asked CROSS JOIN evidence ON evidence.no = ?1 "
-    "AND evidence.sequence = json_extract(asked.value, '$[0]') "
-    "AND evidence.ordinal = json_extract(asked.value, '$[1]') "
-    f"CROSS JOIN facts AS f ON f.no = ?1 AND f.statement = evidence.shown WHERE {_HOLDS} "
-    "ORDER BY asked.key, f.valid_at, f.id"
-)
+WORDS: Mapping[SearchScope, WordStatements] = {
+    kind.words: _search_words(kind) for kind in KINDS if kind.words
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorStatements:
+    """The vectors of one scope: (first key, last key), or (keys as JSON): (key, value) in any order."""
+
+    last: str
+    bits: str
+    vectors: str
+    vectors_at: str
+    owners_at: str
+
+
+def _search_vectors(kind: Kind) -> VectorStatements:
+    owner = columns_of(kind, kind.key[:1])
+    between = f"FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
+    asked = f"FROM json_each(?1) AS asked CROSS JOIN {kind.name} AS t ON t.key = asked.value"
+    return VectorStatements(
+        last=OF_KIND[kind].last,
+        bits=f"SELECT t.key, t.bits {between}",
+        vectors=f"SELECT t.key, t.vector {between}",
+        vectors_at=f"SELECT t.key, t.vector {asked}",
+        owners_at=f"SELECT t.key, {owner} {asked}",
+    )
+
+
+VECTORS: Mapping[SearchScope, VectorStatements] = {
+    kind.vector: _search_vectors(kind) for kind in KINDS if kind.vector
+}
+_HOLDS = "(?3 IS NULL OR (valid_at IS NULL OR valid_at <= ?3) AND (invalid_at IS NULL OR ?3 < invalid_at))"
 # (no, entity, as_of, limit): newest first by the index; a hub costs what is taken of it.
 FACTS_FROM = (
-    f"SELECT f.created_at, f.id FROM facts AS f WHERE f.no = ?1 AND f.source = ?2 AND {_HOLDS} "
-    "ORDER BY f.created_at DESC, f.id LIMIT ?4"
+    f"SELECT created_at, id FROM facts WHERE no = ?1 AND source = ?2 AND {_HOLDS} "
+    "ORDER BY created_at DESC, id LIMIT ?4"
 )
 FACTS_TO = (
-    f"SELECT f.created_at, f.id FROM facts AS f WHERE f.no = ?1 AND f.target = ?2 AND {_HOLDS} "
-    "ORDER BY f.created_at DESC, f.id LIMIT ?4"
+    f"SELECT created_at, id FROM facts WHERE no = ?1 AND target = ?2 AND {_HOLDS} "
+    "ORDER BY created_at DESC, id LIMIT ?4"
 )
-FACTS = (
-    f"SELECT {_FACT} FROM json_each(?2) AS asked CROSS JOIN facts AS f ON f.no = ?1 AND f.id = asked.value "
-    "ORDER BY asked.key"
-)
-# (no, recorded ids): what each shows as; an id that no mention was recorded with (a split's) is itself.
-SHOWN = (
-    f"SELECT {_ENTITY}, asked.key AS place FROM json_each(?2) AS asked CROSS JOIN shown_entities AS s "
-    "ON s.no = ?1 AND s.recorded = asked.value CROSS JOIN entities AS e ON e.no = ?1 AND e.id = s.shown "
-    f"UNION ALL SELECT {_ENTITY}, asked.key FROM json_each(?2) AS asked "
-    "CROSS JOIN entities AS e ON e.no = ?1 AND e.id = asked.value WHERE NOT EXISTS "
-    "(SELECT 1 FROM shown_entities AS s WHERE s.no = ?1 AND s.recorded = asked.value) "
-    "ORDER BY place, e.born_sequence, e.born_ordinal"
-)
-# (no, ids): the shown ids that these stand for; one that is shown stands for itself alone.
-SHOWN_IDS = (
-    "SELECT e.id FROM json_each(?2) AS asked CROSS JOIN entities AS e ON e.no = ?1 AND e.id = asked.value "
-    "UNION SELECT s.shown FROM json_each(?2) AS asked CROSS JOIN shown_entities AS s "
-    "ON s.no = ?1 AND s.recorded = asked.value WHERE NOT EXISTS "
-    "(SELECT 1 FROM entities AS e WHERE e.no = ?1 AND e.id = asked.value)"
-)
-ENTITIES_CALLED = (
-    f"SELECT {_ENTITY} FROM called CROSS JOIN entities AS e ON e.no = ?1 AND e.id = called.id "
-    "WHERE called.no = ?1 AND called.folded = ?2 ORDER BY e.born_sequence, e.born_ordinal, e.id"
-)
-# (no, episode ids).
-SUPPORTERS = (
-    "SELECT e.id, e.client_id FROM json_each(?2) AS asked CROSS JOIN episodes AS e "
-    "ON e.no = ?1 AND e.id = asked.value ORDER BY e.key"
-)
-LIVE_EPISODES = (
-    "SELECT key FROM episodes WHERE no = ?1 AND id = ?2 AND retired_at IS NULL "
-    "UNION SELECT key FROM episodes WHERE no = ?1 AND client_id = ?2 AND client_id IS NOT NULL "
-    "AND retired_at IS NULL ORDER BY key"
-)
-IS_ENTITY = (
-    "SELECT 1 FROM entities WHERE no = ?1 AND id = ?2 "
-    "UNION ALL SELECT 1 FROM shown_entities WHERE no = ?1 AND recorded = ?2 LIMIT 1"
-)
-IS_STATEMENT = (
-    "SELECT 1 FROM facts WHERE no = ?1 AND statement = ?2 "
-    "UNION ALL SELECT 1 FROM evidence WHERE no = ?1 AND statement = ?2 LIMIT 1"
-)
-IS_FACT = "SELECT 1 FROM facts WHERE no = ?1 AND id = ?2"
+
+
+def all_statements() -> dict[str, str]:
+    """Return every statement by its name; of patches, which are made when they are first asked for, none."""
+    constants = {name: value for name, value in globals().items() if name.isupper() and name[0] != "_"}
+    return {name: text for name, text in _named("", constants) if text}
+
+
+def _named(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield (name, statement) of all that a constant holds."""
+    if isinstance(value, str):
+        yield name, value
+        return
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, KindStatements | ReadStatements | WordStatements | VectorStatements):
+        inner = ((field.name, getattr(value, field.name)) for field in fields(value))
+    for key, item in inner:
+        yield from _named(f"{name} {getattr(key, 'name', key)}".strip(), item)

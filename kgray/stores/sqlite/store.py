@@ -1,22 +1,26 @@
-"""The embedded store: one SQLite file in a data folder behind both faces of `ports.Store`."""
+"""The embedded store: one SQLite file in a data folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
+
 from kgray import locks
-from kgray.errors import StoreError
-from kgray.ports import Commit, ResponseCache, Store, Write
-from kgray.stores.sqlite import folder, schema, writing
+from kgray.errors import Outrun, StoreError
+from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Row
+from kgray.ports import ResponseCache
+from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
+from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.adoption import Adoption
+from kgray.stores.sqlite.appending import Append
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.copying import CopyingFace
-from kgray.stores.sqlite.database import Database, digest, key_of
-from kgray.stores.sqlite.log import LogFace
-from kgray.stores.sqlite.reading import ReadingFace
-from kgray.stores.sqlite.vectors import VectorSets
+from kgray.stores.sqlite.changing import Change
+from kgray.stores.sqlite.database import Database, key_of, one
+from kgray.stores.sqlite.reading import Reading
 
 # How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
 # a compaction of a large file for seconds.
@@ -35,13 +39,13 @@ def open_sqlite(
     patience_s: float = PATIENCE_S,
     cache_mb: int = CACHE_MB,
 ) -> SqliteStore:
-    """Open the store in a data folder, made or migrated where needed.
+    """Open the store in a data folder, made where needed.
 
     embedder    the embedder's identity, kept with the folder; dimensions: numbers a vector
     create      False: a folder without a store is an error that names `kgray init`
     cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
 
-    Raises StoreError, with nothing changed, for what is not ours, newer, damaged, or built with
+    Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
     another embedder; Unavailable where another process holds the file beyond `patience_s`.
     """
     return SqliteStore(
@@ -54,7 +58,7 @@ def open_sqlite(
     )
 
 
-class SqliteStore(LogFace, ReadingFace, CopyingFace):
+class SqliteStore(Reading):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
     batch = 32  # 16 episodes of 0.6 ms of CPU each
@@ -77,13 +81,20 @@ class SqliteStore(LogFace, ReadingFace, CopyingFace):
         file = folder.opened(
             path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
         )
-        self._db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
-        self._vectors = VectorSets(self._db, dimensions)
+        super().__init__(Database(file, patience_s=patience_s, cache_mb=cache_mb), dimensions)
         self._responses = ResponseFile(path, patience_s=patience_s)
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
         """Return the folder's response cache, a file of its own; closed with the store."""
-        return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self.standing)
+        return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self._held_episodes)
+
+    def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
+        """Run `work` in one durable transaction; the file has one write lock, so it holds every group."""
+        with self._db.transaction(durable=True) as connection:
+            appending = Append(self._db, connection, groups, self.dimensions)
+            result = work(appending)
+            appending.finish()
+        return result
 
     @contextmanager
     def writing(self, *, epoch: int | None = None, shard: int = 0) -> Iterator[int]:
@@ -93,12 +104,32 @@ class SqliteStore(LogFace, ReadingFace, CopyingFace):
         with locks.ingesting(self.folder), self._db.fenced(epoch) as held:
             yield held
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Carry out writes in order, in one transaction; see `ports.Store`."""
-        for write in writes:
-            if isinstance(write, Commit):
-                self._erase_responses(write)
-        writing.write(self._db, writes, self.dimensions)
+    def apply(self, changes: Sequence[RowChanges]) -> None:
+        """Apply changes in order, in one transaction; see `ports.Store`.
+
+        What a model can be asked again is not worth a wait for the disk; all else is.
+        """
+        for change in changes:
+            self._erase_responses(change)
+        with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
+            self._db.check_epoch(connection)
+            for change in changes:
+                self._apply(connection, change)
+
+    def adopt(
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+    ) -> None:
+        """Take over what another store kept; `verify` reads it here before any other process can."""
+        adoption = Adoption(self._db, group, self.dimensions)
+        adoption.start(head)
+        try:
+            adoption.take(rows)
+            with self._db.standing_in(group, adoption.no):
+                verify()
+            adoption.finish()
+        except BaseException:
+            adoption.undo()
+            raise
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
@@ -111,17 +142,57 @@ class SqliteStore(LogFace, ReadingFace, CopyingFace):
         self._vectors.clear()
         self._db.close()
 
-    def _erase_responses(self, commit: Commit) -> None:
+    def _apply(self, connection: apsw.Connection, change: RowChanges) -> None:
+        no = self._db.known_group(connection, change.group)
+        if no is None:
+            raise StoreError(f"group {change.group!r} has no sequence {change.sequence}: it is empty")
+        if not _applies(connection, no, change):
+            return
+        if change.recorded_at is not None:
+            times = (change.recorded_at, no, change.recorded_at)
+            if not one(connection, sql.SET_RECORD_TIME, times):
+                raise Outrun(
+                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
+                    f"{change.recorded_at}, which is not past the group's last"
+                )
+        changed = Change(connection, no, self.dimensions)
+        if change.clear:
+            changed.clear(change.sequence)
+        for kind, keys in change.drops.items():
+            changed.drop(kind, keys)
+        for kind, rows in change.puts.items():
+            changed.put(kind, rows)
+        for patch in change.patches:
+            changed.patch(patch)
+        if change.erases:
+            connection.execute(sql.MARK_ERASED, (sql.TO_REWRITE,))
+
+    def _erase_responses(self, change: RowChanges) -> None:
         """Drop cached replies before the rows that name the episodes: a kill between leaves nothing behind.
 
         Whatever the settings say of the cache now: the file may be of an earlier run.
         """
-        if commit.forgotten:
-            self._responses.erase_group(commit.group)
-        elif commit.erased and (group := self._db.held(sql.GROUP_NUMBER, (digest(commit.group),))):
-            keys = [key_of(group[0], sequence) for sequence in sorted(set(commit.erased))]
-            rows = [self._db.held(sql.EPISODE_ID, (key,)) for key in keys]
-            self._responses.erase(commit.group, [row[0] for row in rows if row is not None])
+        if change.clear:
+            self._responses.erase_group(change.group)
+        elif gone := change.drops.get(EPISODES):
+            ids = self._db.ids_of(change.group, [sequence for (sequence,) in gone])
+            self._responses.erase(change.group, ids)
+
+    def _held_episodes(self, group: str, ids: Sequence[str]) -> dict[str, str]:
+        """Return episode id -> content hash of the rows with these ids that are not retired."""
+        newest = {row[1]: (row[4], row[5]) for row in self.rows(TAKEN_IDS, group, ids)}
+        return {id_: digest for id_, (digest, retired_at) in newest.items() if retired_at is None}
+
+
+def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
+    """Whether the entry is there, in one of the states; an entry that was removed is not."""
+    row = one(connection, sql.STATE_OF[change.ledger], (key_of(no, change.sequence),))
+    if row is not None:
+        return row[0] in change.states
+    _, last, _ = one(connection, sql.GROUP_HEAD, (no,))
+    if change.sequence <= last:
+        return False
+    raise StoreError(f"group {change.group!r} has no such sequence: {change.sequence} (the last is {last})")
 
 
 def _is_a_store(store: SqliteStore) -> Store:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.kinds import SearchScope
 from kgray.ports import Vector
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import SHIFT, Database
-from kgray.stores.sqlite.rows import array
+from kgray.stores.sqlite.database import Database, keys_of
+from kgray.stores.sqlite.reads import array
 
-KIND_NUMBERS = {"name": 0, "statement": 1, "episode": 2}
-_KIND_SHIFT = SHIFT - 2
 EXACT_ROWS = 2_000
 # Candidates that are re-scored. Of the true 20 best of 100,000 x 1024 they hold 0.965 where vectors
 # form 5,000 clusters (800: 0.975, 200: 0.953), and 0.39 of vectors of random directions, where the
@@ -30,16 +29,6 @@ CANDIDATES_A_HIT = 10
 _BLOCK = 16_384  # rows a step: the distances of a block stay in the processor's cache
 
 Bits = NDArray[np.uint64]
-
-
-def first_key(no: int, kind: int) -> int:
-    """Return the first key of a group's vectors of one kind."""
-    return no << SHIFT | kind << _KIND_SHIFT
-
-
-def last_key(no: int, kind: int) -> int:
-    """Return the last key that such a vector can have."""
-    return first_key(no, kind) | (1 << _KIND_SHIFT) - 1
 
 
 def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -53,7 +42,7 @@ def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 @dataclass(slots=True)
 class _Set:
-    """The vectors of one (group, kind) as known in memory."""
+    """The vectors of one (group, scope) as known in memory."""
 
     removals: int  # the group's count of deletions when they were read
     count: int = 0
@@ -75,14 +64,16 @@ class VectorSets:
         self._dimensions = dimensions
         self._words = -(-dimensions // 64)
         self._budget = budget_bytes
-        self._sets: OrderedDict[tuple[int, int], _Set] = OrderedDict()
+        self._sets: OrderedDict[tuple[int, SearchScope], _Set] = OrderedDict()
 
-    def nearest(self, no: int, kind: int, vector: Vector, limit: int) -> list[tuple[str, float]]:
+    def nearest(
+        self, no: int, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
         """Return (owner, cosine), best first, ties by insertion; an owner once for each of its vectors.
 
         To be called inside a snapshot: the set in memory is brought to it first.
         """
-        known = self._current(no, kind)
+        known = self._current(no, scope)
         if known.count == 0 or limit <= 0:
             return []
         query = np.ascontiguousarray(vector, dtype=np.float32)
@@ -91,10 +82,10 @@ class VectorSets:
             scores = known.exact[: known.count] @ query
         else:
             chosen = self._candidates(known, query, max(CANDIDATES, CANDIDATES_A_HIT * limit))
-            chosen, scores = self._exact(known, chosen, query)
+            chosen, scores = self._exact(known, scope, chosen, query)
         best = np.lexsort((chosen, -scores))[:limit]
         keys = [int(key) for key in known.keys[chosen[best]]]
-        owners: dict[int, str] = dict(self._db.rows(sql.OWNERS_AT, (array(keys),)))
+        owners: dict[int, str | int] = dict(self._db.rows(sql.VECTORS[scope].owners_at, (array(keys),)))
         found = zip(keys, scores[best], strict=True)
         return [(owners[key], min(1.0, max(-1.0, float(score)))) for key, score in found]
 
@@ -124,11 +115,11 @@ class VectorSets:
         return np.sort(np.concatenate((nearer, at_edge)))
 
     def _exact(
-        self, known: _Set, chosen: NDArray[np.int64], query: NDArray[np.float32]
+        self, known: _Set, scope: SearchScope, chosen: NDArray[np.int64], query: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the candidates with their exact cosine, read from the file."""
         keys = known.keys[chosen]
-        found = self._db.rows(sql.VECTORS_AT, (array(keys.tolist()),))
+        found = self._db.rows(sql.VECTORS[scope].vectors_at, (array(keys.tolist()),))
         matrix = np.frombuffer(b"".join([blob for _, blob in found]), "<f4").reshape(-1, self._dimensions)
         read = np.fromiter((key for key, _ in found), np.int64, len(found))
         places = chosen[np.searchsorted(keys, read)]  # keys rise with the index
@@ -136,23 +127,24 @@ class VectorSets:
 
     # ------------------------------------------------------------------------------- memory
 
-    def _current(self, no: int, kind: int) -> _Set:
+    def _current(self, no: int, scope: SearchScope) -> _Set:
         """Return the set as the snapshot has it: what was added is appended, a deletion reads all anew."""
         (removals,) = self._db.row(sql.GROUP_REMOVALS, (no,)) or (0,)
-        known = self._sets.pop((no, kind), None)
+        known = self._sets.pop((no, scope), None)
         if known is None or known.removals != removals:
             known = _Set(removals=removals)
-        after = int(known.keys[known.count - 1]) + 1 if known.count else first_key(no, kind)
-        (highest,) = self._db.row(sql.LAST_VECTOR, (after, last_key(no, kind))) or (None,)
+        first, last = keys_of(no)
+        after = int(known.keys[known.count - 1]) + 1 if known.count else first
+        (highest,) = self._db.row(sql.VECTORS[scope].last, (after, last)) or (None,)
         if highest is not None:
-            self._extend(known, after, last_key(no, kind))
-        self._sets[no, kind] = known
+            self._extend(known, scope, after, last)
+        self._sets[no, scope] = known
         while len(self._sets) > 1 and sum(held.nbytes() for held in self._sets.values()) > self._budget:
             self._sets.popitem(last=False)
         return known
 
-    def _extend(self, known: _Set, after: int, last: int) -> None:
-        fresh = self._db.rows(sql.BITS, (after, last))
+    def _extend(self, known: _Set, scope: SearchScope, after: int, last: int) -> None:
+        fresh = self._db.rows(sql.VECTORS[scope].bits, (after, last))
         count = known.count + len(fresh)
         self._grow(known, count)
         known.keys[known.count : count] = np.fromiter((key for key, _ in fresh), np.int64, len(fresh))
@@ -160,7 +152,7 @@ class VectorSets:
             packed = np.frombuffer(b"".join([blob for _, blob in fresh]), np.uint64).reshape(-1, self._words)
             known.bits[:, known.count : count] = packed.T
         if known.exact is not None:
-            vectors = self._db.rows(sql.VECTORS, (after, last))
+            vectors = self._db.rows(sql.VECTORS[scope].vectors, (after, last))
             floats = np.frombuffer(b"".join([blob for _, blob in vectors]), "<f4")
             known.exact[known.count : count] = floats.reshape(-1, self._dimensions)
         known.count = count

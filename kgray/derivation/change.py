@@ -1,0 +1,97 @@
+"""What an episode adds to a group's records, and what that makes different in the derived graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kgray.graph import Entity, Fact
+from kgray.ports import Vector
+from kgray.records import (
+    Episode,
+    EpisodeHead,
+    Evidence,
+    GroupRecords,
+    Mention,
+    Operation,
+    Place,
+    Ruling,
+    Verdict,
+)
+from kgray.times import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The records that one episode adds, in order of their ordinals; no record time stands in it yet.
+
+    entity_births, statement_births     (recorded id, place) of what it makes; parts of
+                        a split that it is the first to record among them
+    name_vectors        of surfaces that its entities did not bear, with the mention that bears each
+    statement_vectors   (recorded statement id, vector of its first wording)
+    """
+
+    episode: Episode
+    entity_births: tuple[tuple[str, Place], ...] = ()
+    statement_births: tuple[tuple[str, Place], ...] = ()
+    mentions: tuple[Mention, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    name_vectors: tuple[tuple[Mention, Vector], ...] = ()
+    statement_vectors: tuple[tuple[str, Vector], ...] = ()
+    episode_vector: Vector | None = None
+
+    def head(self, recorded_at: Instant) -> EpisodeHead:
+        """Return the episode's place on both clocks, once it is recorded."""
+        episode = self.episode
+        return EpisodeHead(
+            sequence=episode.sequence,
+            id=episode.id,
+            reference_time=episode.reference_time,
+            recorded_at=recorded_at,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs between a group's derived graph before and after: whole rows, sorted by id.
+
+    shown, unshown      (recorded entity, the entity it shows as) that came and that went
+    spoken              (place of evidence, the statement it speaks of now; None = none) where that changed
+    """
+
+    entities: tuple[Entity, ...] = ()
+    gone_entities: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    gone_facts: tuple[str, ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()
+    unshown: tuple[tuple[str, str], ...] = ()
+    spoken: tuple[tuple[Place, str | None], ...] = ()
+
+
+def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> GroupRecords:
+    """Return the records as they will stand once the change is recorded."""
+    return replace(
+        records,
+        heads=[*records.heads, change.head(recorded_at)],
+        mentions=[*records.mentions, *change.mentions],
+        evidence=[*records.evidence, *change.evidence],
+        rulings=[*records.rulings, *change.rulings],
+        verdicts=[*records.verdicts, *change.verdicts],
+        recorded={**records.recorded, change.episode.sequence: recorded_at},
+        births={**dict((*change.entity_births, *change.statement_births)), **records.births},
+        last_recorded=recorded_at,
+    )
+
+
+def with_operation(
+    records: GroupRecords, operation: Operation, recorded_at: Instant, births: tuple[tuple[str, Place], ...]
+) -> GroupRecords:
+    """Return the records as they will stand once a merge, split or undo is; births: what it makes."""
+    return replace(
+        records,
+        operations=[*records.operations, operation],
+        recorded={**records.recorded, operation.sequence: recorded_at},
+        births={**records.births, **dict(births)},
+        last_recorded=recorded_at,
+    )

@@ -1,0 +1,344 @@
+"""The record table: every kind of row that a store keeps of a group, declared once.
+
+The engine works out which rows change (`ports.RowChanges`); a store puts, patches, drops, scans and looks
+up rows by what is declared here, and knows no rule of the domain. A row is a tuple in the order of its
+kind's columns. Every row belongs to one group; the group is no column: each call of a store names it.
+
+    column type   value in a row
+    int           int; an instant is microseconds since 1970, UTC
+    bool          bool
+    text          str
+    texts         tuple of str
+    vector        bytes: float32, little-endian, unit length
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ColumnType = Literal["int", "bool", "text", "texts", "vector"]
+SearchScope = Literal["fact", "entity", "episode"]
+Row = tuple[Any, ...]
+Key = tuple[Any, ...]  # the values of a kind's key columns
+
+# `state` of an episode (R24) and of an operation.
+ACCEPTED, EXTRACTED, COMMITTED, FAILED = range(4)
+PENDING, DONE, REFUSED = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; optional: None is a value."""
+
+    name: str
+    type: ColumnType
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """One kind of rows.
+
+    key         the columns that name a row within its group
+    indexes     columns, each a tuple, by which rows are looked up; the key needs none
+    order       the columns by which a scan is ordered; the key unless declared
+    first_wins  a put leaves a row alone that is there already (R21); else it replaces it
+    log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
+                group survive it (R27). All other rows go with the group
+    words       which full text the rows are found by, and the text of a row; None: the row is not found
+    vector      which vector search the rows are found by: their column `vector`
+    """
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    indexes: tuple[tuple[str, ...], ...] = ()
+    order: tuple[str, ...] = ()
+    first_wins: bool = False
+    log: bool = False
+    words: SearchScope | None = None
+    text: Callable[[Row], str | None] = lambda _: None
+    vector: SearchScope | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, in their order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """Where the key columns stand in a row."""
+        return tuple(self.names.index(name) for name in self.key)
+
+    def key_of(self, row: Row) -> Key:
+        """Return the key of a row."""
+        return tuple(row[place] for place in self.key_places)
+
+    def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
+        """Pickle by name: changes go from process to process, and a kind is compared by identity."""
+        return _kind_of, (self.name,)
+
+    def __repr__(self) -> str:
+        """Return its name."""
+        return f"<kind {self.name}>"
+
+
+def _kind_of(name: str) -> Kind:
+    return BY_NAME[name]
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    """Read "name type, name type?, ...": a question mark makes a column optional."""
+    pairs = [part.split() for part in text.split(",")]
+    return tuple(Column(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in pairs)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------- the log
+
+
+def _told(row: Row) -> str | None:
+    """Return what an episode is found by: its speaker and its text, once it is committed."""
+    speaker, text, state = row[7], row[4], row[10]
+    if state != COMMITTED:
+        return None
+    return f"{speaker} {text}" if speaker else str(text)
+
+
+# ended_at: record time of the commit or of the failure; retired_at: of the retraction or the retry.
+# attempts: of this row and of those it was retried from.
+EPISODES = Kind(
+    name="episodes",
+    key=("sequence",),
+    columns=_columns(
+        "sequence int, id text, source text, kind text, text text, reference_time int, content_sha256 text, "
+        "speaker text?, client_id text?, metadata text, state int, bulk bool, attempts int, ended_at int?, "
+        "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?"
+    ),
+    indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
+    log=True,
+    words="episode",
+    text=_told,
+)
+# payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
+OPERATIONS = Kind(
+    name="operations",
+    key=("sequence",),
+    columns=_columns("sequence int, kind text, payload text, state int, recorded_at int?, result text?"),
+    indexes=(("state",),),
+    log=True,
+)
+_COST = "calls int, prompt_tokens int, completion_tokens int"
+EXTRACTIONS = Kind(
+    name="extractions",
+    key=("sequence",),
+    columns=_columns(f"sequence int, {_COST}, body text"),
+    first_wins=True,
+    log=True,
+)
+# The journal of answers: request is the request's key, body its answers as JSON (R21).
+ANSWERS = Kind(
+    name="answers",
+    key=("request",),
+    columns=_columns(f"request text, {_COST}, body text"),
+    first_wins=True,
+    log=True,
+)
+ANSWER_USES = Kind(
+    name="answer_uses",
+    key=("sequence", "request"),
+    columns=_columns("sequence int, request text"),
+    indexes=(("request",),),
+    first_wins=True,
+    log=True,
+)
+
+# --------------------------------------------------------------------------------- the records
+
+# id: a recorded entity or statement; the place is that of its first recording.
+BIRTHS = Kind(
+    name="births",
+    key=("id",),
+    columns=_columns("id text, sequence int, ordinal int"),
+    order=("sequence", "ordinal", "id"),
+    first_wins=True,
+)
+MENTIONS = Kind(
+    name="mentions",
+    key=("sequence", "ordinal"),
+    columns=_columns(
+        "sequence int, ordinal int, surface text, entity text, type text, sentence text, span_from int?, "
+        "span_to int?"
+    ),
+    indexes=(("entity",),),
+)
+# shown: the derived statement that it speaks of now, None for a loop (R16).
+EVIDENCE = Kind(
+    name="evidence",
+    key=("sequence", "ordinal"),
+    columns=_columns(
+        "sequence int, ordinal int, statement text, variant int, kind text, relation text, text text, "
+        "subject int, object int?, value_type text?, value text?, unit text?, valid_from int?, "
+        "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, shown text?"
+    ),
+    indexes=(("statement",),),
+    words="fact",
+    # The relation's words too: "where does she live" meets "moved to Lyon" in LIVES_IN.
+    text=lambda row: f"{row[6]} {row[5].replace('_', ' ')}",
+)
+RULINGS = Kind(
+    name="rulings",
+    key=("sequence", "ordinal"),
+    columns=_columns(
+        "sequence int, ordinal int, name text, aspect text, value text, judge text, other text, reason text, "
+        "recorded_at int, retired_at int?"
+    ),
+)
+VERDICTS = Kind(
+    name="verdicts",
+    key=("sequence", "ordinal"),
+    columns=_columns(
+        "sequence int, ordinal int, a text, b text, exclusive bool, judge text, reason text, "
+        "recorded_at int, retired_at int?"
+    ),
+)
+# Each surface of each recorded entity once, with the place of its first mention; folded: case and spacing
+# aside. Those that only retracted mentions bear stay: a read with an earlier `known_at` finds them.
+NAMES = Kind(
+    name="names",
+    key=("entity", "surface"),
+    columns=_columns("entity text, surface text, folded text, sequence int, ordinal int"),
+    indexes=(("folded",),),
+    order=("sequence", "ordinal"),
+    first_wins=True,
+    words="entity",
+    text=lambda row: str(row[1]),
+)
+# A kept state holds these in the order of their insertion, which is that of their places.
+NAME_VECTORS = Kind(
+    name="name_vectors",
+    key=("entity", "surface"),
+    columns=_columns("entity text, surface text, sequence int, ordinal int, vector vector"),
+    order=("sequence", "ordinal"),
+    first_wins=True,
+    vector="entity",
+)
+# Of the first wording of each recorded statement.
+STATEMENT_VECTORS = Kind(
+    name="statement_vectors",
+    key=("id",),
+    columns=_columns("id text, vector vector"),
+    vector="fact",
+)
+EPISODE_VECTORS = Kind(
+    name="episode_vectors",
+    key=("sequence",),
+    columns=_columns("sequence int, vector vector"),
+    vector="episode",
+)
+
+# --------------------------------------------------------------------------- the derived graph
+
+# An index over the records, never truth.
+ENTITIES = Kind(
+    name="entities",
+    key=("id",),
+    columns=_columns("id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"),
+)
+# What a recorded entity shows as now: several rows after a split.
+SHOWN_ENTITIES = Kind(
+    name="shown_entities",
+    key=("recorded", "shown"),
+    columns=_columns("recorded text, shown text"),
+    indexes=(("recorded",),),
+)
+FACTS = Kind(
+    name="facts",
+    key=("id",),
+    columns=_columns(
+        "id text, statement text, source text, relation text, text text, created_at int, target text?, "
+        "value_type text?, value text?, unit text?, valid_at int?, invalid_at int?, expired_at int?, "
+        "episodes texts, ended_episode text?, ended_ordinal int?"
+    ),
+    indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
+)
+
+# In the order in which a copy puts them: what a row refers to stands before it.
+KINDS: tuple[Kind, ...] = (
+    EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, BIRTHS, MENTIONS, EVIDENCE, RULINGS, VERDICTS,
+    NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
+)  # fmt: skip
+BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
+
+
+# ---------------------------------------------------------------------------------- what is read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """A declared read of one kind: some of its columns, of all its rows or by the values of one column.
+
+    columns     () = all, in the order of the kind
+    by          None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values
+                asked for, in the order of the values, those of one value in the kind's order. `by` begins the
+                key or a declared index. ("sequence", "ordinal"): the values are such pairs
+
+    A store makes one statement of each, once.
+    """
+
+    name: str
+    kind: Kind
+    columns: tuple[str, ...] = ()
+    by: str | tuple[str, ...] | None = None
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The names of the columns that are read."""
+        return self.columns or self.kind.names
+
+
+ALL: Mapping[str, Read] = {kind.name: Read(f"all {kind.name}", kind) for kind in KINDS}
+# What derivation needs of episodes, and what names them; no text.
+EPISODE_HEADS = Read(
+    "episode heads",
+    EPISODES,
+    ("sequence", "id", "client_id", "source", "reference_time", "state", "ended_at", "retired_at"),
+)
+EPISODES_AT = Read("episodes at sequences", EPISODES, by="sequence")
+SEQUENCES_OF_SOURCE = Read("sequences of sources", EPISODES, ("sequence",), by="source")
+EPISODES_IN_STATE = Read("episodes in states", EPISODES, by="state")
+# Whose id, client id and content a draft meets; no text.
+TAKEN_BY = ("sequence", "id", "client_id", "source", "content_sha256", "retired_at")
+TAKEN_IDS = Read("taken ids", EPISODES, TAKEN_BY, by="id")
+TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TAKEN_BY, by="client_id")
+SUPPORTERS = Read("supporters", EPISODES, ("id", "client_id"), by="id")
+OPERATIONS_AT = Read("operations at sequences", OPERATIONS, by="sequence")
+OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, by="state")
+EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, by="sequence")
+ANSWERS_TO = Read("answers to requests", ANSWERS, by="request")
+USES_BY = Read("uses by sequences", ANSWER_USES, by="sequence")
+USES_OF = Read("uses of requests", ANSWER_USES, by="request")
+MENTIONS_IN = Read("mentions in episodes", MENTIONS, by="sequence")
+MENTIONS_OF = Read("mentions of entities", MENTIONS, ("entity", "surface", "sequence"), by="entity")
+SURFACES = Read("surfaces", MENTIONS, ("sequence", "surface"))
+EVIDENCE_IN = Read("evidence in episodes", EVIDENCE, by="sequence")
+_PLACE = ("sequence", "ordinal")
+EVIDENCE_SHOWN = Read("shown by evidence", EVIDENCE, (*_PLACE, "shown"), by=_PLACE)
+STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
+NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
+RULINGS_IN = Read("rulings of episodes", RULINGS, by="sequence")
+VERDICTS_IN = Read("verdicts of episodes", VERDICTS, by="sequence")
+STATEMENT_VECTORS_OF = Read("vectors of statements", STATEMENT_VECTORS, by="id")
+ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")
+ENTITIES_OF = Read("entities by id", ENTITIES, by="id")
+SHOWN_OF = Read("shown by entities", SHOWN_ENTITIES, by="recorded")
+FACTS_OF = Read("facts by id", FACTS, by="id")
+FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
+READS: tuple[Read, ...] = (
+    *ALL.values(), EPISODE_HEADS, EPISODES_AT, SEQUENCES_OF_SOURCE, EPISODES_IN_STATE, TAKEN_IDS,
+    TAKEN_CLIENT_IDS, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
+    USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, STATEMENTS_SHOWN, RULINGS_IN,
+    VERDICTS_IN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
+    FACTS_OF_STATEMENTS,
+)  # fmt: skip

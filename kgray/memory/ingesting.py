@@ -1,0 +1,332 @@
+"""Having what is pending carried out, by whatever runtime does the work, and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from kgray.errors import Locked, NoSpace, Unavailable
+from kgray.ingest.parts import Parts, Totals
+from kgray.ledger import failures
+from kgray.ports import Store
+
+if TYPE_CHECKING:
+    from kgray.ingest.runner import Runner
+
+Stop = Callable[[], bool]
+OnStep = Callable[[str, int, str], None]
+OnWait = Callable[[str], None]
+_PAUSE_S = 0.1  # between two looks at what another process has done
+_LOOK_S = 0.02  # between two looks for what is appended meanwhile
+_PAGE = 10_000  # sequences read at once
+
+
+def never() -> bool:
+    """Never stop."""
+    return False
+
+
+def ignore(group: str, sequence: int, outcome: str) -> None:
+    """Do nothing at a step."""
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+class Sequences:
+    """Sequences of one group in ascending order, kept as spans: a million in a row take no room."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, sequences: Iterable[int] = ()) -> None:
+        """Take sequences in ascending order."""
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for sequence in sequences:
+            self.append(sequence)
+
+    def append(self, sequence: int) -> None:
+        """Add one that is greater than all before it."""
+        if self._lasts and sequence <= self._lasts[-1]:
+            raise ValueError(f"sequence {sequence} comes after {self._lasts[-1]}")
+        if self._lasts and sequence == self._lasts[-1] + 1:
+            self._lasts[-1] = sequence
+        else:
+            self._firsts.append(sequence)
+            self._lasts.append(sequence)
+
+    def __contains__(self, sequence: int) -> bool:
+        """Whether it is one of these."""
+        at = bisect_right(self._firsts, sequence) - 1
+        return at >= 0 and sequence <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield them in order."""
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            yield from range(first, last + 1)
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def before(self, bound: int | None) -> int:
+        """Return how many are less than a sequence; None = all."""
+        if bound is None:
+            return len(self)
+        spans = zip(self._firsts, self._lasts, strict=True)
+        return sum(min(last, bound - 1) - first + 1 for first, last in spans if first < bound)
+
+
+@dataclass(slots=True)
+class Queued:
+    """What a submission put into the order of one group, or found waiting there; it may still grow."""
+
+    sequences: Sequences = field(default_factory=Sequences)  # accepted by it
+    last: int = 0  # the last to wait for, duplicates included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOutcome:
+    """What was carried out. stopped: a signal came first, or an outage, which `reason` tells.
+
+    totals: how the run that did it went, as far as this process knows: empty where another process ingested.
+    """
+
+    committed: int = 0
+    failed: int = 0
+    stopped: bool = False
+    reason: str = ""
+    totals: Totals = field(default_factory=Totals)
+
+
+def why(done: IngestOutcome) -> str:
+    """Return the reason for a message, in brackets; "" where there is none."""
+    return f" ({done.reason})" if done.reason else ""
+
+
+class Ingest(Protocol):
+    """A runtime: has what is pending carried out, and tells when it is."""
+
+    async def carry_out(
+        self,
+        queued: Mapping[str, Queued] | None,
+        *,
+        groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
+    ) -> IngestOutcome:
+        """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
+
+        queued   None: all that is pending now. It is read live: what is queued while this runs is waited for
+        groups   carry out what is pending in these alone
+        before   `last_sequences` when the run began. What others append later is carried out too, but it
+                 is theirs to count: counted are what was there before, and what is queued
+        more     whether more is still being queued: while it is, this does not return because all is done
+        on_step  told of every step that this process sees: (group, sequence, outcome)
+        on_wait  told once, in one line, whom this process waits for
+
+        An outage beyond the patience and a full disk end it with `stopped` and the reason; what was accepted
+        is safe. Raises what else is wrong (SettingsError, StoreError).
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what it holds; idempotent. The store is its owner's to close."""
+        ...
+
+
+class LocalIngest:
+    """Carries out in this process; where another one holds the folder, waits until that one has done it."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Keep the groups' states from one verb to the next."""
+        self._parts = parts
+        self._store = parts.store
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The runner, made when something is to be ingested: who only reads does without."""
+        from kgray.ingest.outbox import Direct
+        from kgray.ingest.runner import Runner
+
+        # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.
+        return Runner(replace(self._parts, writer=self._parts.writer or Direct(self._store)))
+
+    async def carry_out(
+        self,
+        queued: Mapping[str, Queued] | None,
+        *,
+        groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
+    ) -> IngestOutcome:
+        """Carry out all that is pending; see `Ingest`. Should another process end first, this one goes on."""
+        store = self._store
+        before = last_sequences(store) if before is None else before
+        own: Mapping[str, Queued] = {} if queued is None else queued
+        told = False
+        while True:
+            try:
+                with store.writing():
+                    count = Count(before, own, done_elsewhere(store, own), on_step)
+                    return await self._run(count, groups, more, stop)
+            except Locked as error:
+                if not told and queued is None:
+                    own = all_pending(store)
+                coming = more()  # asked first, as below
+                left = waiting(store, own)
+                if stop() or not (left or coming):
+                    done = done_elsewhere(store, own)
+                    return IngestOutcome(committed=done.committed, failed=done.failed, stopped=left or coming)
+                if not told:
+                    on_wait(f"waiting: {error}")
+                    told = True
+                await asyncio.sleep(_PAUSE_S)
+            except NoSpace as error:
+                return IngestOutcome(stopped=True, reason=str(error))
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
+
+    async def _run(
+        self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
+    ) -> IngestOutcome:
+        """Run until nothing is pending; an outage or a full disk ends it, and what was accepted is safe."""
+        reason, totals = "", Totals()
+        try:
+            while True:
+                coming = more()  # asked first: what came before it said no is met by the run that follows
+                try:
+                    await self._runner.run(groups=groups, stop=stop, on_step=count)
+                finally:
+                    totals = joined(totals, self._runner.totals)
+                if stop() or not coming:
+                    break
+                await asyncio.sleep(_LOOK_S)
+            pending = self._store.pending_groups()
+            stopped = stop() and (more() or any(groups is None or group in groups for group in pending))
+        except (Unavailable, NoSpace) as error:
+            stopped, reason = True, str(error)
+        return IngestOutcome(
+            committed=count.committed,
+            failed=count.failed,
+            stopped=stopped,
+            reason=reason,
+            totals=totals,
+        )
+
+
+class Count:
+    """Counts the steps that are this run's to report, and hands every step on."""
+
+    def __init__(
+        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: IngestOutcome, on_step: OnStep
+    ) -> None:
+        """Start from what was `ended` of the queued already; before, queued: see `Ingest.carry_out`."""
+        self.committed, self.failed = ended.committed, ended.failed
+        self._before, self._queued, self._on_step = before, queued, on_step
+
+    def __call__(self, group: str, sequence: int, outcome: str) -> None:
+        """Count one step."""
+        queue = self._queued.get(group)
+        if sequence <= self._before.get(group, 0) or (queue is not None and sequence in queue.sequences):
+            self.committed += outcome == "committed"
+            self.failed += outcome == "failed"
+        self._on_step(group, sequence, outcome)
+
+
+def joined(first: Totals, then: Totals) -> Totals:
+    """Return the totals of two runs, one after the other."""
+    claims = [t.first_claim for t in (first, then) if t.first_claim is not None]
+    commits = [t.last_commit for t in (first, then) if t.last_commit is not None]
+    return Totals(
+        committed=first.committed + then.committed,
+        failed=first.failed + then.failed,
+        operations=first.operations + then.operations,
+        requests=first.requests + then.requests,
+        stalls=first.stalls + then.stalls,
+        wasted=first.wasted + then.wasted,
+        wasted_tokens=first.wasted_tokens + then.wasted_tokens,
+        seconds={
+            stage: first.seconds.get(stage, 0.0) + then.seconds.get(stage, 0.0)
+            for stage in (*first.seconds, *(then.seconds.keys() - first.seconds.keys()))
+        },
+        first_claim=min(claims, default=None),
+        last_commit=max(commits, default=None),
+    )
+
+
+def last_sequences(store: Store) -> dict[str, int]:
+    """Return the last sequence of each group with anything pending: what was there before a run."""
+    heads = store.heads(list(store.pending_groups()))
+    return {group: head.last for group, head in heads.items()}
+
+
+def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
+    """Whether anything that is queued has not ended."""
+    return any(
+        (first := _first_pending(store, group)) is not None and first <= queue.last
+        for group, queue in queued.items()
+    )
+
+
+def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
+    """Return what became of those of the queued that have ended, by whomever."""
+    committed = failed = 0
+    for group, queue in queued.items():
+        first = _first_pending(store, group)
+        if ended := queue.sequences.before(first):
+            broken = sum(
+                row.episode.sequence in queue.sequences and (first is None or row.episode.sequence < first)
+                for row in failures(store, group)
+            )
+            failed += broken
+            committed += ended - broken
+    return IngestOutcome(committed=committed, failed=failed)
+
+
+def all_pending(store: Store) -> dict[str, Queued]:
+    """Return the queue that waits for all that is pending now."""
+    return {group: pending_now(store, group) for group in store.pending_groups()}
+
+
+def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
+    """Return the queue that waits for these sequences of a group."""
+    return {group: Queued(last=max(sequences, default=0))}
+
+
+def _first_pending(store: Store, group: str) -> int | None:
+    found = store.pending_sequences(group, 0, 1)
+    return found[0][0] if found else None
+
+
+def pending_now(
+    store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
+) -> Queued:
+    """Return the queue that waits for what is pending in a group, up to `last` (None: all), but for some.
+
+    A page at a time, without the texts: a backlog may be longer than memory.
+    """
+    queue = Queued()
+    after = 0
+    while page := store.pending_sequences(group, after, _PAGE):
+        after = page[-1][0]
+        for sequence, is_episode in page:
+            if last is not None and sequence > last:
+                return queue
+            if without is None or sequence not in without:
+                queue.last = sequence
+                if is_episode:
+                    queue.sequences.append(sequence)
+    return queue

@@ -1,0 +1,76 @@
+"""Counts and hashes of a group's rows, taken as they pass: two stores that keep the same give the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+
+from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Kind, Row
+from kgray.ports import GroupHead, Store
+from kgray.times import Instant
+
+# What people call the kinds, where that is not the kind's own name. Vectors are counted together.
+_CALLED: Mapping[str, str] = {
+    "operations": "corrections",
+    "answer_uses": "uses of answers",
+    "name_vectors": "vectors",
+    "statement_vectors": "vectors",
+    "episode_vectors": "vectors",
+    "shown_entities": "shown entities",
+}
+
+
+def rows_of(store: Store, group: str) -> Iterator[tuple[Kind, Row]]:
+    """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order."""
+    for kind in KINDS:
+        for row in store.rows(ALL[kind.name], group):
+            yield kind, row
+
+
+@dataclass(slots=True)
+class Sum:
+    """What passed. counts: rows by what people call their kind; hashes: SHA-256 of a kind's rows in order."""
+
+    head: GroupHead
+    counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))
+    hashes: dict[str, str] = field(default_factory=dict)
+    moments: list[Instant] = field(default_factory=list)  # record times of what ended, in the order of rows
+    _of_kind: Counter[str] = field(default_factory=Counter)
+
+    def passing(self, rows: Iterable[tuple[Kind, Row]]) -> Iterator[tuple[Kind, Row]]:
+        """Yield the rows again, and take note of them."""
+        for kind, found in groupby(rows, key=itemgetter(0)):
+            hashed = hashlib.sha256()
+            for _, row in found:
+                # A tuple of texts, numbers and bytes shows all that it holds, and always alike.
+                hashed.update(repr(row).encode("utf-8", "surrogatepass"))
+                self._of_kind[kind.name] += 1
+                self.counts[called(kind)] += 1
+                self._note(kind, row)
+                yield kind, row
+            self.hashes[kind.name] = hashed.hexdigest()
+
+    def differing(self, other: Sum) -> list[str]:
+        """Return one line for each kind of rows that is not the same in both."""
+        same = (self.head.last, self.head.last_recorded) == (other.head.last, other.head.last_recorded)
+        lines = [] if same else ["group: 1 rows, 1 in the copy, of other content"]
+        for kind in KINDS:
+            ours, theirs = self._of_kind[kind.name], other._of_kind[kind.name]
+            if self.hashes.get(kind.name) != other.hashes.get(kind.name):
+                content = ", of other content" if ours == theirs else ""
+                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy{content}")
+        return lines
+
+    def _note(self, kind: Kind, row: Row) -> None:
+        ended = row[13] if kind is EPISODES else row[4] if kind is OPERATIONS else None
+        if ended is not None:
+            self.moments.append(ended)
+
+
+def called(kind: Kind) -> str:
+    """Return what people call a kind."""
+    return _CALLED.get(kind.name, kind.name)

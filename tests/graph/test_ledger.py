@@ -1,0 +1,375 @@
+"""The ledger above the stores: acceptance, corrections, failures, retry, look-ups (R19, R22, R24, R25).
+
+Decided above every store, so played on the embedded one alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kgray import kinds, rows
+from kgray.derivation.stored import StoredView, records_of
+from kgray.errors import InputError
+from kgray.kinds import EPISODES, RULINGS, VERDICTS
+from kgray.ledger import (
+    Bearers,
+    Failure,
+    accept,
+    dumped_episodes,
+    episodes_at,
+    failures,
+    find,
+    previous,
+    request,
+    result,
+    retry,
+    sequences_of,
+    standing,
+)
+from kgray.ports import GroupCounts, Patch
+from kgray.records import Operation, Ruling, Verdict
+from tests.graph.by_hand import (
+    all_of,
+    declined,
+    draft,
+    ended,
+    failed,
+    head,
+    next_time,
+    remove,
+    small,
+    tell,
+    told,
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = small(tmp_path)
+    yield opened
+    opened.close()
+
+
+def statuses(answers):
+    """Return (status, sequence) of each answer."""
+    return [(answer.status, answer.sequence) for answer in answers]
+
+
+def retracted(store, sequence, **named):
+    """Ask for a retraction of one episode and carry it out."""
+    asked = Operation(group="g", kind="retract", **named)
+    asked = replace(asked, sequence=request(store, asked))
+    at = next_time(store)
+    retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((sequence, at),))
+    store.apply([ended(asked, at, patches=(retired,))])
+
+
+# ------------------------------------------------------------------------------------ acceptance
+
+
+def test_accepting_takes_sequences_and_a_repetition_takes_none(store):
+    """R19: the same id with the same content is a no-op that returns the first result."""
+    answers = accept(store, [draft("a"), draft("b"), draft("a"), draft("a", group="h")], now=7)
+    assert statuses(answers) == [("accepted", 1), ("accepted", 2), ("duplicate", 1), ("accepted", 1)]
+    again = accept(store, [draft("b"), draft("c")], now=8)
+    assert statuses(again) == [("duplicate", 2), ("accepted", 3)]
+    assert accept(store, [], now=9) == []
+    assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 3, "h": 1}
+
+
+def test_a_time_that_was_not_given_is_that_of_first_acceptance(store):
+    """R19: stored with the row; the id does not depend on it."""
+    untimed = draft("a", reference_time=None)
+    (first,) = accept(store, [untimed], now=70)
+    assert (first.status, first.timed) == ("accepted", False)
+    (again,) = accept(store, [untimed], now=90)
+    assert (again.status, again.sequence, again.timed) == ("duplicate", 1, True)
+    assert [row.reference_time for row in store.pending("g", 9)] == [70]
+
+
+def test_other_content_under_a_taken_id_names_both_hashes(store):
+    old, new = draft("a", client_id="c"), draft("b", client_id="c")
+    accept(store, [old], now=1)
+    (answer,) = accept(store, [new], now=2)
+    assert (answer.status, answer.sequence, answer.id) == ("conflict", 1, old.id)
+    assert old.content_sha256 in answer.reason
+    assert new.content_sha256 in answer.reason
+    assert store.pending_count("g") == 1
+    assert statuses(accept(store, [draft("x")], now=3)) == [("accepted", 2)]
+
+
+def test_replace_retracts_in_order_and_accepts_anew(store):
+    """R19, R25: the retraction takes a sequence, then the new row; here before the old one was ingested."""
+    old, new = draft("a", client_id="c"), draft("b", client_id="c")
+    answers = accept(store, [old, new, new], now=1, replace=True)
+    assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
+    asked = Operation(group="g", sequence=2, kind="retract", episodes=(old.id,))
+    assert [item if item == asked else item.sequence for item in store.pending("g", 9)] == [1, asked, 3]
+    assert standing(store, "g", [old.id, "none"]) == {old.id: new.content_sha256}
+    assert sequences_of(store, "g", ids=["c"]) == [1, 3]
+
+
+def test_replace_of_a_failed_row_leaves_nothing_to_retry(store):
+    accept(store, [draft("a", client_id="c")], now=1)
+    with store.writing():
+        store.apply([failed(1, 2)])
+    (answer,) = accept(store, [draft("b", client_id="c")], now=3, replace=True)
+    assert (answer.status, answer.sequence) == ("accepted", 3)
+    assert retry(store, "g", [], now=4) == 0
+
+
+@pytest.mark.parametrize(
+    "named", [{"episodes": ("c",)}, {"source": "s"}, {"everything": True}], ids=["id", "source", "all"]
+)
+def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
+    """The order is that of acceptance: what comes after the request is not part of it."""
+    sent = draft("a", client_id="c")
+    accept(store, [sent], now=1)
+    request(store, Operation(group="g", kind="remove", **named))
+    assert standing(store, "g", [sent.id]) == {}
+    assert statuses(accept(store, [sent, sent], now=3)) == [("accepted", 3), ("duplicate", 3)]
+
+
+def test_the_same_content_after_a_removal_is_accepted_anew_after_a_retraction_too(store):
+    sent = draft("Al says one", client_id="c")
+    with store.writing():
+        first = tell(store, "Al", "one", client_id="c")
+        remove(store, [first], episodes=("c",))
+        assert statuses(accept(store, [sent], now=9)) == [("accepted", 3)]
+        store.apply([told(3, "Al", "one", next_time(store), sent=sent)])
+        retracted(store, 3, episodes=("c",))
+    assert standing(store, "g", [sent.id]) == {}
+    assert statuses(accept(store, [sent], now=9)) == [("accepted", 5)]
+
+
+def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
+    with pytest.raises(InputError, match="no group name"):
+        accept(store, [draft("fine"), draft("x", group="a b")], now=1)
+    with pytest.raises(InputError, match="no group name"):
+        request(store, Operation(group="", kind="merge"))
+    assert store.heads() == {}
+
+
+def test_what_is_accepted_in_bulk_is_told_apart_from_what_others_wait_for(store):
+    """A group is live as long as anything else of it is pending: an episode or a correction."""
+    accept(store, [draft("a", group=name) for name in "ghi"], now=1, bulk=True)
+    assert statuses(accept(store, [draft("a")], now=1)) == [("duplicate", 1)]
+    assert store.pending_groups() == {"g": False, "h": False, "i": False}
+    accept(store, [draft("b"), draft("b", group="new")], now=1)
+    request(store, Operation(group="h", kind="retract", episodes=("x",)))
+    assert store.pending_groups() == {"g": True, "h": True, "i": False, "new": True}
+    assert [row.bulk for row in store.pending("g", 9)] == [True, False]
+
+
+# ----------------------------------------------------------------------------------- corrections
+
+
+def test_an_operation_goes_pending_done_or_refused(store):
+    asked = Operation(group="g", kind="merge", entities=("x", "y"))
+    other = replace(asked, kind="split", entities=("x",), surfaces=("S",))
+    assert [request(store, each) for each in (asked, other)] == [1, 2]
+    assert result(store, "g", 1) is None
+    assert store.pending("g", 1) == [replace(asked, sequence=1)]
+    done = replace(asked, sequence=1, moved=("k",), made="m")
+    with store.writing():
+        store.apply([ended(done, 50, result={"sequence": 1}), declined(2, 60, "no such surface")])
+        store.apply([declined(2, 99, "again")])
+    assert [result(store, "g", n) for n in (1, 2, 3)] == [{"sequence": 1}, {"error": "no such surface"}, None]
+    assert result(store, "none", 1) is None
+    records = records_of(store, "g")
+    assert (records.operations, records.recorded, records.last_recorded) == ([done], {1: 50}, 60)
+    assert records_of(store, "g", 49).operations == []
+
+
+def test_retracted_rulings_are_seen_before_only(store):
+    ruling = Ruling(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many", judge="j")
+    verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
+    commit = told(1, "Al", "one", 10)
+    judged = {RULINGS: [rows.ruling_row(ruling, 10)], VERDICTS: [rows.verdict_row(verdict, 10)]}
+    accept(store, [draft("Al says one", client_id="c")], now=1)
+    with store.writing():
+        store.apply([replace(commit, puts={**commit.puts, **judged})])
+        asked = Operation(group="g", kind="retract", episodes=("c",))
+        asked = replace(asked, sequence=request(store, asked))
+        gone = Patch(kind=RULINGS, columns=("retired_at",), rows=((1, 0, 20),))
+        blank = Patch(kind=VERDICTS, columns=("reason",), rows=((1, 1, ""),))
+        store.apply([ended(asked, 20, patches=(gone, blank))])
+    assert records_of(store, "g").rulings == []
+    assert records_of(store, "g", 19).rulings == [ruling]
+    assert records_of(store, "g").verdicts == [replace(verdict, reason="")]
+    assert records_of(store, "g", 9).verdicts == []
+
+
+# ---------------------------------------------------------------------------------- previous context
+
+
+def test_previous_context_follows_the_rule(store):
+    """R22 and case z: same group and source, smaller sequence, said no later; oldest first; at most n."""
+    said = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
+    accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in said], now=1)
+    items = {item.sequence: item for item in store.pending("g", 9)}
+    assert [item.sequence for item in previous(store, items[6], 9)] == [2, 4, 5, 1]
+    assert [item.sequence for item in previous(store, items[6], 2)] == [5, 1]
+    assert [item.sequence for item in previous(store, items[5], 9)] == [2, 4]
+    assert previous(store, items[2], 9) == previous(store, items[6], 0) == []
+
+
+def test_previous_context_leaves_out_what_was_withdrawn_before(store):
+    """And goes on to what was said earlier; a withdrawal that was asked for later does not count."""
+    accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
+    request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
+    accept(store, [draft("last")], now=1)
+    items = {item.sequence: item for item in store.pending("g", 99)}
+    assert [item.sequence for item in previous(store, items[10], 2)] == [1]
+    assert [item.sequence for item in previous(store, items[8], 2)] == [6, 7]
+
+
+# ----------------------------------------------------------------------------- failures and retry
+
+
+def test_a_failure_is_kept_and_only_retry_takes_it_up(store):
+    """R24 and case j: the failed row stays as history, the new one has a new sequence."""
+    accept(store, [draft("a", client_id="c"), draft("b")], now=1)
+    with store.writing():
+        store.apply([failed(1, 100, "no JSON", raw="bad output")])
+    (row,) = failures(store)
+    assert (row.episode.sequence, row.episode.state) == (1, "failed")
+    assert row.failure == Failure(kind="Refused", message="no JSON", raw="bad output", attempts=1)
+    assert statuses(accept(store, [draft("a", client_id="c")], now=1)) == [("duplicate", 1)]
+    assert failures(store, "none") == []
+    assert [retry(store, "g", ["unknown"], now=1), retry(store, None, ["c"], now=1)] == [0, 1]
+    assert failures(store) == []
+    assert [item.sequence for item in store.pending("g", 9)] == [2, 3]
+    assert store.counts()["g"] == GroupCounts(accepted=2)
+    assert [(row.sequence, row.state) for row in dumped_episodes(store, "g", 100)] == [(1, "failed")]
+    assert list(dumped_episodes(store, "g")) == []
+    assert head(store).last_recorded == 101
+
+
+def test_a_retry_leaves_to_a_pending_correction_what_it_takes_away(store):
+    accept(store, [draft("a", client_id="a"), draft("b", client_id="b")], now=1)
+    with store.writing():
+        store.apply([failed(1, 10), failed(2, 20)])
+    request(store, Operation(group="g", kind="remove", episodes=("a",)))
+    assert retry(store, "g", [], now=30) == 1
+    assert [row.episode.client_id for row in failures(store)] == ["a"]
+
+
+def test_failures_of_all_groups_come_by_group_and_are_retried_together(store):
+    accept(store, [draft("a"), draft("b"), draft("a", group="h")], now=1)
+    with store.writing():
+        store.apply([failed(1, 9), failed(2, 12), failed(1, 9, group="h")])
+    assert [(row.episode.group, row.episode.sequence) for row in failures(store)] == [
+        ("g", 1), ("g", 2), ("h", 1),
+    ]  # fmt: skip
+    assert retry(store, None, [], now=20) == 3
+    assert (failures(store), store.pending_count()) == ([], 3)
+    assert {group: found.last for group, found in store.heads().items()} == {"g": 4, "h": 2}
+
+
+def test_an_episode_that_is_retried_stays_in_its_lane(store):
+    accept(store, [draft("a")], now=1, bulk=True)
+    accept(store, [draft("b", group="h")], now=1)
+    with store.writing():
+        store.apply([failed(1, 9), failed(1, 9, group="h")])
+    assert [row.episode.bulk for row in failures(store)] == [True, False]
+    assert store.pending_groups() == {}
+    assert retry(store, None, [], now=20) == 2
+    assert store.pending_groups() == {"g": False, "h": True}
+
+
+def test_attempts_add_up_over_retries(store):
+    """R24: what is read counts the sequences that it was retried from."""
+    accept(store, [draft("a")], now=1)
+    for sequence in (1, 2, 3):
+        (episode,) = store.pending("g", 9)
+        at = next_time(store)
+        ends = {EPISODES: [rows.failed_row(episode, at, "InvalidAnswer", "no \ud800", "")]}
+        with store.writing():
+            store.apply([replace(failed(sequence, at), puts=ends, patches=())])
+        (row,) = failures(store)
+        assert (row.failure.attempts, row.failure.message) == (sequence, "no ?")
+        assert retry(store, "g", [], now=9) == 1
+    assert [row[12] for row in all_of(store, EPISODES)] == [1, 2, 3, 3]
+
+
+# ------------------------------------------------------------------------------------- look-ups
+
+
+def test_the_dump_shows_each_episode_from_its_end_to_its_withdrawal(store):
+    accept(store, [draft(str(n), client_id=str(n)) for n in (1, 2, 3)], now=1)
+    with store.writing():
+        store.apply([told(1, "Al", "one", 10), failed(2, 20), told(3, "Bo", "two", 25)])
+        asked = Operation(group="g", kind="retract", episodes=("1",))
+        asked = replace(asked, sequence=request(store, asked))
+        retired = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 30),))
+        store.apply([ended(asked, 30, patches=(retired,))])
+    assert retry(store, "g", [], now=40) == 1
+    shown = {
+        at: [row.sequence for row in dumped_episodes(store, "g", at)]
+        for at in (9, 10, 20, 29, 30, 39, 40, None)
+    }
+    assert shown == {9: [], 10: [1], 20: [1, 2], 29: [1, 2, 3], 30: [2, 3], 39: [2, 3], 40: [3], None: [3]}
+    assert [head.sequence for head in records_of(store, "g", 29).heads] == [1, 3]
+    assert [head.sequence for head in records_of(store, "g").heads] == [3]
+    assert store.counts("g")["g"] == GroupCounts(accepted=1, committed=1, entities=2, facts=2)
+
+
+def test_what_an_operation_names_is_found_by_id_source_or_all(store):
+    accept(store, [draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
+    with store.writing():
+        store.apply([told(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
+    assert sequences_of(store, "g", ids=["x"]) == [1]
+    assert sequences_of(store, "g", ids=["x", draft("b", source="mail").id, "none", "\ud800"]) == [1, 2]
+    assert sequences_of(store, "g", source="mail") == [2, 3]
+    assert sequences_of(store, "g", source="\ud800") == sequences_of(store, "g") == []
+    assert sequences_of(store, "g", everything=True) == [1, 2, 3]
+    assert sequences_of(store, "none", everything=True) == []
+
+
+def test_an_id_is_found_in_whatever_bears_it(store):
+    sent = draft("Al says one", client_id="c")
+    accept(store, [sent, draft("other", group="h")], now=1)
+    with store.writing():
+        store.apply([told(1, "Al", "one", 10, sent=sent)])
+        assert find(store, "g", "E1") == Bearers(entity=True)
+        assert find(store, "g", "S1") == Bearers(statement=True)
+        assert find(store, "g", "F1") == Bearers(fact=True)
+        assert find(store, "g", sent.id) == find(store, "g", "c") == Bearers(episodes=(1,))
+        assert not any(find(store, "h", name) for name in ("E1", "S1", "F1", "c", sent.id, "\ud800"))
+        retracted(store, 1, episodes=("c",))
+    assert find(store, "g", "c") == Bearers()
+
+
+def test_episodes_are_read_in_the_order_asked_each_once(store):
+    sent = [draft(text) for text in "abc"]
+    accept(store, sent, now=1)
+    assert [row.text for row in episodes_at(store, "g", [3, 1, 9, 3])] == ["c", "a"]
+    assert episodes_at(store, "none", [1]) == []
+
+
+def test_a_removed_episode_is_found_by_nothing(store):
+    """R25: what the ledger, the records and the view tell of it is nothing; the rest is as it was."""
+    with store.writing():
+        tell(store, "Al", "one", client_id="a")
+        kept = tell(store, "Bo", "two", client_id="b")
+        ids = {row[8]: row[1] for row in all_of(store, EPISODES)}
+        remove(store, [1], episodes=("a",))
+    for name in ("a", ids["a"], "E1", "S1", "F1"):
+        assert find(store, "g", name) == Bearers()
+    assert standing(store, "g", list(ids.values())) == {ids["b"]: draft("Bo says two").content_sha256}
+    for known_at in (None, 10, 20, 30):
+        records = records_of(store, "g", known_at)
+        listed = [] if known_at == 10 else [kept]
+        assert [found.sequence for found in records.heads] == listed
+        assert [row.sequence for row in dumped_episodes(store, "g", known_at)] == listed
+        assert records.births == {"E2": (2, 0), "S2": (2, 0)}
+        assert records.operations == []
+    view = StoredView(store, "g")
+    assert [fact.id for fact in view.facts_of(["S1", "S2"], None)] == ["F2"]
+    assert [entity.id for entity in view.entities(["E1", "E2"])] == ["E2"]
+    assert view.supporters(list(ids.values())) == {ids["b"]: "b"}
+    assert [row.sequence for row in view.episodes([1, 2])] == [2]
+    assert all_of(store, kinds.NAMES) == [("E2", "Bo", "bo", 2, 0)]

@@ -1,0 +1,171 @@
+"""A Neo4j database as a whole: founded, refused, read by Graphiti's searches, free of the removed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from kgray.errors import StoreError
+from tests.graph.by_hand import EMBEDDER, WIDTH, head, metadata, pointing, remove, tell
+from tests.graph.stores import WholeNeo4jStores
+from tests.graph.test_store_log import of_all_groups
+
+pytestmark = pytest.mark.neo4j
+
+
+@pytest.fixture
+def stores(own_neo4j, own_neo4j_driver):
+    made = WholeNeo4jStores(own_neo4j, own_neo4j_driver)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def group():
+    """Return a plain name: Graphiti's full-text searches take one word for a group."""
+    return "g"
+
+
+@pytest.fixture
+def ask(own_neo4j_driver):
+    """Return a function that asks the database as another tool would: rows of a query."""
+
+    def asked(query, **values):
+        return [record.values() for record in own_neo4j_driver.execute_query(query, values).records]
+
+    return asked
+
+
+def opened(server, **options):
+    """Open the database with other options."""
+    from kgray.stores.neo4j import open_neo4j
+
+    given = {"uri": server.uri, "user": server.user, "password": server.password}
+    return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
+
+
+def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(stores, own_neo4j, ask):
+    stores.open()
+    before = ask("MATCH (m:KgrayMeta) RETURN properties(m)")
+    for options in ({"embedder": "other"}, {"dimensions": WIDTH + 1}):
+        with pytest.raises(StoreError, match="was built with 'by-hand'"):
+            opened(own_neo4j, **options)
+    with pytest.raises(StoreError, match="at most 4096"):
+        opened(own_neo4j, dimensions=5000)
+    assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
+    ask("MATCH (m:KgrayMeta) SET m.schema = 99")
+    with pytest.raises(StoreError, match=r"schema 99; this one knows 2\): upgrade kgray"):
+        opened(own_neo4j)
+    ask("MATCH (m:KgrayMeta) SET m.schema = 1")
+    with pytest.raises(StoreError, match=r"an earlier kgray.*start with an empty database"):
+        opened(own_neo4j)
+    ask("MATCH (m:KgrayMeta) DELETE m")
+    with pytest.raises(StoreError, match="kgray init"):
+        opened(own_neo4j, create=False)
+
+
+def test_an_index_that_somebody_dropped_is_missed(stores, ask):
+    store = stores.open()
+    assert store.missing() == []
+    ask("DROP INDEX kgray_facts_source")
+    ask("DROP INDEX edge_name_and_fact")
+    assert store.missing() == ["edge_name_and_fact", "kgray_facts_source"]
+    ask("MATCH (m:KgrayMeta) DELETE m")
+    assert stores.open().missing() == []
+
+
+def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):
+    """Each holds the lock of a label that another waits for: who is rolled back tries again."""
+    stores.open()
+    for (name,) in ask("SHOW CONSTRAINTS YIELD name WHERE name STARTS WITH 'kgray_'"):
+        ask(f"DROP CONSTRAINT {name}")
+    ask("MATCH (m:KgrayMeta) DELETE m")
+
+    def missing(_):
+        with closing(opened(own_neo4j)) as store:
+            return store.missing()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(missing, range(4))) == [[]] * 4
+
+
+def test_what_is_asked_of_all_groups_is_answered_of_all(stores):
+    of_all_groups(stores.open())
+
+
+# Index, what is asked, the property shown, what is found.
+GRAPHITIS_SEARCHES = [
+    ("edge_name_and_fact", "two", "fact", "Bo says two"),
+    ("node_name_and_content", "bo", "name", "Bo"),
+    ("episode_content", "two", "content", "Bo says two"),
+    ("community_name", "bo", "name", None),
+]
+
+
+def test_graphitis_searches_find_theirs_by_word_and_by_vector(stores, ask, group):
+    """By the names of its indexes, which follow a commit within moments; and nothing of what was removed."""
+    store = stores.open()
+
+    def by_word(index, word, shown, _):
+        ask("CALL db.index.fulltext.awaitEventuallyConsistentIndexRefresh()")
+        kind, found = ("Relationships", "relationship") if shown == "fact" else ("Nodes", "node")
+        query = f"CALL db.index.fulltext.query{kind}($index, $words) YIELD {found} AS x RETURN x.{shown}"
+        return [row[0] for row in ask(query, index=index, words=f'group_id:"g" AND ({word})')]
+
+    def by_vector():
+        near = "9, $vector) YIELD {0} AS x WHERE x.group_id = 'g' RETURN x.{1} LIMIT 1"  # best first
+        facts, names = near.format("relationship", "fact"), near.format("node", "name")
+        vector = pointing(2).tolist()
+        return [
+            *ask(f"CALL db.index.vector.queryRelationships('kgray_fact_vectors', {facts}", vector=vector),
+            *ask(f"CALL db.index.vector.queryNodes('kgray_entity_vectors', {names}", vector=vector),
+        ]
+
+    with store.writing():
+        for name, value in (("Al", "one"), ("Bo", "two"), ("Cy", "three")):
+            tell(store, name, value, group=group)
+        tell(store, "Bo", "two", group="other")
+        for search in GRAPHITIS_SEARCHES:
+            assert by_word(*search) == [found for found in search[3:] if found]
+        assert by_vector() == [["Bo says two"], ["Bo"]]
+        remove(store, [2], episodes=("x",), group=group)
+        assert [by_word(*search) for search in GRAPHITIS_SEARCHES] == [[]] * 4
+        assert "Bo" not in str(by_vector())
+
+
+# --------------------------------------------------------------------------------- hard removal
+
+EVERY_WORD = """
+MATCH (n) RETURN labels(n) AS kinds, properties(n) AS held
+UNION ALL MATCH ()-[r]->() RETURN [type(r)] AS kinds, properties(r) AS held
+"""
+
+
+def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
+    """R25: nothing of it is left in any node or relationship, derived, indexed or journaled."""
+    store = stores.open()
+    with store.writing():
+        tell(store, "Kept", "keptvalue", client_id="keptclient", group=group)
+        tell(
+            store,
+            "Zqname",
+            "zqvalue",
+            client_id="zqclient",
+            source="zqsource",
+            metadata=metadata(a="zqmeta"),
+            group=group,
+        )
+        assert "zq" in str(ask(EVERY_WORD)).lower()
+        remove(store, [2], episodes=("zqclient",), group=group)
+        left = str(ask(EVERY_WORD)).lower()
+        assert "zq" not in left
+        assert "kept" in left
+        remove(store, [1], everything=True, group=group)
+    nodes = "MATCH (n) WHERE NOT n:KgrayMeta RETURN labels(n)[0], n.group_id ORDER BY labels(n)[0]"
+    assert [row[0] for row in ask(nodes)] == ["KgrayCall", "KgrayGroup", "KgrayOperation", "KgrayShard"]
+    assert "'g'" not in str(ask(EVERY_WORD))
+    assert store.heads() == {}
+    assert head(store, group).last == 4
+    assert store.compact() is False, "its bytes are in the server's files, which no client can clear"

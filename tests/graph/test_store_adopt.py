@@ -1,0 +1,130 @@
+"""A group taken over from another store, on every store: all of it at once, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray import kinds, rows
+from kgray.errors import StaleWriter, StoreError
+from kgray.kinds import ALL, KINDS
+from kgray.ports import GroupHead
+from kgray.records import Operation
+from tests.graph.by_hand import (
+    all_of,
+    answered,
+    append,
+    ask,
+    draft,
+    everything,
+    extracted,
+    failed,
+    head,
+    pointing,
+    remove,
+    small,
+    tell,
+    told,
+)
+
+
+@pytest.fixture
+def source(tmp_path, group):
+    """Yield a store with a group that has been through what leaves rows of its own."""
+    store = small(tmp_path / "source")
+    with store.writing():
+        for name in ("Al", "Bo", "Cy", "Di"):
+            tell(store, name, "one", group=group, client_id=name)
+        remove(store, [2], group=group, source="x")
+        append(store, draft("failed", group=group), draft("pending", group=group))
+        ask(store, Operation(group=group, kind="undo", target=1))
+        store.apply([
+            failed(6, 100, group=group), answered(7, "k", {"a": None}, group=group, calls=2),
+            extracted(7, rows.Extraction(calls=1), group=group),
+        ])  # fmt: skip
+    yield store
+    store.close()
+
+
+def kept(store, group):
+    """Yield every row, as a copy sends them."""
+    for kind in KINDS:
+        for row in store.rows(ALL[kind.name], group):
+            yield kind, row
+
+
+def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store, source, group):
+    before = everything(source, group)
+    with store.writing():
+        store.adopt(group, head(source, group), kept(source, group), lambda: None)
+        assert everything(store, group) == before
+        assert append(store, draft("next", group=group)) == [9]
+        store.apply([told(9, "Ed", "two", 200, group=group)])
+    assert store.nearest(group, "fact", pointing(9), 1) == [("S9", 1.0)]
+    assert store.lexical(group, "fact", "ed", 9) == [(9, 0)]
+
+
+def test_nobody_else_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
+    beside = stores.open()
+    seen = []
+
+    def watched():
+        for kind, row in kept(source, group):
+            seen.append((mine(beside.heads()), all_of(beside, kind, group), mine(beside.pending_groups())))
+            yield kind, row
+
+    def verify():
+        assert everything(store, group)["entities"] == everything(source, group)["entities"]
+        assert head(store, group).named
+        seen.append((mine(beside.heads()), beside.pending(group, 9), mine(beside.counts())))
+
+    with store.writing():
+        store.adopt(group, head(source, group), watched(), verify)
+    assert all(found == ({}, [], {}) for found in seen)
+    assert everything(beside, group) == everything(source, group)
+
+
+@pytest.mark.parametrize("where", ["rows", "verify"])
+def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(store, source, group, mine, where):
+    def broken():
+        yield from kept(source, group)
+        if where == "rows":
+            raise ValueError("lost")
+
+    def verify():
+        if where == "verify":
+            raise ValueError("lost")
+
+    with store.writing():
+        for _ in range(2):
+            with pytest.raises(ValueError, match="lost"):
+                store.adopt(group, head(source, group), broken(), verify)
+            assert mine(store.heads()) == {}
+            assert {kind: all_of(store, kind, group) for kind in KINDS} == {kind: [] for kind in KINDS}
+            assert store.lexical(group, "fact", "says", 9) == []
+        store.adopt(group, head(source, group), kept(source, group), lambda: None)
+    assert everything(store, group) == everything(source, group)
+
+
+def test_a_group_that_is_there_or_was_is_not_adopted(store, source, group, mine):
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        before = everything(store, group)
+        with pytest.raises(StoreError, match="is there already"):
+            store.adopt(group, head(source, group), kept(source, group), lambda: None)
+        assert everything(store, group) == before
+        remove(store, [], group=group, everything=True)
+        with pytest.raises(StoreError, match="was removed: its 2 sequences are never used again"):
+            store.adopt(group, head(source, group), kept(source, group), lambda: None)
+    assert mine(store.heads()) == {}
+
+
+def test_a_vector_of_another_width_is_not_adopted(store, group, mine):
+    found = [(kinds.EPISODE_VECTORS, (1, b"\x00" * 12))]
+    with store.writing(), pytest.raises(StoreError, match="64 numbers"):
+        store.adopt(group, GroupHead(named=True, last=1), found, lambda: None)
+    assert mine(store.heads()) == {}
+
+
+def test_adopting_without_the_hold_is_refused(store, group):
+    with pytest.raises(StaleWriter):
+        store.adopt(group, GroupHead(named=True), [], lambda: None)

@@ -1,0 +1,77 @@
+"""The stored graph as a reader sees it, whatever recorded ids it asks for (R16); above the stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray import kinds
+from kgray.derivation.stored import StoredView
+from kgray.records import Operation
+from tests.graph.by_hand import all_of, append, ask, draft, ended, small, tell
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = small(tmp_path)
+    yield opened
+    opened.close()
+
+
+def carried_out(store, at, puts, drops=None):
+    """Apply rows as a correction would."""
+    asked = Operation(group="g", kind="merge")
+    asked = Operation(group="g", kind="merge", sequence=ask(store, asked))
+    store.apply([ended(asked, at, puts=puts, drops=drops or {})])
+
+
+def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
+    """R16: a merge folds E2 into E1, a split shows E1 as two."""
+    view = StoredView(store, "g")
+    with store.writing():
+        tell(store, "Al", "one")
+        tell(store, "Bo", "two")
+        facts = {row[0]: row for row in all_of(store, kinds.FACTS)}
+        evidence = all_of(store, kinds.EVIDENCE)
+        names = {(row[0], row[1]): row for row in all_of(store, kinds.NAMES)}
+        carried_out(store, 50, {
+            kinds.ENTITIES: [("E1", "Al", ("Bo",), (), 1, 0)],
+            kinds.SHOWN_ENTITIES: [("E2", "E1")],
+            kinds.FACTS: [("F2", "S1", "E1", *facts["F2"][3:])],
+            kinds.EVIDENCE: [(*evidence[1][:-1], "S1")],
+        }, {kinds.ENTITIES: [("E2",)], kinds.SHOWN_ENTITIES: [("E2", "E2")]})  # fmt: skip
+    assert [entity.id for entity in view.entities(["E2", "E1"])] == ["E1"]
+    assert [fact.id for fact in view.facts_of(["S2"], None)] == ["F1", "F2"]
+    assert [fact.id for fact in view.facts_of(["S2", "S1"], 4)] == []
+    assert [fact.id for fact in view.facts_of_evidence([(2, 0), (9, 9)], 6)] == ["F1", "F2"]
+    assert [fact.id for fact in view.facts_at(["E2"], None, 1)] == ["F2"]
+    assert [entity.id for entity in view.entities_named(" bO ")] == ["E1"]
+    with store.writing():
+        carried_out(store, 60, {
+            kinds.ENTITIES: [("E1", "Al", (), (), 1, 0), ("new", "Bo", (), (), 2, 0)],
+            kinds.SHOWN_ENTITIES: [("E1", "new"), ("E2", "new")],
+            kinds.FACTS: [("F2", "S1", "new", *facts["F2"][3:])],
+        }, {kinds.SHOWN_ENTITIES: [("E2", "E1")]})  # fmt: skip
+    assert [entity.id for entity in view.entities(["E1"])] == ["E1", "new"]
+    assert [entity.id for entity in view.entities(["new", "E2"])] == ["new"]
+    assert [fact.id for fact in view.facts_at(["new"], None, None)] == ["F2"]
+    assert [fact.id for fact in view.facts(["F2", "none", "F1", "F2"])] == ["F2", "F1"]
+    assert [entity.id for entity in view.entities_named("Bo")] == ["new"]
+    assert [entity.id for entity in view.entities_named("AL")] == ["E1"]
+    assert names == {(row[0], row[1]): row for row in all_of(store, kinds.NAMES)}
+
+
+def test_only_what_is_committed_and_live_is_shown(store):
+    with store.writing():
+        tell(store, "Al", "one", client_id="c")
+        append(store, draft("pending"))
+    view = StoredView(store, "g")
+    ids = {row[0]: row[1] for row in all_of(store, kinds.EPISODES)}
+    assert [row.sequence for row in view.episodes([2, 1, 1])] == [1]
+    assert view.supporters([ids[1], "none"]) == {ids[1]: "c"}
+    assert (view.entities([]), view.facts([]), view.facts_of([], None), view.supporters([])) == (
+        [],
+        [],
+        [],
+        {},
+    )
+    assert StoredView(store, "none").facts_at(["E1"], None, None) == []
