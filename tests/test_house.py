@@ -1,4 +1,4 @@
-"""The house rules that no tool checks: sizes, names, layers, and that README tells the truth."""
+"""The house rules that no tool checks: sizes, names, layers, and that the pages tell the truth."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kgray.cli import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MODULES = sorted(path for package in ("kgray", "bench") for path in (ROOT / package).rglob("*.py"))
 SCRIPTS = sorted((ROOT / "examples").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
@@ -100,8 +101,8 @@ def test_an_outsider_has_one_door(contract, door):
     assert set(CONTRACTS[contract]["source_modules"]) == inside | ({"bench"} if contract != "ray" else set())
 
 
-def test_the_tree_of_the_readme_is_the_tree():
-    block = README.split("## The tree")[1].split("```")[1]
+def test_the_tree_of_the_page_is_the_tree():
+    block = ARCHITECTURE.split("## The tree")[1].split("```")[1]
     listed = {line.split()[0] for line in block.splitlines() if line and not line.startswith(" ")}
     there = {f"kgray/{part}/" if (ROOT / "kgray" / part).is_dir() else f"kgray/{part}.py" for part in PARTS}
     there |= {
@@ -111,6 +112,15 @@ def test_the_tree_of_the_readme_is_the_tree():
     }
 
     assert listed == there
+
+
+def test_every_path_that_architecture_names_exists():
+    """A path stands between backticks; a file without its folder is a module that is named in full nearby."""
+    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w.-]+\.(?:py|toml|md))`", ARCHITECTURE))
+
+    assert len(named) > 50
+    modules = {path.name for path in MODULES}
+    assert sorted(path for path in named if not (ROOT / path).exists() and path not in modules) == []
 
 
 def test_every_command_has_help_with_an_example_and_a_line_in_the_readme():
