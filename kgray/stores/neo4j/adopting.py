@@ -28,7 +28,7 @@ from kgray.times import Instant
 _PORTION_ROWS = 500
 
 
-class Adoption:
+class Neo4jAdoption:
     """A group on its way into the database. token: what opens it to this process's reads."""
 
     def __init__(

@@ -23,7 +23,7 @@ _SAME_RULE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerVersion:
     """What was probed once. filters: vector indexes filter by group inside."""
 
     version: str
@@ -31,16 +31,16 @@ class Server:
     filters: bool
 
 
-def probed(db: Connection) -> Server:
+def probed(db: Connection) -> ServerVersion:
     """Ask the server what it is. Raises StoreError where it is too old."""
     version, edition = db.alone(cypher.SERVER)[0]
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
         raise StoreError(f"{db.where} is version {version}: kgray needs Neo4j 5.26 or newer")
-    return Server(version=version, edition=edition, filters=numbers >= _FILTERS_FROM)
+    return ServerVersion(version=version, edition=edition, filters=numbers >= _FILTERS_FROM)
 
 
-def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, create: bool) -> None:
+def founded(db: Connection, server: ServerVersion, *, embedder: str, dimensions: int, create: bool) -> None:
     """Make constraints, indexes and the meta node where nothing of ours is in the database; check it.
 
     Raises StoreError where it is of another schema, built with another embedder, or empty and not to be
@@ -62,7 +62,7 @@ def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, c
     _check(db, found or [None, None, None], embedder, dimensions)
 
 
-def missing(db: Connection, server: Server) -> list[str]:
+def missing(db: Connection, server: ServerVersion) -> list[str]:
     """Return the names of the constraints and indexes that should be there and are not, or do not work."""
     wanted = [rule.name for rule in schema.rules(filters=server.filters)]
     working = {name for name, state, _ in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
@@ -91,7 +91,7 @@ def _check(db: Connection, stored: Record, embedder: str, dimensions: int) -> No
         )
 
 
-def _make_rules(db: Connection, server: Server, dimensions: int) -> None:
+def _make_rules(db: Connection, server: ServerVersion, dimensions: int) -> None:
     """Make what is missing, each rule in a transaction of its own, and wait until all work."""
     wanted = schema.rules(filters=server.filters)
     found = db.alone(cypher.INDEXES, names=[rule.name for rule in wanted])

@@ -20,7 +20,7 @@ from kgray.records import Episode, Operation, Place
 from kgray.stores.neo4j import applying, clearing, fence, founding, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.adopting import Adoption
+from kgray.stores.neo4j.adopting import Neo4jAdoption
 from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
@@ -77,7 +77,7 @@ class Neo4jStore:
     schema_version = schema.VERSION
 
     def __init__(
-        self, db: Connection, server: founding.Server, *, dimensions: int, folder: Path | None
+        self, db: Connection, server: founding.ServerVersion, *, dimensions: int, folder: Path | None
     ) -> None:
         """See `open_neo4j`."""
         self._db = db
@@ -164,7 +164,7 @@ class Neo4jStore:
         verify: Callable[[], None],
     ) -> None:
         """Take over a group from another store; see `ports.Store`."""
-        adoption = Adoption(self._db, self._held, group, head, self.dimensions)
+        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions)
         adoption.start()
         try:
             adoption.take(rows)
