@@ -166,7 +166,7 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     if isinstance(ways[1], SqliteStores):
         from kgray.stores.sqlite.adoption import Adoption
     else:
-        from kgray.stores.neo4j.adopting import Adoption
+        from kgray.stores.neo4j.adopting import Neo4jAdoption as Adoption
 
     def cut(count):
         yield from rows[:count]
