@@ -31,7 +31,7 @@ CACHE_MB = 64
 
 
 def open_sqlite(
-    folder: Path,
+    path: Path,
     *,
     embedder: str,
     dimensions: int,
@@ -48,41 +48,24 @@ def open_sqlite(
     Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
     another embedder; Unavailable where another process holds the file beyond `patience_s`.
     """
-    return SqliteStore(
-        folder,
-        embedder=embedder,
-        dimensions=dimensions,
-        create=create,
-        patience_s=patience_s,
-        cache_mb=cache_mb,
-    )
+    file = folder.opened(path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s)
+    db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
+    return SqliteStore(db, ResponseFile(path, patience_s=patience_s), dimensions)
 
 
 class SqliteStore(Reading):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
+    schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     remote = False
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        embedder: str,
-        dimensions: int,
-        create: bool,
-        patience_s: float,
-        cache_mb: int,
-    ) -> None:
+    def __init__(self, db: Database, responses: ResponseFile, dimensions: int) -> None:
         """See `open_sqlite`."""
-        self.folder = path
-        self.schema_version = schema.VERSION
+        super().__init__(db, dimensions)
+        self.folder = db.path.parent
         self.dimensions = dimensions
-        file = folder.opened(
-            path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
-        )
-        super().__init__(Database(file, patience_s=patience_s, cache_mb=cache_mb), dimensions)
-        self._responses = ResponseFile(path, patience_s=patience_s)
+        self._responses = responses
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
         """Return the folder's response cache, a file of its own; closed with the store."""
