@@ -56,10 +56,14 @@ def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) ->
                 page = run(how.after, (no, *place, _PAGE_ROWS))
 
 
-def _restoring(place: int, made: Callable[[Any], Any]) -> Restored:
-    """Return what makes the value in one place of each row."""
+def _bools(place: int) -> Restored:
     after = place + 1
-    return lambda page: [(*row[:place], made(row[place]), *row[after:]) for row in page]
+    return lambda page: [(*row[:place], row[place] == 1, *row[after:]) for row in page]
+
+
+def _tuples(place: int) -> Restored:
+    after = place + 1
+    return lambda page: [(*row[:place], _tuple(row[place]), *row[after:]) for row in page]
 
 
 def _tuple(text: str) -> tuple[str, ...]:
@@ -71,7 +75,7 @@ def _restored(read: Read) -> Iterator[Restored]:
     types = {column.name: column.type for column in read.kind.columns}
     for place, name in enumerate(read.chosen):
         if types[name] in {"bool", "texts"}:
-            yield _restoring(place, _tuple if types[name] == "texts" else bool)
+            yield _bools(place) if types[name] == "bool" else _tuples(place)
 
 
 _RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}
