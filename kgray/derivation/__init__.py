@@ -7,5 +7,9 @@ relations   what the rulings make of the relation names (R17)
 statements  which statement each piece of evidence speaks of (R16, R18)
 facts       spans to facts, with both clocks (R2)
 group       all of it for one group: built from records, or kept current commit by commit
-view, dump  reading it
+change      what an episode adds, and what that makes different
+absorb      that difference, worked out where it touches
+stored      records and derived graph out of a store
+view, dump  reading it, as known at a moment
+verify      the stored graph against the derived one
 """

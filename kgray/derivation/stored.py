@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kgray import rows
+from kgray import kinds, rows
 from kgray.derivation.garbage import garbage_not_collected
 from kgray.graph import Entity, Fact
-from kgray.kinds import (
-    ALL,
-    COMMITTED,
-    DONE,
-    ENTITIES_OF,
-    ENTITY_IDS,
-    EPISODE_HEADS,
-    EPISODES_AT,
-    EVIDENCE_SHOWN,
-    FACTS_OF,
-    FACTS_OF_STATEMENTS,
-    NAMED,
-    SHOWN_OF,
-    STATEMENTS_SHOWN,
-    SUPPORTERS,
-    Read,
-    Row,
-)
+from kgray.kinds import Read, Row
 from kgray.ports import GraphView, Store
 from kgray.records import Episode, EpisodeHead, GroupRecords, Place
 from kgray.times import Instant
@@ -48,25 +31,25 @@ def records_of(store: Store, group: str, known_at: Instant | None = None) -> Gro
 
     def timed(name: str, *, at: int) -> list[Row]:
         """Return the rulings or verdicts that stand; at: the column of their record time."""
-        found = [row for row in store.rows(ALL[name], group) if stands(row[at], row[at + 1])]
+        found = [row for row in store.rows(kinds.ALL[name], group) if stands(row[at], row[at + 1])]
         recorded.update((row[0], row[at]) for row in found)
         return found
 
     with store.reading(), garbage_not_collected():
         heads = [
             EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
-            for row in store.rows(EPISODE_HEADS, group)
-            if row[5] == COMMITTED and stands(row[6], row[7])
+            for row in store.rows(kinds.EPISODE_HEADS, group)
+            if row[5] == kinds.COMMITTED and stands(row[6], row[7])
         ]
         live = {head.sequence for head in heads}
-        mentions = [row for row in store.rows(ALL["mentions"], group) if row[0] in live]
-        evidence = [row for row in store.rows(ALL["evidence"], group) if row[0] in live]
-        births = store.rows(ALL["births"], group)
+        mentions = [row for row in store.rows(kinds.ALL["mentions"], group) if row[0] in live]
+        evidence = [row for row in store.rows(kinds.ALL["evidence"], group) if row[0] in live]
+        births = store.rows(kinds.ALL["births"], group)
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         operations = [
             row
-            for row in store.rows(ALL["operations"], group)
-            if row[3] == DONE and row[1] in _TIMED and stands(row[4], None)
+            for row in store.rows(kinds.ALL["operations"], group)
+            if row[3] == kinds.DONE and row[1] in _TIMED and stands(row[4], None)
         ]
         recorded.update((row[0], row[4]) for row in operations)
         return GroupRecords(
@@ -97,37 +80,37 @@ class StoredView:
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         """Return the facts of what these recorded statements show as, in the order asked, then by start."""
         shown: dict[str, dict[str, None]] = {statement: {} for statement in statements}
-        for statement, shown_as, _ in self._rows(STATEMENTS_SHOWN, shown):
+        for statement, shown_as, _ in self._rows(kinds.STATEMENTS_SHOWN, shown):
             if shown_as is not None:
                 shown[statement][shown_as] = None
         return self._facts(list(shown.values()), as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
         """Return the facts of the statements that these pieces of evidence speak of, in the order asked."""
-        found = self._rows(EVIDENCE_SHOWN, dict.fromkeys(places))
+        found = self._rows(kinds.EVIDENCE_SHOWN, dict.fromkeys(places))
         return self._facts([{shown: None} for _, _, shown in found if shown is not None], as_of)
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """Return facts whose subject or object is one of these, newest first, then by id."""
         asked = dict.fromkeys(entities)
-        shown = dict.fromkeys(id_ for (id_,) in self._rows(ENTITY_IDS, asked))
+        shown = dict.fromkeys(id_ for (id_,) in self._rows(kinds.ENTITY_IDS, asked))
         folded = [id_ for id_ in asked if id_ not in shown]
-        shown.update((id_, None) for _, id_ in self._rows(SHOWN_OF, folded))
+        shown.update((id_, None) for _, id_ in self._rows(kinds.SHOWN_OF, folded))
         return self._store.facts_at(self.group, list(shown), as_of, limit) if shown else []
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
         """Return the facts with these ids, in the order asked."""
-        return [rows.fact(row) for row in self._rows(FACTS_OF, dict.fromkeys(ids))]
+        return [rows.fact(row) for row in self._rows(kinds.FACTS_OF, dict.fromkeys(ids))]
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """Return the entities that these recorded ids show as, in the order asked, each once."""
         shown: dict[str, list[str]] = {id_: [] for id_ in recorded}
-        for recorded_id, id_ in self._rows(SHOWN_OF, shown):
+        for recorded_id, id_ in self._rows(kinds.SHOWN_OF, shown):
             shown[recorded_id].append(id_)
         # An id that no mention was recorded with, a split's, stands for itself.
         parts = [found or [id_] for id_, found in shown.items()]
         wanted = dict.fromkeys(id_ for part in parts for id_ in part)
-        known = {row[0]: rows.entity(row) for row in self._rows(ENTITIES_OF, wanted)}
+        known = {row[0]: rows.entity(row) for row in self._rows(kinds.ENTITIES_OF, wanted)}
         found = (
             entity
             for part in parts
@@ -142,7 +125,7 @@ class StoredView:
             folded.encode()
         except UnicodeEncodeError:
             return []  # a text with a lone surrogate cannot be stored, so nothing bears it
-        recorded = [entity for _, entity in self._rows(NAMED, [folded])]
+        recorded = [entity for _, entity in self._rows(kinds.NAMED, [folded])]
         found = [
             entity
             for entity in self.entities(list(dict.fromkeys(recorded)))
@@ -152,18 +135,20 @@ class StoredView:
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         """Return the committed, live episodes with these sequences, in the order asked."""
-        found = self._rows(EPISODES_AT, dict.fromkeys(sequences))
-        return [rows.episode(self.group, row) for row in found if row[10] == COMMITTED and row[14] is None]
+        found = self._rows(kinds.EPISODES_AT, dict.fromkeys(sequences))
+        return [
+            rows.episode(self.group, row) for row in found if row[10] == kinds.COMMITTED and row[14] is None
+        ]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
         """Return episode id -> client id."""
-        return dict(self._rows(SUPPORTERS, dict.fromkeys(ids)))
+        return dict(self._rows(kinds.SUPPORTERS, dict.fromkeys(ids)))
 
     def _facts(self, parts: list[dict[str, None]], as_of: Instant | None) -> list[Fact]:
         """Return the facts of statements, part by part; each once, those of one part by start and id."""
         wanted = dict.fromkeys(statement for part in parts for statement in part)
         by_statement: dict[str, list[Fact]] = {}
-        for row in self._rows(FACTS_OF_STATEMENTS, wanted):
+        for row in self._rows(kinds.FACTS_OF_STATEMENTS, wanted):
             fact = rows.fact(row)
             if as_of is None or fact.holds_at(as_of):
                 by_statement.setdefault(fact.statement, []).append(fact)

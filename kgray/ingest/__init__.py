@@ -6,7 +6,10 @@ relate     relation names and their rulings (R17)
 connect    facts to statements and variants (R18)
 compare    what can hold beside what (R17)
 decide     all of these in order: a Change, or the Questions still open; pure
-state      what a group's decisions read, in memory
-correct    merge, split, undo, retract, remove (R16, R25)
+known      what deciding reads of a group: the true `state`, or a view `ahead` of it
+changes    what was decided, as row changes
+correct    merge, split, undo, retract, remove (R16, R25); erase: what goes with a removed episode
+committer  the groups' states and what moves them; outbox: what is on its way to the store
 loop       the plain loop: extract, decide, ask, commit
+runner     the windowed runner, a `window` a group: the same graph, many episodes in flight
 """

@@ -16,33 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kgray.kinds import (
-    ANSWER_USES,
-    ANSWERS,
-    BIRTHS,
-    EPISODE_VECTORS,
-    EPISODES,
-    EVIDENCE,
-    EVIDENCE_IN,
-    EXTRACTIONS,
-    MENTIONS,
-    MENTIONS_IN,
-    MENTIONS_OF,
-    NAME_VECTORS,
-    NAMES,
-    RULINGS,
-    RULINGS_IN,
-    STATEMENT_VECTORS,
-    STATEMENTS_SHOWN,
-    USES_BY,
-    USES_OF,
-    VERDICTS,
-    VERDICTS_IN,
-    Key,
-    Kind,
-    Read,
-    Row,
-)
+from kgray import kinds
+from kgray.kinds import Key, Kind, Read, Row
 from kgray.ports import Store
 from kgray.records import Operation, Place
 
@@ -67,28 +42,28 @@ def erased_rows(
         asked = sorted(set(values))
         return list(store.rows(of, group, asked)) if asked else []
 
-    mentions, evidence = read(MENTIONS_IN, erased), read(EVIDENCE_IN, erased)
+    mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
     # What the erased rows name, less what others name too.
-    others = [row for row in read(MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
+    others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
     surfaces = {(row[3], row[2]) for row in mentions} - {(entity, surface) for entity, surface, _ in others}
     entities = {row[3] for row in mentions} - {entity for entity, _, _ in others}
-    said = read(STATEMENTS_SHOWN, {row[2] for row in evidence})
+    said = read(kinds.STATEMENTS_SHOWN, {row[2] for row in evidence})
     statements = {row[2] for row in evidence} - {row[0] for row in said if row[2] not in erased}
     named = {id_ for operation in operations for id_ in (*operation.entities, operation.made)}
-    requests = {request for _, request in read(USES_BY, erased)}
+    requests = {request for _, request in read(kinds.USES_BY, erased)}
     by_sequence = [(sequence,) for sequence in sorted(erased)]
     return {
-        EPISODES: by_sequence,
-        EXTRACTIONS: by_sequence,
-        EPISODE_VECTORS: by_sequence,
-        MENTIONS: [row[:2] for row in mentions],
-        EVIDENCE: [row[:2] for row in evidence],
-        RULINGS: [row[:2] for row in read(RULINGS_IN, erased) if row[:2] not in kept_rulings],
-        VERDICTS: [row[:2] for row in read(VERDICTS_IN, erased) if row[:2] not in kept_verdicts],
-        NAMES: sorted(surfaces),
-        NAME_VECTORS: sorted(surfaces),
-        BIRTHS: [(id_,) for id_ in sorted((entities - named) | statements)],
-        STATEMENT_VECTORS: [(id_,) for id_ in sorted(statements)],
-        ANSWERS: [(request,) for request in sorted(requests)],
-        ANSWER_USES: sorted(read(USES_OF, requests)),
+        kinds.EPISODES: by_sequence,
+        kinds.EXTRACTIONS: by_sequence,
+        kinds.EPISODE_VECTORS: by_sequence,
+        kinds.MENTIONS: [row[:2] for row in mentions],
+        kinds.EVIDENCE: [row[:2] for row in evidence],
+        kinds.RULINGS: [row[:2] for row in read(kinds.RULINGS_IN, erased) if row[:2] not in kept_rulings],
+        kinds.VERDICTS: [row[:2] for row in read(kinds.VERDICTS_IN, erased) if row[:2] not in kept_verdicts],
+        kinds.NAMES: sorted(surfaces),
+        kinds.NAME_VECTORS: sorted(surfaces),
+        kinds.BIRTHS: [(id_,) for id_ in sorted((entities - named) | statements)],
+        kinds.STATEMENT_VECTORS: [(id_,) for id_ in sorted(statements)],
+        kinds.ANSWERS: [(request,) for request in sorted(requests)],
+        kinds.ANSWER_USES: sorted(read(kinds.USES_OF, requests)),
     }

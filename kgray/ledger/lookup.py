@@ -7,25 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kgray import rows
-from kgray.kinds import (
-    ALL,
-    COMMITTED,
-    ENTITY_IDS,
-    EPISODE_HEADS,
-    EPISODES_AT,
-    FACTS_OF,
-    FACTS_OF_STATEMENTS,
-    OPERATIONS_AT,
-    PENDING,
-    SEQUENCES_OF_SOURCE,
-    SHOWN_OF,
-    STATEMENTS_SHOWN,
-    TAKEN_CLIENT_IDS,
-    TAKEN_IDS,
-    Read,
-    Row,
-)
+from kgray import kinds, rows
+from kgray.kinds import Read, Row
 from kgray.ledger.removals import Removals
 from kgray.ports import Store
 from kgray.records import Episode
@@ -58,9 +41,9 @@ def find(store: Store, group: str, identifier: str) -> Bearers:
         taken = _taken_by(store, group, [identifier])
         return Bearers(
             episodes=tuple(sorted({row[0] for row in taken if row[5] is None})),
-            entity=there(ENTITY_IDS, SHOWN_OF),
-            statement=there(FACTS_OF_STATEMENTS, STATEMENTS_SHOWN),
-            fact=there(FACTS_OF),
+            entity=there(kinds.ENTITY_IDS, kinds.SHOWN_OF),
+            statement=there(kinds.FACTS_OF_STATEMENTS, kinds.STATEMENTS_SHOWN),
+            fact=there(kinds.FACTS_OF),
         )
 
 
@@ -79,16 +62,16 @@ def sequences_of(
     with store.reading():
         found = {row[0] for row in _taken_by(store, group, ids)}
         if source is not None and _is_storable(source):
-            found |= {row[0] for row in store.rows(SEQUENCES_OF_SOURCE, group, [source])}
+            found |= {row[0] for row in store.rows(kinds.SEQUENCES_OF_SOURCE, group, [source])}
         if everything:
-            found |= {row[0] for row in store.rows(EPISODE_HEADS, group)}
+            found |= {row[0] for row in store.rows(kinds.EPISODE_HEADS, group)}
     return sorted(found)
 
 
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     """Return what an operation answered; None while it is pending or where there is none."""
-    for row in store.rows(OPERATIONS_AT, group, [sequence]):
-        if row[3] != PENDING:
+    for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
+        if row[3] != kinds.PENDING:
             answer: Mapping[str, Any] = json.loads(row[5])
             return answer
     return None
@@ -120,14 +103,14 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
 def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Episode]:
     """Return the episodes with these sequences, in any state, in the order asked, each once."""
     asked = list(dict.fromkeys(sequences))
-    return [rows.episode(group, row) for row in store.rows(EPISODES_AT, group, asked)] if asked else []
+    return [rows.episode(group, row) for row in store.rows(kinds.EPISODES_AT, group, asked)] if asked else []
 
 
 def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
     """Yield the episodes of the dump, by sequence: ended, and not retired, by `known_at` (None: now)."""
-    for row in store.rows(ALL["episodes"], group):
+    for row in store.rows(kinds.ALL["episodes"], group):
         ended_at, retired_at = row[13], row[14]
-        if row[10] < COMMITTED:
+        if row[10] < kinds.COMMITTED:
             continue
         if known_at is None:
             shown = retired_at is None
@@ -142,7 +125,9 @@ def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
     asked = [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
     if not asked:
         return []
-    return [row for read in (TAKEN_IDS, TAKEN_CLIENT_IDS) for row in store.rows(read, group, asked)]
+    return [
+        row for read in (kinds.TAKEN_IDS, kinds.TAKEN_CLIENT_IDS) for row in store.rows(read, group, asked)
+    ]
 
 
 def _is_storable(text: str) -> bool:

@@ -2,11 +2,11 @@
 
 face       Memory: the verbs
 arguments  what callers hand to them, checked
-taking     input into the log, in short transactions
-queueing   having what is pending carried out: by this process, by another one, by a runtime
+accepting  input into the log, in short transactions
+ingesting  having what is pending carried out: by this process, by another one, by a runtime
 correcting whether a correction can be carried out
 showing    what hangs on an id
-leavings   what runs keep of texts beside the store, which goes with what is removed
+run_files  what runs keep of texts beside the store, which goes with what is removed
 reports    what the verbs answer
 """
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kgray import times
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.verify import differences
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
@@ -289,26 +290,7 @@ class Memory:
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
         checked_group(group)
-        with self.store.reading():
-            view, stored, counts = (
-                self._derived(group, None),
-                StoredView(self.store, group),
-                self.store.counts(group),
-            )
-            facts, entities = view.all_facts(), view.all_entities()
-            held = counts.get(group, GroupCounts())
-            lines = [
-                f"{held_now} {what} are stored, {len(derived)} follow from the records"
-                for what, held_now, derived in (
-                    ("entities", held.entities, entities),
-                    ("facts", held.facts, facts),
-                )
-                if held_now != len(derived)
-            ]
-            stored_facts = {fact.id: fact for fact in stored.facts([fact.id for fact in facts])}
-            lines += [f"fact {fact.id} differs" for fact in facts if stored_facts.get(fact.id) != fact]
-            stored_entities = {entity.id: entity for entity in stored.entities([e.id for e in entities])}
-            return lines + [f"entity {e.id} differs" for e in entities if stored_entities.get(e.id) != e]
+        return differences(self.store, group)
 
     # ---------------------------------------------------------------------------- correcting
 

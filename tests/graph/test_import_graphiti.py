@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kgray import opening
+from kgray.ledger import dumped_episodes
 from kgray.stores.neo4j.graphiti import GraphitiDatabase
 from kgray.transfer.graphiti import Import
 
@@ -127,7 +128,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
 
         (hit, *_) = memory.search("who is an aviator", group="g", scopes=["episode"])
         assert hit.client_id == "e-1"
-        first, second, _ = list(memory._memory.store.episode_rows("g"))
+        first, second, _ = list(dumped_episodes(memory._memory.store, "g"))
         assert [first.client_id, second.client_id] == ["e-1", "e-2"]
         assert json.loads(first.metadata) == {
             "graphiti": {

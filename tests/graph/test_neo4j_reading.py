@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgray.graph import Derived, Entity, Fact
-from kgray.ports import Commit
+from kgray import kinds, rows
+from kgray.derivation.stored import StoredView
+from kgray.graph import Entity, Fact
+from kgray.kinds import READS
+from kgray.ledger import find, previous, sequences_of
 from kgray.records import Value
-from tests.graph.by_hand import WIDTH, draft, fill, pointing, tell, told, unit
+from kgray.stores.neo4j import statements, statements_by_hand
+from kgray.stores.neo4j.mapping import named_group
+from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -40,16 +45,15 @@ def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, grou
         scores = few @ query
         for limit in (5, 40, 60):
             expected = np.argsort(-scores)[:limit]
-            found = nearest.find(group, "fact", query, limit)
+            found = nearest.find(named_group(group), "fact", query.tolist(), limit)
             assert [owner for owner, _ in found] == [str(n) for n in expected]
             assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        assert nearest.find(other, "fact", query, 1)[0][1] == pytest.approx(1.0, abs=1e-5)
+        ((_, score),) = nearest.find(named_group(other), "fact", query.tolist(), 1)
+        assert score == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     """The server stops at the limit: 5 of 400 facts are not found by reading 400."""
-    from kgray.stores.neo4j import queries
-
     store = stores.open()
     facts = tuple(
         Fact(
@@ -60,28 +64,46 @@ def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     )  # fmt: skip
     hub = Entity(id="hub", name="Hub", born=(1, 0))
     with store.writing():
-        store.accept([draft("hub", group=group)], now=1)
-        commit = Commit(group=group, sequence=1, recorded_at=1, derived=Derived(entities=(hub,), facts=facts))
-        store.write([commit])
+        append(store, draft("hub", group=group))
+        puts = {kinds.ENTITIES: [rows.entity_row(hub)], kinds.FACTS: [rows.fact_row(fact) for fact in facts]}
+        store.apply([changes(1, 1, puts, group=group)])
 
-    assert [fact.id for fact in store.view(group).facts_at(["hub"], None, 3)] == ["F399", "F398", "F397"]
-    assert len(store.view(group).facts_at(["hub"], None, None)) == 400
+    assert [fact.id for fact in store.facts_at(group, ["hub"], None, 3)] == ["F399", "F398", "F397"]
+    assert len(store.facts_at(group, ["hub"], None, None)) == 400
 
-    values = {"group": group, "asked": ["hub"], "as_of": None, "limit": 5}
-    assert 0 < touched(neo4j_driver, queries.FACTS_AT, values) < 150
+    values = {"asked": ["hub"], "as_of": None, "limit": 5}
+    assert 0 < touched(neo4j_driver, statements_by_hand.FACTS_AT, named_group(group) | values) < 150
 
 
 def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, group):
     """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
-    from kgray.stores.neo4j import statements
-
     store = stores.open()
-    store.accept([draft(f"said {n}", reference_time=n, group=group) for n in range(400)], now=1)
+    append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
     last = store.pending(group, 1, after=399)[0]
 
-    assert [row.text for row in store.previous(last, 3)] == ["said 396", "said 397", "said 398"]
-    values = {"group": group, "source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
-    assert 0 < touched(neo4j_driver, statements.EPISODES_BEFORE, values) < 150
+    assert [row.text for row in previous(store, last, 3)] == ["said 396", "said 397", "said 398"]
+    values = {"source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
+    assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
+
+
+def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):
+    """Whatever the statistics: of a group with many rows none but those that are asked for are looked at."""
+    store = stores.open()
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+    asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
+    for name in (read.name for read in READS):
+        plan = neo4j_driver.execute_query(f"EXPLAIN {statements.named()[f'read {name}']}", asked).summary.plan
+        steps = set(operators(plan))
+        found = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
+        assert (name, found) == (name, set())
+        assert (name, {step for step in steps if step.startswith(("Top", "Sort"))}) == (name, set())
+
+
+def operators(plan):
+    yield plan["operatorType"]
+    for child in plan.get("children", ()):
+        yield from operators(child)
 
 
 def touched(driver, statement, values):
@@ -98,8 +120,9 @@ def test_of_many_equals_the_oldest_are_found(stores, group, other):
     store = stores.open()
     with store.writing():
         fill(store, np.array([pointing(1)] * 70), group=group)
-        store.accept([draft("Al says the same", group=other, client_id=str(n)) for n in range(70)], now=1)
-        store.write([told(n, "Al", "the same", n, group=other) for n in range(1, 71)])
+        sent = [draft("Al says the same", group=other, client_id=str(n)) for n in range(70)]
+        append(store, *sent)
+        store.apply([told(n, "Al", "the same", n, group=other, sent=sent[n - 1]) for n in range(1, 71)])
 
     for limit in (1, 7, 64):
         assert store.lexical(other, "fact", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
@@ -136,11 +159,11 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
 
     before = held()
     for text in TEXTS:
-        view = store.view(group)
+        view = StoredView(store, group)
 
-        assert store.find(group, text) == []
-        assert store.entities_named(group, text) == []
-        assert store.sequences(group, ids=[text], source=text) == []
+        assert not find(store, group, text)
+        assert view.entities_named(text) == []
+        assert sequences_of(store, group, ids=[text], source=text) == []
         assert store.lexical(group, "fact", f"{text} two", 9) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})

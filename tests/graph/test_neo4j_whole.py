@@ -8,9 +8,7 @@ from contextlib import closing
 import pytest
 
 from kgray.errors import StoreError
-from kgray.ports import Commit
-from kgray.records import Operation
-from tests.graph.by_hand import EMBEDDER, WIDTH, gone, metadata, pointing, remove, tell
+from tests.graph.by_hand import EMBEDDER, WIDTH, head, metadata, pointing, remove, tell
 from tests.graph.stores import WholeNeo4jStores
 from tests.graph.test_store_log import of_all_groups
 
@@ -58,7 +56,10 @@ def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(st
         opened(own_neo4j, dimensions=5000)
     assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
     ask("MATCH (m:KgrayMeta) SET m.schema = 99")
-    with pytest.raises(StoreError, match="upgrade kgray"):
+    with pytest.raises(StoreError, match=r"schema 99; this one knows 2\): upgrade kgray"):
+        opened(own_neo4j)
+    ask("MATCH (m:KgrayMeta) SET m.schema = 1")
+    with pytest.raises(StoreError, match=r"an earlier kgray.*start with an empty database"):
         opened(own_neo4j)
     ask("MATCH (m:KgrayMeta) DELETE m")
     with pytest.raises(StoreError, match="kgray init"):
@@ -68,9 +69,9 @@ def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(st
 def test_an_index_that_somebody_dropped_is_missed(stores, ask):
     store = stores.open()
     assert store.missing() == []
-    ask("DROP INDEX kgray_fact_source")
+    ask("DROP INDEX kgray_facts_source")
     ask("DROP INDEX edge_name_and_fact")
-    assert store.missing() == ["edge_name_and_fact", "kgray_fact_source"]
+    assert store.missing() == ["edge_name_and_fact", "kgray_facts_source"]
     ask("MATCH (m:KgrayMeta) DELETE m")
     assert stores.open().missing() == []
 
@@ -157,22 +158,14 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
             group=group,
         )
         assert "zq" in str(ask(EVERY_WORD)).lower()
-        asked = Operation(group=group, kind="remove", episodes=("zqclient",))
-        sequence = store.request(asked, now=1)
-        done = Commit(
-            group=group, sequence=sequence, recorded_at=90, operation=asked, erased=(2,), derived=gone(2),
-            gone_births=("E2", "S2"),
-        )  # fmt: skip
-        store.write([done])
+        remove(store, [2], episodes=("zqclient",), group=group)
         left = str(ask(EVERY_WORD)).lower()
         assert "zq" not in left
         assert "kept" in left
-        asked = Operation(group=group, kind="remove", everything=True)
-        sequence = store.request(asked, now=1)
-        store.write([Commit(group=group, sequence=sequence, recorded_at=99, operation=asked, forgotten=True)])
+        remove(store, [1], everything=True, group=group)
     nodes = "MATCH (n) WHERE NOT n:KgrayMeta RETURN labels(n)[0], n.group_id ORDER BY labels(n)[0]"
-    assert [row[0] for row in ask(nodes)] == ["KgrayGroup", "KgrayOperation", "KgrayShard"]
+    assert [row[0] for row in ask(nodes)] == ["KgrayCall", "KgrayGroup", "KgrayOperation", "KgrayShard"]
     assert "'g'" not in str(ask(EVERY_WORD))
-    assert store.groups() == []
-    assert store.next_sequence(group) == 5
+    assert store.heads() == {}
+    assert head(store, group).last == 4
     assert store.compact() is False, "its bytes are in the server's files, which no client can clear"

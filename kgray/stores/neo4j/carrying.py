@@ -1,131 +1,181 @@
-"""Collected rows to the database, statement by statement, in an order that suits the graph.
+"""Collected rows to the database: 10 to 20 statements, however many rows there are.
 
-Entities stand before the facts between them, facts go before their entities, and an episode loses
-its place as the live one before another with its id takes it.
+Each statement costs a round trip, and each transaction a commit of the full-text indexes; so the changes of
+many episodes share both. Entities stand before the facts between them, facts go before their entities, and an
+episode loses its place as the live one (a patch) before another with its id takes it (a put). Rows are sent
+in the order of their keys: one order of locks for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from kgray import kinds
 from kgray.errors import StoreError
-from kgray.stores.neo4j import rows
-from kgray.stores.neo4j import statements as log
-from kgray.stores.neo4j import statements_commit as cypher
-from kgray.stores.neo4j.collecting import Collected, Key, fact_rows
-from kgray.stores.neo4j.connection import Connection, Row, Running
-from kgray.stores.neo4j.groups import Group
-from kgray.stores.neo4j.rows import Values, digest, portions
-
-_RECORDS = ("extractions", "answers", "births", "mentions", "evidence", "rulings", "verdicts")
+from kgray.kinds import Kind
+from kgray.stores.neo4j import statements, values
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.collecting import Collected, PutRow, RowName
+from kgray.stores.neo4j.connection import Connection, Record, Running
+from kgray.stores.neo4j.mapping import digest, place_of
+from kgray.stores.neo4j.values import MAX_ROWS, Values, portions
 
 
 class Carrying:
     """One transaction that takes what was collected."""
 
-    def __init__(self, db: Connection, running: Running, groups: dict[str, Group]) -> None:
+    def __init__(self, db: Connection, running: Running, dimensions: int) -> None:
         """Keep what the statements need."""
-        self._db, self._running, self._groups = db, running, groups
+        self._db, self._running, self._dimensions = db, running, dimensions
 
-    def carry(self, collected: Collected) -> None:
-        """Write everything; nothing is sent where there is nothing to write."""
-        self._record(collected)
-        self._put_vectors(collected)
-        self._derive(collected)
-        self._end(collected)
-        self._link(collected)
+    def carry(self, found: Collected, *, complete: bool = True) -> None:
+        """Write everything; nothing is sent where there is nothing to write.
 
-    def _send(self, statement: str, values: Iterable[Values]) -> list[Row]:
+        complete    False: more rows of the same entries follow (a copy, adopting.py), which then
+                    embeds the names of entities and links episodes itself
+        """
+        for kind in reversed(kinds.KINDS):
+            if kind not in (kinds.ENTITIES, kinds.FACTS):
+                self._send(statements.DROP[kind], _named(kind, found.drops[kind]))
+        self._patch(found)
+        self._put_rows(found)
+        renamed = self._put_entities(found)
+        if complete:
+            self.embed_names(renamed)
+        self._change_facts(found)
+        self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
+        if complete:
+            self._link(found)
+
+    def _send(self, statement: str, rows: Iterable[Values]) -> list[Record]:
         return [
-            row
-            for portion in portions(values)
-            for row in self._db.run(self._running, statement, rows=portion)
+            row for portion in portions(rows) for row in self._db.run(self._running, statement, rows=portion)
         ]
 
-    def _record(self, collected: Collected) -> None:
-        lists = {name: _sorted(getattr(collected, name)) for name in _RECORDS}
-        for start in range(0, max(map(len, lists.values())), rows.MAX_ROWS):
-            portion = {name: found[start : start + rows.MAX_ROWS] for name, found in lists.items()}
-            self._db.run(self._running, cypher.RECORD, **portion)
-        self._send(cypher.USE_ANSWERS, _sorted(collected.uses))
-        self._send(cypher.USE_NAMES, _sorted(collected.names))
+    def _patch(self, found: Collected) -> None:
+        for kind, statement in statements.PATCH.items():
+            ordered = sorted(found.patches[kind].items(), key=_by_name)
+            rows = [values.patch_values(kind, group, key, new) for (group, key), new in ordered]
+            self._send(statement, rows)
+            if kind is kinds.EPISODES:
+                retired = [name for name, new in ordered if new.get("retired_at") is not None]
+                self._send(cypher.HIDE_EPISODES, _named(kind, retired))
 
-    def _put_vectors(self, collected: Collected) -> None:
-        names = self._send(cypher.PUT_NAME_VECTORS, _sorted(collected.name_vectors))
-        statements = self._send(cypher.PUT_STATEMENT_VECTORS, _sorted(collected.statement_vectors))
-        episodes = self._send(cypher.PUT_EPISODE_VECTORS, _sorted(collected.episode_vectors))
-        for group in {row[0] for row in (*names, *statements, *episodes)}:
-            self._groups[group].removals += 1
-        self._renew(statements)
-
-    def _renew(self, statements: Iterable[Row]) -> None:
-        self._send(cypher.RENEW_FACT_VECTORS, ({"group_id": row[0], "id": row[1]} for row in statements))
-
-    def _derive(self, collected: Collected) -> None:
-        put, gone = [], []
-        for (group, id_), entry in sorted(collected.entities.items()):
-            row = {"group_id": group, "uuid": id_}
-            if entry is None:
-                gone.append(row)
-            else:
-                put.append(row | {"at": rows.moment(entry[1]), "put": rows.entity_row(group, entry[0])})
-        renamed = self._send(cypher.PUT_ENTITIES, put)
-        shown = [
-            ({"group_id": group, "id": id_}, ids) for (group, id_), ids in sorted(collected.shown.items())
-        ]
-        self._send(cypher.DROP_SHOWN, (row for row, _ in shown))
-        self._send(
-            cypher.PUT_SHOWN, (row | {"shown": as_id} for row, ids in shown for as_id in dict.fromkeys(ids))
-        )
-        names = {(row["group_id"], row["uuid"]): digest(row["put"]["name"]) for row in put}
-        self._send(
-            cypher.NAME_ENTITIES,
-            ({"group_id": group, "uuid": id_, "digest": names[group, id_]} for group, id_ in renamed),
-        )
-        self._put_facts(collected)
-        self._send(cypher.DROP_ENTITIES, gone)
-        self._send(cypher.SHOW_EVIDENCE, _sorted(collected.shown_evidence))
-
-    def _put_facts(self, collected: Collected) -> None:
-        changed, _, _ = fact_rows(collected.facts, ())
-        found = self._send(cypher.CHANGE_FACTS, changed)
-        kept: dict[Key, bool] = {(group, id_): moved for group, id_, moved in found}
-        _, new, new_values = fact_rows(collected.facts, kept)
-        for statement, values in ((cypher.NEW_FACTS, new), (cypher.NEW_VALUE_FACTS, new_values)):
-            made = {row[0] for row in self._send(statement, values)}
-            if lost := [row for row in values if row["uuid"] not in made]:
-                ends = sorted({str(row[end]) for row in lost for end in ("source", "end")})
-                raise StoreError(
-                    f"{len(lost)} of {len(values)} facts end at an entity that is not stored "
-                    f"({', '.join(ends[:4])}): nothing was changed"
-                )
-        moved = {(group, collected.facts[group, id_]) for (group, id_), moved in kept.items() if moved}
-        self._renew(sorted([group, fact.statement] for group, fact in moved if fact is not None))
-
-    def _end(self, collected: Collected) -> None:
-        self._send(cypher.EXTRACT_EPISODES, _sorted(collected.extracted))
-        self._send(cypher.FAIL_EPISODES, _sorted(collected.failed))
-        self._send(log.RETIRE_EPISODES, _sorted(collected.retired))
-        self._send(cypher.COMMIT_EPISODES, _sorted(collected.committed))
-        self._send(cypher.END_OPERATIONS, _sorted(collected.operations))
-
-    def _link(self, collected: Collected) -> None:
-        """Make anew the edges of the episodes that were committed, and of those whose entities moved."""
-        moved = [
-            {"group_id": group, "id": id_}
-            for group, id_ in sorted(collected.shown)
-            if (group, id_) not in collected.births
-        ]
-        linked: dict[Key, Values] = dict(collected.linked)
-        again = {
-            (group, sequence): {"group_id": group, "sequence": sequence}
-            for group, sequence in self._send(cypher.MENTIONED_IN, moved)
-            if (group, sequence) not in linked
+    def _put_rows(self, found: Collected) -> None:
+        lists = {
+            kind.name: [values.row_values(kind, group, put.row) for group, put in _ordered(found, kind)]
+            for kind in statements.PLAIN
         }
-        self._send(cypher.DROP_LINKS, _sorted(again))
-        self._send(cypher.LINK_MENTIONS, _sorted(linked | again))
+        for start in range(0, max(map(len, lists.values())), MAX_ROWS):
+            portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
+            self._db.run(self._running, statements.PUT_PLAIN, **portion)
+        self._send(
+            cypher.PUT_EPISODES,
+            (
+                values.episode_values(group, put.row, put.facts)
+                for group, put in _ordered(found, kinds.EPISODES)
+            ),
+        )
+        for kind in statements.VECTORS:
+            replaced = self._send(
+                statements.PUT_VECTORS[kind],
+                (
+                    values.vector_values(kind, group, put, dimensions=self._dimensions)
+                    for group, put in _ordered(found, kind)
+                ),
+            )
+            if kind is kinds.STATEMENT_VECTORS:
+                self._renew(replaced)
+
+    def _renew(self, statements_of: Iterable[Record]) -> None:
+        """Give the facts of these statements, (group, id), the statements' vectors."""
+        named = ({"group_id": group, "id": id_} for group, id_ in statements_of)
+        self._send(cypher.RENEW_FACT_VECTORS, named)
+
+    # ------------------------------------------------------------- what Graphiti's readers see
+
+    def _put_entities(self, found: Collected) -> list[Values]:
+        """Return what names the entities whose name is new, and its digest."""
+        puts = found.puts[kinds.ENTITIES]
+        renamed = self._send(
+            cypher.PUT_ENTITIES,
+            (values.entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
+        )
+        return [
+            {"group_id": group, "uuid": id_, "surface_key": digest(puts[group, (id_,)].row[1])}
+            for group, id_ in renamed
+        ]
+
+    def embed_names(self, entities: Iterable[Values]) -> None:
+        """Give these entities the vector of their name."""
+        self._send(cypher.NAME_ENTITIES, entities)
+
+    def _change_facts(self, found: Collected) -> None:
+        gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
+        both: dict[RowName, PutRow | None] = {**dict.fromkeys(gone), **puts}
+        rows = {
+            (group, key): values.fact_values(group, key[0], None if put is None else put.row)
+            for (group, key), put in sorted(both.items(), key=_by_name)
+        }
+        kept = {
+            (group, (id_,)): moved
+            for group, id_, moved in self._send(cypher.CHANGE_FACTS, rows.values())
+        }
+        new = [row for name, row in rows.items() if name in puts and name not in kept]
+        for statement, made in (
+            (cypher.NEW_FACTS, [row for row in new if row["put"]["target"] is not None]),
+            (cypher.NEW_VALUE_FACTS, [row for row in new if row["put"]["target"] is None]),
+        ):
+            self._check_ends(made, {row[0] for row in self._send(statement, made)})
+        moved = {(name[0], rows[name]["put"]["statement"]) for name, moved in kept.items() if moved}
+        self._renew(sorted(map(list, moved)))
+
+    def _check_ends(self, asked: list[Values], made: set[str]) -> None:
+        if lost := [row for row in asked if row["uuid"] not in made]:
+            ends = sorted({str(row[end]) for row in lost for end in ("source", "end")})
+            raise StoreError(
+                f"{len(lost)} of {len(asked)} facts end at an entity that is not stored "
+                f"({', '.join(ends[:4])}): nothing was changed"
+            )
+
+    def _link(self, found: Collected) -> None:
+        """Make anew the edges of the episodes that were committed, and of those whose entities moved."""
+        committed = {
+            (group, key): {"group_id": group, "sequence": key[0]}
+            for (group, key), put in found.puts[kinds.EPISODES].items()
+            if put.row[place_of(kinds.EPISODES, "state")] == kinds.COMMITTED
+        }
+        shown = {*found.puts[kinds.SHOWN_ENTITIES], *found.drops[kinds.SHOWN_ENTITIES]}
+        moved = {(group, key[0]) for group, key in shown} - {
+            (group, key[0]) for group, key in found.puts[kinds.BIRTHS]
+        }
+        again = {
+            (group, (sequence,)): {"group_id": group, "sequence": sequence}
+            for group, sequence in self._send(
+                cypher.MENTIONED_IN, ({"group_id": group, "id": id_} for group, id_ in sorted(moved))
+            )
+        }
+        self.link({name: row for name, row in again.items() if name not in committed}, committed)
+
+    def link(self, again: Mapping[RowName, Values], new: Mapping[RowName, Values]) -> None:
+        """Make the edges of episodes to what they mention; of those that have some, anew."""
+        self._send(cypher.DROP_LINKS, (again[name] for name in sorted(again)))
+        both = {**again, **new}
+        self._send(cypher.LINK_MENTIONS, (both[name] for name in sorted(both)))
+
+    def know_facts(self, episodes: Iterable[Values]) -> None:
+        """Give episodes the ids of their facts."""
+        self._send(cypher.KNOW_FACTS, episodes)
 
 
-def _sorted(found: dict[Key, Values]) -> list[Values]:
-    """Return the rows by key: one order of locks for all."""
-    return [found[key] for key in sorted(found)]
+def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
+    return [values.key_values(kind, group, key) for group, key in sorted(names)]
+
+
+def _ordered(found: Collected, kind: Kind) -> list[tuple[str, PutRow]]:
+    return [(group, put) for (group, _), put in sorted(found.puts[kind].items(), key=_by_name)]
+
+
+def _by_name(item: tuple[RowName, Any]) -> RowName:
+    return item[0]

@@ -26,8 +26,8 @@ from neo4j import exceptions as driver
 from kgray.errors import SettingsError
 from kgray.stores.neo4j.failing import explained, passing, said
 
-Row = list[Any]
-Done = TypeVar("Done")
+Record = list[Any]  # of an answer, in the order of its RETURN
+T = TypeVar("T")
 Running = ManagedTransaction | Transaction
 
 # How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
@@ -35,6 +35,7 @@ PATIENCE_S = 30.0
 _CONNECT_S = 5.0
 _READ_S = 120.0  # a statement that runs longer is ended by the server
 _WRITE_S = 300.0
+_HELD_S = 60.0  # a transaction that is held for several reads; then another takes its place
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
 _SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
@@ -98,11 +99,12 @@ class Connection:
         It is no snapshot: Neo4j reads what is committed when a statement runs (read committed). It
         spares each read two round trips, and a statement alone may still see a commit half way.
         """
-        if getattr(self._local, "held", None) is not None:
+        if self._held() is not None:
             yield
             return
         with explained(self.where), ExitStack() as stack:
-            self._local.held = self._patiently(lambda: self._begun(stack))
+            self._local.held = stack
+            self._local.transaction = self._patiently(lambda: self._begun(stack))
             try:
                 yield
             finally:
@@ -110,30 +112,36 @@ class Connection:
 
     def _begun(self, stack: ExitStack) -> Transaction:
         session = stack.enter_context(self._session(read=True))
-        return stack.enter_context(session.begin_transaction(timeout=_READ_S))
+        self._local.began = time.monotonic()
+        return stack.enter_context(session.begin_transaction(timeout=_HELD_S + _READ_S))
 
-    def rows(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+    def _held(self) -> Transaction | None:
+        """Return the transaction that this thread holds; a young one: the server ends old ones."""
+        stack: ExitStack | None = getattr(self._local, "held", None)
+        if stack is None:
+            return None
+        if time.monotonic() - self._local.began > _HELD_S:
+            stack.close()
+            self._local.transaction = self._begun(stack)
+        held: Transaction = self._local.transaction
+        return held
+
+    def rows(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN."""
-        held: Transaction | None = getattr(self._local, "held", None)
-        if held is not None:
-            with explained(self.where):
-                return self.run(held, statement, **values)
-
         return self.read(lambda transaction: self.run(transaction, statement, **values))
 
-    def row(self, statement: str, **values: Any) -> Row | None:  # noqa: ANN401 - what Cypher takes
+    def row(self, statement: str, **values: Any) -> Record | None:  # noqa: ANN401 - what Cypher takes
         """Return the first row of a read."""
         found = self.rows(statement, **values)
         return found[0] if found else None
 
-    def read(self, work: Callable[[Running], Done]) -> Done:
+    def read(self, work: Callable[[Running], T]) -> T:
         """Run several reads in one transaction, again from its start where the server was away."""
-        held: Transaction | None = getattr(self._local, "held", None)
-        if held is not None:
-            with explained(self.where):
+        with explained(self.where):
+            if (held := self._held()) is not None:
                 return work(held)
 
-        def read() -> Done:
+        def read() -> T:
             with self._session(read=True) as session:
                 return session.execute_read(unit_of_work(timeout=_READ_S)(work))
 
@@ -141,7 +149,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------- writing
 
-    def write(self, work: Callable[[Running, int], Done], *, patient: bool = True) -> Done:
+    def write(self, work: Callable[[Running, int], T], *, patient: bool = True) -> T:
         """Run a transaction to a known end: all of it or nothing.
 
         work    takes the transaction and how often its commit was sent before without an answer: from 1
@@ -152,10 +160,10 @@ class Connection:
         unknown = 0
 
         @unit_of_work(timeout=_WRITE_S)
-        def again(transaction: ManagedTransaction) -> Done:
+        def again(transaction: ManagedTransaction) -> T:
             return work(transaction, unknown)
 
-        def write() -> Done:
+        def write() -> T:
             nonlocal unknown
             try:
                 with self._session(read=False) as session:
@@ -166,7 +174,7 @@ class Connection:
 
         return self._patiently(write, self._patience_s if patient else 0.0)
 
-    def _patiently(self, attempt: Callable[[], Done], patience_s: float | None = None) -> Done:
+    def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         """Try until it works or the patience is spent; what cannot pass is raised at once."""
         ends = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
@@ -189,24 +197,24 @@ class Connection:
             self.run(transaction, statement)
             transaction.rollback()
 
-    def alone(self, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - what Cypher takes
+    def alone(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
         """Run a statement in a transaction of the server's own: schema, and deletions in portions.
 
         Each may be run again: two processes that found a database deadlock on its labels.
         """
 
-        def attempt() -> list[Row]:
+        def attempt() -> list[Record]:
             with self._session(read=False) as session:
                 return self._taken(session.run(Query(statement), values))
 
         return self._patiently(attempt)
 
-    def run(self, transaction: Running, statement: str, **values: Any) -> list[Row]:  # noqa: ANN401 - as rows
+    def run(self, transaction: Running, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - as rows
         """Run one of our statements in a transaction and return its rows."""
         return self._taken(transaction.run(statement, values))
 
-    def _taken(self, result: Any) -> list[Row]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
-        found: list[Row] = result.values()
+    def _taken(self, result: Any) -> list[Record]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
+        found: list[Record] = result.values()
         for status in result.consume().gql_status_objects:
             if status.is_notification and status.gql_status not in self._seen:
                 self._seen.add(status.gql_status)

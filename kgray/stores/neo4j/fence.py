@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from kgray.errors import KgrayError, Locked, StaleWriter
-from kgray.stores.neo4j import statements as cypher
+from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 
 LEASE_MS = 10_000

@@ -1,4 +1,4 @@
-"""Make, check and migrate what the store keeps in a database; refuse what is not ours or newer."""
+"""Make and check what the store keeps in a database; refuse what is not ours, or of another schema."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from kgray.errors import StoreError
 from kgray.stores.neo4j import schema
-from kgray.stores.neo4j import statements as cypher
-from kgray.stores.neo4j.connection import Connection, Row, Running
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.connection import Connection, Record
 from kgray.stores.neo4j.schema import Rule
 
 _OLDEST = (5, 23)  # relationship uniqueness, vector indexes on both, `CALL (x) {}`
@@ -41,10 +41,10 @@ def probed(db: Connection) -> Server:
 
 
 def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, create: bool) -> None:
-    """Bring the database to this version, made where nothing of ours is in it.
+    """Make constraints, indexes and the meta node where nothing of ours is in the database; check it.
 
-    Raises StoreError where it is newer, built with another embedder, or empty and not to be made.
-    Safe for several processes at once: each rule and the meta node are made once.
+    Raises StoreError where it is of another schema, built with another embedder, or empty and not to be
+    made. Safe for several processes at once: each rule and the meta node are made once.
     """
     if dimensions > schema.MAX_DIMENSIONS:
         raise StoreError(
@@ -55,42 +55,33 @@ def founded(db: Connection, server: Server, *, embedder: str, dimensions: int, c
     if found is None:
         if not create:
             raise StoreError(f"there is no kgray store in {db.where}: run `kgray init`")
-        _make_rules(db, server, 0, dimensions)
+        _make_rules(db, server, dimensions)
         values = {"schema": schema.VERSION, "embedder": embedder, "dimensions": dimensions}
-
-        def make(transaction: Running, _: int) -> None:
-            db.run(transaction, cypher.NEW_META, **values)
-
-        db.write(make)
+        db.write(lambda transaction, _: db.run(transaction, cypher.NEW_META, **values))
         found = _meta(db)
     _check(db, found or [None, None, None], embedder, dimensions)
-    if found and found[0] < schema.VERSION:
-        _make_rules(db, server, found[0], dimensions)
-
-        def migrate(transaction: Running, _: int) -> None:
-            db.run(transaction, cypher.SET_SCHEMA, schema=schema.VERSION)
-
-        db.write(migrate)
 
 
 def missing(db: Connection, server: Server) -> list[str]:
     """Return the names of the constraints and indexes that should be there and are not, or do not work."""
-    wanted = [rule.name for rule in schema.rules(0, filters=server.filters)]
+    wanted = [rule.name for rule in schema.rules(filters=server.filters)]
     working = {name for name, state, _ in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
     return sorted(name for name in wanted if name not in working)
 
 
-def _meta(db: Connection) -> Row | None:
+def _meta(db: Connection) -> Record | None:
     found = db.alone(cypher.META)
     return found[0] if found else None
 
 
-def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
+def _check(db: Connection, stored: Record, embedder: str, dimensions: int) -> None:
     version, other, numbers = stored
-    if version > schema.VERSION:
+    if version != schema.VERSION:
+        newer = version > schema.VERSION
+        todo = "upgrade kgray" if newer else "start with an empty database, and add the episodes again"
         raise StoreError(
-            f"the store in {db.where} was written by a newer kgray (schema {version}; this one knows "
-            f"{schema.VERSION}): upgrade kgray"
+            f"the store in {db.where} was written by {'a newer' if newer else 'an earlier'} kgray (schema "
+            f"{version}; this one knows {schema.VERSION}): {todo}"
         )
     if (other, numbers) != (embedder, dimensions):
         raise StoreError(
@@ -100,16 +91,16 @@ def _check(db: Connection, stored: Row, embedder: str, dimensions: int) -> None:
         )
 
 
-def _make_rules(db: Connection, server: Server, stored: int, dimensions: int) -> None:
+def _make_rules(db: Connection, server: Server, dimensions: int) -> None:
     """Make what is missing, each rule in a transaction of its own, and wait until all work."""
-    wanted = schema.rules(stored, filters=server.filters)
+    wanted = schema.rules(filters=server.filters)
     found = db.alone(cypher.INDEXES, names=[rule.name for rule in wanted])
     there = {name: width for name, _, width in found}
-    for rule in schema.vector_rules(filters=server.filters):
+    for name in schema.VECTOR_INDEXES:
         # The database was emptied by hand, and its indexes are of another embedder.
-        if stored == 0 and there.get(rule.name) not in {None, dimensions}:
-            db.alone(cypher.DROP_VECTORS[rule.name])
-            del there[rule.name]
+        if there.get(name) not in {None, dimensions}:
+            db.alone(cypher.DROP_VECTOR_INDEX[name])
+            del there[name]
     _make(db, (rule for rule in wanted if rule.name not in there), dimensions)
     db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
 

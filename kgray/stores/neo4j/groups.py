@@ -6,24 +6,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kgray.errors import StoreError
-from kgray.stores.neo4j import statements as cypher
+from kgray.ports.store import GroupHead
+from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
-from kgray.stores.neo4j.rows import digest, portions
+from kgray.stores.neo4j.mapping import ended_mark, group_key
+from kgray.stores.neo4j.values import Values, portions
 from kgray.times import Instant
 
 
-@dataclass(slots=True)
-class Group:
-    """A locked group's counters."""
+class BeingCleared(Exception):
+    """A group goes in pieces, and whoever met it has to finish that first (clearing.py)."""
 
-    name: str
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+
+@dataclass(slots=True)
+class LockedGroup:
+    """A locked group: the columns of LOCK_GROUPS.
+
+    name        None: removed, never there, or not to be read now
+    adopting    the token of the copy that is on its way into it
+    clearing    the sequence of the removal whose rows are going in pieces
+    was_named   whether it had a name when it was locked
+    """
+
+    asked: str
+    name: str | None
     last: int
     last_recorded: Instant
-    removals: int
-    adopting: bool = False  # rows of another store are being taken over (adopting.py)
+    adopting: str | None
+    clearing: int | None
+    was_named: bool
 
     def take_sequence(self) -> int:
-        """Take the next sequence."""
+        """Take the next sequence; the group is there from now on."""
+        self.name = self.asked
         self.last += 1
         return self.last
 
@@ -32,52 +51,61 @@ class Group:
         self.last_recorded = max(now, self.last_recorded + 1)
         return self.last_recorded
 
-
-def group_id(name: str) -> str:
-    """Return the id of a group's node, which is all that stays of a removed group's name."""
-    return digest(name)
-
-
-def ended_mark(name: str) -> str:
-    """Return the `group_id` under which a removed group's last operation stays; `#` is in no group's name."""
-    return f"#{digest(name)}"
+    @property
+    def head(self) -> GroupHead:
+        """Return its counters as the port tells them."""
+        return GroupHead(named=self.name is not None, last=self.last, last_recorded=self.last_recorded)
 
 
-def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, Group]:
+def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
     """Lock groups in the order of their ids, the same for all, so that two transactions do not deadlock.
 
-    make: those that are not there are made, and removed ones get their names back. Raises StoreError where
-    one is being copied.
+    make: those that were never there are made, without a name. Else they are left out.
     """
-    asked = sorted({name: group_id(name) for name in names}.items(), key=lambda item: item[1])
-    statement = cypher.NAME_GROUPS if make else cypher.LOCK_GROUPS
-    found = {
-        row[0]: Group(*row)
-        for portion in portions({"id": id_, "name": name} for name, id_ in asked)
-        for row in db.run(running, statement, rows=portion)
-    }
+    asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
+    statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
+    rows = (row for portion in portions(asked) for row in db.run(running, statement, rows=portion))
+    return {row[0]: LockedGroup(*row) for row in rows}
+
+
+def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
+    """Lock groups that are neither cleared nor copied into.
+
+    Raises BeingCleared, which `clearing.cleared_first` waits out; StoreError where one is being copied.
+    """
+    found = locked(db, running, names, make=make)
     for group in found.values():
-        if make and group.adopting:
+        if group.clearing is not None:
+            raise BeingCleared(group.asked)
+        if group.adopting is not None:
             raise StoreError(
-                f"group {group.name!r} is being copied into {db.where}, or a copy of it was cut off: nothing "
-                f"can be added before it is whole; run `kgray copy` again"
+                f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
+                f"nothing can be added before it is whole; run `kgray copy` again"
             )
     return found
 
 
-def keep(db: Connection, running: Running, groups: Iterable[Group]) -> None:
-    """Write the counters of locked groups."""
-    values = sorted(
-        (
-            {
-                "id": group_id(group.name),
+def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
+    """Write locked groups; an operation that removed one bears its name again once the group does."""
+    groups = list(groups)
+    named = [group.asked for group in groups if group.name is not None and not group.was_named and group.last]
+    if named:
+        marks = [{"group": name, "mark": ended_mark(name)} for name in named]
+        db.run(running, cypher.NAME_OPERATIONS, rows=marks)
+    values: list[Values] = [
+        {
+            "id": group_key(group.asked),
+            "put": {
+                "id": group_key(group.asked),
+                "name": group.name,
                 "last": group.last,
                 "last_recorded": group.last_recorded,
-                "removals": group.removals,
-            }
-            for group in groups
-        ),
-        key=lambda row: str(row["id"]),
-    )
-    for portion in portions(values):
+                "adopting": group.adopting,
+                "clearing": group.clearing,
+                "cleared_name": None if group.clearing is None else group.asked,
+            },
+        }
+        for group in groups
+    ]
+    for portion in portions(sorted(values, key=lambda row: str(row["id"]))):
         db.run(running, cypher.KEEP_GROUPS, rows=portion)

@@ -7,25 +7,34 @@ the best (block-max WAND), and tells no frequencies.
 
 from __future__ import annotations
 
-from kgray.ports import SearchScope
+from collections.abc import Mapping
+from typing import Any
+
+from kgray.kinds import SearchScope
 from kgray.records import Place
-from kgray.stores.neo4j import queries as cypher
-from kgray.stores.neo4j import rows
+from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
+from kgray.stores.neo4j.mapping import mark
 from kgray.stores.words import query_words, term
 
 # Of more rows with one and the same score the oldest are not looked for.
 _MOST_ROWS = 10_000
 
 
-def find_words(db: Connection, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-    """Return what bears any of the query's words, best first, ties by age; see `ports.Store.lexical`."""
-    asked = _query(group, query)
+def find_words(
+    db: Connection, named: Mapping[str, Any], scope: SearchScope, query: str, limit: int
+) -> list[str | Place]:
+    """Return what bears any of the query's words, best first, ties by age; see `ports.Store.lexical`.
+
+    named: the group, as `statements.OPEN` takes it.
+    """
+    asked = _query(named["group"], query)
     if not asked:
         return []
-    statement = cypher.FIND_WORDS[scope]
+    best: list[Any] = []
     for take in (2 * limit + 10, _MOST_ROWS):  # twice: an entity has a row for each of its surfaces
-        ((best, rows_taken, lowest),) = db.rows(statement, query=asked, group=group, take=take, limit=limit)
+        found = db.row(cypher.LEXICAL[scope], **named, query=asked, take=take, limit=limit)
+        best, rows_taken, lowest = found or ([], 0, None)
         # Where the index was cut off, older ones with the lowest score may be behind.
         if rows_taken < take or (len(best) == limit and best[-1][0] > lowest):
             break
@@ -37,5 +46,4 @@ def _query(group: str, text: str) -> str:
 
     The terms hold letters, digits and the group's mark only (words.py), so no quote can close them.
     """
-    mark = rows.mark(group)
-    return " OR ".join([f'"{term(word, mark)}"' for word in query_words(text)])
+    return " OR ".join([f'"{term(word, mark(group))}"' for word in query_words(text)])

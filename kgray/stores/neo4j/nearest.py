@@ -1,16 +1,19 @@
 """Cosine over a group's vectors: exact in every score, by the server.
 
 A small group is compared whole. Past that the server's vector index (HNSW, Malkov and Yashunin 2016, on
-quantised vectors) names the candidates, which are scored exactly. A current release filters by
-group inside the index. 5.26 cannot: there the nearest of all groups are asked for, more and more of them,
-until enough are of this group; a group that is a sliver of a shared database is compared whole then.
+quantised vectors) names the candidates, which are scored exactly. A current release filters by group inside
+the index. 5.26 cannot: there the nearest of all groups are asked for, more and more of them, until enough are
+of this group; a group that is a sliver of a shared database is compared whole then.
 """
 
 from __future__ import annotations
 
-from kgray.ports import SearchScope, Vector
-from kgray.stores.neo4j import queries as cypher
-from kgray.stores.neo4j.connection import Connection, Row, Running
+from collections.abc import Mapping
+from typing import Any
+
+from kgray.kinds import SearchScope
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.connection import Connection, Record, Running
 
 # Vectors of a group that are compared one by one: 75 ms for 1,000 of 1024 dimensions; by the index 30 ms.
 EXACT_ROWS = 1_000
@@ -30,43 +33,50 @@ class NearestVectors:
 
     def __init__(self, db: Connection, *, filters: bool, exact_rows: int = EXACT_ROWS) -> None:
         """Take a connection; filters: the server's vector indexes filter by group inside."""
-        self._db = db
-        self._filters = filters
-        self._exact_rows = exact_rows
+        self._db, self._filters, self._exact_rows = db, filters, exact_rows
 
-    def find(self, group: str, scope: SearchScope, vector: Vector, limit: int) -> list[tuple[str, float]]:
-        """Return (owner, cosine), best first, each owner once by its best vector; ties by insertion."""
-        numbers = vector.tolist()
+    def find(
+        self, named: Mapping[str, Any], scope: SearchScope, vector: list[float], limit: int
+    ) -> list[tuple[str | int, float]]:
+        """Return (owner, cosine), best first, each owner once by its best vector; ties by age.
 
-        def work(running: Running) -> list[Row]:
-            return self._found(running, group, scope, numbers, limit)
+        named: the group, as `statements.OPEN` takes it.
+        """
+
+        def work(running: Running) -> list[Record]:
+            return self._found(running, named, scope, vector, limit)
 
         # The server gives (1 + cosine) / 2.
         return [(owner, min(1.0, max(-1.0, 2 * score - 1))) for owner, score in self._db.read(work)]
 
     def _found(
-        self, running: Running, group: str, scope: SearchScope, vector: list[float], limit: int
-    ) -> list[Row]:
-        bound = self._exact_rows + 1
-        ((count,),) = self._db.run(running, cypher.COUNT_VECTORS[scope], group=group, bound=bound)
+        self,
+        running: Running,
+        named: Mapping[str, Any],
+        scope: SearchScope,
+        vector: list[float],
+        limit: int,
+    ) -> list[Record]:
+        found = self._db.run(running, cypher.COUNT_VECTORS[scope], **named, bound=self._exact_rows + 1)
+        count = found[0][0] if found else 0
         if count == 0:
             return []
         take = max(CANDIDATES, CANDIDATES_A_HIT * limit)
         statement = (cypher.NEAREST_INSIDE if self._filters else cypher.NEAREST_AMONG_ALL)[scope]
         wanted = limit if self._filters else _SPARE * limit
         while count > self._exact_rows and take <= _MOST_CANDIDATES:
-            found = self._db.run(running, statement, group=group, vector=vector, take=take)
+            found = self._db.run(running, statement, group=named["group"], vector=vector, take=take)
             best = _each_once(found)
             if len(best) >= wanted:
                 return best[:limit]
             least, most = _MORE
             take *= min(most, max(least, -(-2 * wanted // max(1, len(best)))))
-        return self._db.run(running, cypher.NEAREST_EXACT[scope], group=group, vector=vector, limit=limit)
+        return self._db.run(running, cypher.NEAREST_EXACT[scope], **named, vector=vector, limit=limit)
 
 
-def _each_once(found: list[Row]) -> list[Row]:
+def _each_once(found: list[Record]) -> list[Record]:
     """Return the first row of each owner."""
-    seen: dict[str, Row] = {}
+    seen: dict[str | int, Record] = {}
     for row in found:
         seen.setdefault(row[0], row)
     return list(seen.values())

@@ -1,213 +1,239 @@
-"""Statements of the database itself, of groups, and of the log; the comment is the contract.
+"""The statements that are generated from `mapping.STORED`, once, at import; `named()` lists them to be read.
 
-Values go in as parameters, never as text; the only text put together here, at import, are column
-lists of ours. The group is matched in the statement itself.
+Values go in as parameters, never as text. All that read bear OPEN: a group that another process copies in,
+or that goes in pieces, is not there (R27). The group itself is matched by an index that begins with it; an
+index over several properties is used only where each of them is named, hence `IS NOT NULL` of some.
+
+    read    $group, $group_key, $copy and
+            look-ups: $values; rows: (value, the columns of `StoredRead`)
+            scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
+    write   $rows: maps that bear `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute,
+            so a statement that is run again changes nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from kgray.stores.neo4j import schema
+from kgray import kinds
+from kgray.kinds import READS, Kind, Read
+from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-# ---------------------------------------------------------------------------------- the database
+# No row where the group may not be read. $copy: the token of this process's own copy into it, else "".
+OPEN = "MATCH (g:KgrayGroup {id: $group_key}) WHERE g.clearing IS NULL AND coalesce(g.adopting, '') = $copy"
 
-# One row: version, edition.
-SERVER = """
-CALL dbms.components() YIELD name, versions, edition WHERE name = 'Neo4j Kernel'
-RETURN versions[0], edition
-"""
-# At most one row: schema, embedder, dimensions.
-META = "MATCH (m:KgrayMeta {id: 'kgray'}) RETURN m.schema, m.embedder, m.dimensions"
-# $schema, $embedder, $dimensions. The first of several processes makes it; the others find it.
-NEW_META = """
-MERGE (m:KgrayMeta {id: 'kgray'})
-ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimensions
-"""
-# $schema.
-SET_SCHEMA = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.schema = $schema"
-# $names. Rows of name, state, dimensions (of vector indexes), those behind constraints included.
-INDEXES = """
-SHOW INDEXES YIELD name, state, options WHERE name IN $names
-RETURN name, state, options.indexConfig['vector.dimensions']
-"""
-DROP_VECTORS: Mapping[str, str] = {name: f"DROP INDEX {name} IF EXISTS" for name in schema.VECTORS}
-# Makes a node, in a transaction that is rolled back.
-PROBE = "CREATE (:KgrayProbe)"
-# $seconds.
-AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
-
-# ------------------------------------------------------------------------------------- the fence
-
-# $shard. Makes the shard's node and locks it: SET takes the lock before RETURN reads.
-# One row: epoch, holder, token, host, pid, milliseconds since its last beat by the server's clock.
-LOCK_SHARD = """
-MERGE (s:KgrayShard {id: $shard}) ON CREATE SET s.epoch = 0
-SET s.locked = true
-WITH s RETURN s.epoch, s.holder, s.token, s.host, s.pid, timestamp() - coalesce(s.beat, 0)
-"""
-# $shard, $epoch, $holder, $token, $host, $pid.
-HOLD_SHARD = """
-MATCH (s:KgrayShard {id: $shard})
-SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid,
-    s.beat = timestamp()
-"""
-# $shard, $token: nothing happens where another holds it.
-FREE_SHARD = """
-MATCH (s:KgrayShard {id: $shard}) SET s.locked = true
-WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat
-"""
-# $shard. Locks, renews the lease, and says who holds it (epoch, token): the first statement of each write.
-# Where that is another, the transaction is rolled back, and the beat with it.
-FENCE = """
-MATCH (s:KgrayShard {id: $shard}) SET s.beat = timestamp()
-WITH s RETURN s.epoch, s.token
-"""
-
-# ---------------------------------------------------------------------------------------- groups
-
-# $rows: {id, name}, sorted by id: one order of locks for all. Makes groups, gives a removed one its name
-# back, locks them. Rows: name, last, last_recorded, removals, whether a copy is on its way into it.
-NAME_GROUPS = """
-UNWIND $rows AS row
-MERGE (g:KgrayGroup {id: row.id})
-ON CREATE SET g.last = 0, g.last_recorded = 0, g.removals = 0
-SET g.name = row.name, g.locked = true
-WITH row, g RETURN row.name, g.last, g.last_recorded, g.removals, g.adopting IS NOT NULL
-"""
-# $rows: {id, name}, sorted by id. Locks those that were ever there. Rows as above.
-LOCK_GROUPS = """
-UNWIND $rows AS row
-MATCH (g:KgrayGroup {id: row.id}) SET g.locked = true
-WITH row, g RETURN row.name, g.last, g.last_recorded, g.removals, g.adopting IS NOT NULL
-"""
-# $rows: {id, last, last_recorded, removals}: of locked groups; absolute.
-KEEP_GROUPS = """
-UNWIND $rows AS row
-MATCH (g:KgrayGroup {id: row.id})
-SET g.last = row.last, g.last_recorded = row.last_recorded, g.removals = row.removals
-"""
-# $id.
-UNNAME_GROUP = "MATCH (g:KgrayGroup {id: $id}) REMOVE g.name"
-GROUPS = "MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN g.name ORDER BY g.name"
-# $id: last, last_recorded, removals.
-GROUP = "MATCH (g:KgrayGroup {id: $id}) RETURN g.last, g.last_recorded, g.removals"
-
-# $ids. Rows: id, last_recorded.
-GROUPS_RECORDED = "UNWIND $ids AS id MATCH (g:KgrayGroup {id: id}) RETURN g.id, g.last_recorded"
-
-# --------------------------------------------------------------------------------------- the log
-
-# Columns of `rows.episode`.
-EPISODE = (
-    "e.sequence, e.uuid, e.source_description, e.kind, e.content, e.said, e.content_sha256, e.speaker, "
-    "e.client_id, e.metadata, e.state, e.bulk"
+# Kinds whose rows are put by statements of their own (statements_by_hand.py): what Graphiti's readers see.
+SEEN_BY_GRAPHITI = (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS)
+VECTORS: tuple[Kind, ...] = tuple(kind for kind in STORED if kind.vector is not None)
+PLAIN: tuple[Kind, ...] = tuple(
+    kind for kind in STORED if kind not in SEEN_BY_GRAPHITI and kind not in VECTORS
 )
-# $rows: properties of episodes (`rows.new_episode`).
-NEW_EPISODES = "UNWIND $rows AS row CREATE (e:KgrayEpisode:KgrayPending) SET e = row"
-# $rows: {group_id, sequence, kind, payload, call}. They go before what is in the backfill lane.
-NEW_OPERATIONS = """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRead:
+    """A declared read as a statement.
+
+    statement   see the module
+    columns     what it returns: those of the read first, then what is missing to sort the rows, then
+                properties that are no column (None), by which a scan goes on
+    width       how many of them are the read's
+    order       places of the columns that sort the rows
+    after       places of what a scan goes on by; first: the values before the first row
+    """
+
+    name: str
+    read: Read
+    statement: str
+    columns: tuple[str | None, ...]
+    width: int
+    order: tuple[int, ...]
+    after: tuple[int, ...] = ()
+    first: tuple[Any, ...] = ()
+
+
+def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
+    """Return what fixes the index: by its statistics the planner may read all of a group by another."""
+    return f"USING INDEX n:{stored.label}(group_id, {', '.join(properties)})"
+
+
+def _sorted_columns(read: Read) -> list[str]:
+    """Return the columns of a read, and then those that sort its rows."""
+    return list(dict.fromkeys((*read.chosen, *(read.kind.order or read.kind.key))))
+
+
+def _order(columns: Sequence[str], kind: Kind) -> tuple[int, ...]:
+    return tuple(columns.index(name) for name in kind.order or kind.key)
+
+
+def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
+    columns = _sorted_columns(read)
+    properties = stored.serving(by)
+    values = ["value"] if len(by) == 1 else [f"value[{n}]" for n in range(len(by))]
+    matched = [f"n.{p} = {v}" for p, v in zip(properties, values, strict=False)]
+    matched += [f"n.{p} IS NOT NULL" for p in properties[len(by) :]]
+    returned = ", ".join(f"n.{stored.property_of(c)}" for c in columns)
+    return StoredRead(
+        name=read.name,
+        read=read,
+        statement=f"""
+{OPEN}
+UNWIND $values AS value
+MATCH {stored.pattern} {_hint(stored, properties)}
+WHERE n.group_id = $group AND {" AND ".join(matched)}
+RETURN value, {returned}
+""",
+        columns=tuple(columns),
+        width=len(read.chosen),
+        order=_order(columns, read.kind),
+    )
+
+
+def _scan(stored: StoredKind, read: Read) -> StoredRead:
+    """Return a scan, page by page in the order of the key's own index."""
+    columns = _sorted_columns(read)
+    key = stored.key
+    behind = "n.{0} > $after[0]"
+    if len(key) == 2:
+        # A CASE and no OR: of that the planner makes two ranges, and sorts what they give.
+        behind = (
+            "n.{0} >= $after[0] AND n.{1} IS NOT NULL "
+            "AND CASE WHEN n.{0} = $after[0] THEN n.{1} > $after[1] ELSE true END"
+        )
+    returned = [stored.property_of(c) for c in columns]
+    returned += [p for p in key if p not in returned]
+    types = {column.name: column.type for column in read.kind.columns}
+    return StoredRead(
+        name=read.name,
+        read=read,
+        statement=f"""
+{OPEN}
+CALL () {{
+    MATCH {stored.pattern} {_hint(stored, key)}
+    WHERE n.group_id = $group AND {behind.format(*key)}
+    RETURN n ORDER BY n.group_id, {", ".join(f"n.{p}" for p in key)} LIMIT $limit
+}}
+RETURN {", ".join(f"n.{p}" for p in returned)}
+""",
+        columns=(*columns, *[None] * (len(returned) - len(columns))),
+        width=len(read.chosen),
+        order=_order(columns, read.kind),
+        after=tuple(returned.index(p) for p in key),
+        first=tuple(-1 if types[c] == "int" else "" for c in read.kind.key),
+    )
+
+
+def _stored_read(read: Read) -> StoredRead:
+    stored = STORED[read.kind]
+    if read.by is None:
+        return _scan(stored, read)
+    return _look_up(stored, read, (read.by,) if isinstance(read.by, str) else read.by)
+
+
+STORED_READS: Mapping[Read, StoredRead] = {read: _stored_read(read) for read in READS}
+
+
+def _keyed(stored: StoredKind) -> str:
+    """Return the map that matches a row by its key."""
+    return "{group_id: row.group_id, " + ", ".join(f"{p}: row.{p}" for p in stored.key) + "}"
+
+
+def _put(kind: Kind) -> str:
+    stored = STORED[kind]
+    setting = "ON CREATE SET n += row" if kind.first_wins else "SET n = row"
+    return f"FOREACH (row IN ${kind.name} | MERGE (n:{stored.label} {_keyed(stored)}) {setting})"
+
+
+# $births, $mentions, ...: the rows of each kind that has nothing but its rows; one round trip for all.
+PUT_PLAIN = "\n".join(_put(kind) for kind in PLAIN)
+
+
+def _put_vectors(kind: Kind) -> str:
+    stored = STORED[kind]
+    changed = "" if kind.first_wins else " OR n.embedding <> row.embedding"
+    return f"""
 UNWIND $rows AS row
-CREATE (o:KgrayOperation:KgrayPending {state: 0, bulk: false}) SET o += row
+MERGE (n:{stored.label} {_keyed(stored)})
+WITH row, n, n.embedding IS NOT NULL AS replaced WHERE n.embedding IS NULL{changed}
+SET n += row.put
+WITH row, n, replaced
+CALL db.create.setNodeVectorProperty(n, 'embedding', row.embedding)
+WITH row, replaced WHERE replaced
+RETURN row.group_id, row.{stored.key[0]}
 """
-# $rows: {group_id, uuid}. The last row that bears each id: group, uuid, sequence, client_id, source,
-# content hash, retired_at, call.
-EPISODES_BY_ID = """
-UNWIND $rows AS row
-CALL (row) {
-    MATCH (e:KgrayEpisode {group_id: row.group_id, uuid: row.uuid})
-    RETURN e ORDER BY e.sequence DESC LIMIT 1
+
+
+# {group_id, key, put: the other properties, embedding}. Rows: group and first key column of the vectors that
+# took the place of another.
+PUT_VECTORS: Mapping[Kind, str] = {kind: _put_vectors(kind) for kind in VECTORS}
+# {group_id, key}. Facts and entities go by statements of their own.
+DROP: Mapping[Kind, str] = {
+    kind: f"UNWIND $rows AS row\nMATCH (n:{stored.label} {_keyed(stored)})\nDETACH DELETE n"
+    for kind, stored in STORED.items()
+    if kind not in (kinds.ENTITIES, kinds.FACTS)
 }
-RETURN e.group_id, e.uuid, e.sequence, e.client_id, e.source_description, e.content_sha256, e.retired_at,
-    e.call
+# {group_id, key, put: properties}. Facts and vectors are put: more than their columns follows from them.
+PATCH: Mapping[Kind, str] = {
+    kind: f"UNWIND $rows AS row\nMATCH (n:{STORED[kind].label} {_keyed(STORED[kind])})\nSET n += row.put"
+    for kind in (kinds.EPISODES, kinds.ENTITIES, *PLAIN)
+}
+
+
+def _clear(kind: Kind) -> str:
+    """Return the statement that takes rows of a group that goes: of the log, those up to a sequence (R27)."""
+    stored = STORED[kind]
+    first, *others = stored.key
+    matched = [f"n.{p} IS NOT NULL" for p in others]
+    if kind.log:
+        # The removing operation's own row stays.
+        matched.insert(0, f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence")
+    else:
+        matched.insert(0, f"n.{first} IS NOT NULL")
+    return f"MATCH {stored.pattern} WHERE n.group_id = $group AND {' AND '.join(matched)}"
+
+
+_CLEARED_ANSWERS = """
+MATCH (n:KgrayAnswer) WHERE n.group_id = $group AND n.request IS NOT NULL AND (
+    EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
+        WHERE u.group_id = $group AND u.request = n.request AND u.sequence <= $sequence }
+    OR NOT EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
+        WHERE u.group_id = $group AND u.request = n.request })
 """
-# $groups. Pending operations that will take episodes away; usually none: group, sequence, kind, payload.
-REMOVALS_PENDING = """
-UNWIND $groups AS group
-MATCH (o:KgrayPending) WHERE o.group_id = group AND o.bulk = false
-    AND o:KgrayOperation AND o.kind IN ['retract', 'remove']
-RETURN o.group_id, o.sequence, o.kind, o.payload ORDER BY o.group_id, o.sequence
+_CLEARED_USES = """
+MATCH (n:KgrayUse) WHERE n.group_id = $group AND n.sequence IS NOT NULL AND n.request IS NOT NULL
+    AND NOT EXISTS { MATCH (a:KgrayAnswer) WHERE a.group_id = $group AND a.request = n.request }
 """
-# $group, $call: what an earlier try of this very call appended, where it was not known whether it had.
-OPERATION_OF_CALL = """
-MATCH (o:KgrayOperation) WHERE o.group_id = $group AND o.sequence > 0 AND o.call = $call
-RETURN o.sequence
-"""
-RETRIED_BY_CALL = """
-MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.sequence > 0 AND e.call = $call RETURN count(e)
-"""
-# $group, $after, $limit. What is next behind a sequence, in order; the columns of an episode, then kind and
-# payload of an operation.
-PENDING = f"""
-MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > $after
-WITH e ORDER BY e.sequence LIMIT $limit
-RETURN {EPISODE}, e:KgrayOperation, e.payload ORDER BY e.sequence
-"""
-# $group, $after, $limit. The same without the content: sequence, whether it is an operation.
-SEQUENCES_PENDING = """
-MATCH (e:KgrayPending) WHERE e.group_id = $group AND e.sequence > $after
-RETURN e.sequence, e:KgrayOperation ORDER BY e.sequence LIMIT $limit
-"""
-# Rows: group, whether any of what is pending is live.
-PENDING_GROUPS = """
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
-    AND EXISTS { MATCH (p:KgrayPending) WHERE p.group_id = g.name AND p.sequence > 0 }
-RETURN g.name, EXISTS { MATCH (p:KgrayPending) WHERE p.group_id = g.name AND p.bulk = false } ORDER BY g.name
-"""
-# $group.
-PENDING_COUNT = """
-MATCH (p:KgrayPending) WHERE p.group_id = $group AND p.sequence > 0 RETURN count(p)
-"""
-PENDING_COUNT_ALL = "MATCH (p:KgrayPending) RETURN count(p)"
-# $group, $source, $said, $before, $limit. R22: greatest (t_ref, sequence) first, of smaller sequences said
-# no later. Read in the order of that index, up to the limit: without the hint all of the group are read.
-EPISODES_BEFORE = f"""
-MATCH (e:KgrayEpisode) USING INDEX e:KgrayEpisode(group_id, source_description, said, sequence)
-WHERE e.group_id = $group AND e.source_description = $source AND e.said <= $said AND e.sequence < $before
-    AND e.retired_at IS NULL
-RETURN {EPISODE} ORDER BY e.group_id DESC, e.source_description DESC, e.said DESC, e.sequence DESC
-LIMIT $limit
-"""
-# $group. Failed and neither retried nor retracted; the episode, then its failure.
-EPISODES_FAILED = f"""
-MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state = 3 AND e.sequence > 0 AND e.retired_at IS NULL
-RETURN {EPISODE}, e.failure_kind, e.failure_message, e.failure_raw, e.attempts ORDER BY e.sequence
-"""
-# $rows: {group_id, sequence, at}: an earlier retirement stands.
-RETIRE_EPISODES = """
-UNWIND $rows AS row
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e.retired_at IS NULL
-SET e.retired_at = row.at REMOVE e:Episodic
-WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
-"""
-# $groups (the name, and the mark of a removed one), $sequence: state, result.
-OPERATION_STATE = """
-UNWIND $groups AS group
-MATCH (o:KgrayOperation {group_id: group, sequence: $sequence}) RETURN o.state, o.result
-"""
-# $group, $sequence.
-EXTRACTION = """
-MATCH (x:KgrayExtraction {group_id: $group, sequence: $sequence})
-RETURN x.calls, x.prompt_tokens, x.completion_tokens, x.body
-"""
-# $group, $request.
-ANSWERS = "MATCH (a:KgrayAnswer {group_id: $group, request: $request}) RETURN a.body"
-# $group. Rows: state, how many.
-COUNT_STATES = """
-MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.sequence > 0 AND e.retired_at IS NULL
-RETURN e.state, count(*)
-"""
-# $group.
-COUNT_DERIVED = """
-CALL () { MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid > '' RETURN count(e) AS entities }
-CALL () { MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid > '' RETURN count(f) AS facts }
-RETURN entities, facts
-"""
-# $group: calls, prompt tokens, completion tokens; of extractions, then of answers.
-COUNT_CALLS = """
-MATCH (x:KgrayExtraction) WHERE x.group_id = $group AND x.sequence > 0
-RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
-UNION ALL
-MATCH (x:KgrayAnswer) WHERE x.group_id = $group AND x.request > ''
-RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
-"""
+# What speaks of a thing before the thing. By hand: values, and the journal. An answer that a sequence up to
+# this one used goes, whoever else did (R25), and with it all notes of its use.
+_CLEARED: Mapping[str, str] = {
+    **{
+        kind.name: _clear(kind)
+        for kind in reversed(kinds.KINDS)
+        if kind not in (kinds.ANSWERS, kinds.ANSWER_USES)
+    },
+    "values": "MATCH (n:Value) WHERE n.group_id = $group AND n.uuid IS NOT NULL",
+    "answers": _CLEARED_ANSWERS,
+    "answer_uses": _CLEARED_USES,
+}
+# $group, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
+CLEAR: Mapping[str, str] = {
+    name: f"{match} WITH n LIMIT $most {'DELETE' if name == 'facts' else 'DETACH DELETE'} n RETURN count(*)"
+    for name, match in _CLEARED.items()
+}
+# $group, $sequence. One row: how many rows those are.
+GROUP_SIZE = "RETURN " + " + ".join(f"COUNT {{ {match} }}" for match in _CLEARED.values())
+
+
+def named() -> dict[str, str]:
+    """Return every generated statement by its name."""
+    return {
+        **{f"read {stored.name}": stored.statement for stored in STORED_READS.values()},
+        "put plain rows": PUT_PLAIN,
+        **{f"put {kind.name}": statement for kind, statement in PUT_VECTORS.items()},
+        **{f"drop {kind.name}": statement for kind, statement in DROP.items()},
+        **{f"patch {kind.name}": statement for kind, statement in PATCH.items()},
+        **{f"clear {name}": statement for name, statement in CLEAR.items()},
+        "group size": GROUP_SIZE,
+    }

@@ -1,22 +1,38 @@
-"""The production store: a Neo4j database behind both faces of `ports.Store`, shared by all groups."""
+"""The production store: a Neo4j database behind `ports.Store`, shared by all groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
-from kgray.ports import Store, Write
+from kgray import rows as packing
+from kgray.errors import Unavailable
+from kgray.graph import Fact
+from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row, SearchScope
+from kgray.ports import Store
+from kgray.ports.models import Vector
+from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
+from kgray.records import Episode, Operation, Place
 from kgray.stores import lock
-from kgray.stores.neo4j import fence, founding, schema, writing
+from kgray.stores.neo4j import applying, clearing, fence, founding, reading, schema
+from kgray.stores.neo4j import groups as grouped
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.adopting import Adoption
+from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
-from kgray.stores.neo4j.copying import CopyingFace
 from kgray.stores.neo4j.fence import Held
-from kgray.stores.neo4j.log import LogFace
+from kgray.stores.neo4j.lexical import find_words
+from kgray.stores.neo4j.mapping import ended_mark, group_key, named_group
 from kgray.stores.neo4j.nearest import NearestVectors
-from kgray.stores.neo4j.reading import ReadingFace
-from kgray.stores.neo4j.records import RecordsFace
-from kgray.stores.neo4j.statements import PROBE
+from kgray.stores.neo4j.values import storable
+from kgray.times import Instant
+
+T = TypeVar("T")
+_NO_LIMIT = (1 << 31) - 1
+_OF_ENDED = (OPERATIONS_AT, ALL["operations"])
 
 
 def open_neo4j(
@@ -31,7 +47,7 @@ def open_neo4j(
     create: bool = True,
     patience_s: float = PATIENCE_S,
 ) -> Neo4jStore:
-    """Open the store in a database, made or migrated where needed.
+    """Open the store in a database, made where needed.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
     embedder    the embedder's identity, kept in the database; dimensions: numbers a vector
@@ -40,7 +56,7 @@ def open_neo4j(
     patience_s  how long a transaction waits for a server that is away, or for another's lock
 
     Raises SettingsError for a URI, user, password or database that is refused; Unavailable at once
-    where the server does not answer; StoreError for what is newer or built with another embedder.
+    where the server does not answer; StoreError for another schema or another embedder.
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
@@ -52,12 +68,13 @@ def open_neo4j(
         raise
 
 
-class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
+class Neo4jStore:
     """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
     batch = 64
     remote = True
+    schema_version = schema.VERSION
 
     def __init__(
         self, db: Connection, server: founding.Server, *, dimensions: int, folder: Path | None
@@ -65,11 +82,61 @@ class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
         """See `open_neo4j`."""
         self._db = db
         self._nearest = NearestVectors(db, filters=server.filters)
+        self._appender = Appender(db)
         self.folder = folder
         self.server = server
-        self.schema_version = schema.VERSION
         self.dimensions = dimensions
         self._held: Held | None = None
+        self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
+        self._local = threading.local()
+
+    # ------------------------------------------------------------------------------- the log
+
+    def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
+        """Run `work` in one transaction that holds the logs of these groups; see `ports.Store`."""
+        return self._appender.append(groups, work)
+
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
+        return {row[0]: row[1] for row in self._db.rows(cypher.PENDING_GROUPS)}
+
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
+        found: list[Episode | Operation] = []
+        for is_operation, *row, payload in self._next(cypher.PENDING, group, after, limit):
+            if is_operation:  # of its columns these two stand among the episode's
+                found.append(packing.operation(group, (row[0], row[3], payload)))
+            else:
+                found.append(packing.episode(group, tuple(row)))
+        return found
+
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
+        found = self._next(cypher.PENDING_SEQUENCES, group, after, limit)
+        return [(sequence, not is_operation) for sequence, is_operation in found]
+
+    def _next(self, statement: str, group: str, after: int, limit: int) -> list[list[Any]]:
+        if limit <= 0:
+            return []
+        return self._db.rows(statement, **self._named(group), after=max(0, after), limit=limit)
+
+    def pending_count(self, group: str | None = None) -> int:
+        """Return how many episodes and operations have not ended, in one group or in all that exist."""
+        if group is None:
+            found = self._db.row(cypher.PENDING_COUNT_ALL)
+        else:
+            found = self._db.row(cypher.PENDING_COUNT, **self._named(group))
+        return int(found[0]) if found else 0
+
+    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
+        """Return what was said before it in its source, latest first (R22); see `ports.Store`."""
+        if limit <= 0:
+            return []
+        asked = {"source": episode.source, "said": episode.reference_time, "before": episode.sequence}
+        found = self._db.rows(cypher.SAID_BEFORE, **self._named(episode.group), **asked, limit=limit)
+        return [packing.episode(episode.group, tuple(row)) for row in found]
+
+    # ------------------------------------------------------------------- the ingesting process
 
     @contextmanager
     def writing(self, *, epoch: int | None = None, shard: int = 0) -> Iterator[int]:
@@ -80,13 +147,36 @@ class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
             held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard))
             self._held = held
             try:
+                clearing.finish_all(self._db)
                 yield held.epoch
             finally:
                 self._held = None
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Carry out writes of any groups, in order: one transaction, idempotent; see `ports.Store`."""
-        writing.write(self._db, self._held, writes, self.dimensions)
+    def apply(self, changes: Sequence[RowChanges]) -> None:
+        """Apply changes of any groups, in order: one transaction, idempotent; see `ports.Store`."""
+        applying.apply(self._db, self._held, changes, self.dimensions)
+
+    def adopt(
+        self,
+        group: str,
+        head: GroupHead,
+        rows: Iterable[tuple[Kind, Row]],
+        verify: Callable[[], None],
+    ) -> None:
+        """Take over a group from another store; see `ports.Store`."""
+        adoption = Adoption(self._db, self._held, group, head, self.dimensions)
+        adoption.start()
+        try:
+            adoption.take(rows)
+            adoption.end()
+            self._adopting[group] = adoption.token
+            verify()
+            adoption.finish()
+        except BaseException:
+            adoption.undo()
+            raise
+        finally:
+            self._adopting.pop(group, None)
 
     def compact(self) -> bool:
         """Return False: the files are the server's, and nothing a client may ask of it clears them.
@@ -98,17 +188,124 @@ class Neo4jStore(LogFace, RecordsFace, ReadingFace, CopyingFace):
         """
         return False
 
+    # ------------------------------------------------------------------------------- reading
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold one transaction for this thread's reads inside it; nests.
+
+        Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
+        visible bit by bit. So a group that is scanned inside is looked at before its first scan and at the
+        end, while nobody writes it. Raises Unavailable at the end where it was written meanwhile.
+        """
+        if getattr(self._local, "scanned", None) is not None:
+            yield
+            return
+        self._local.scanned = scanned = dict[str, GroupHead]()
+        try:
+            with self._db.reading():
+                yield
+            for group, before in scanned.items():
+                if self._settled(group) != before:
+                    raise Unavailable(f"group {group!r} was written while it was read: run it again")
+        finally:
+            self._local.scanned = None
+
+    def _settled(self, group: str) -> GroupHead:
+        """Return the group's last record time while nobody writes it: a commit holds its lock to the end."""
+        found = self._db.write(
+            lambda running, _: grouped.locked(self._db, running, [group], make=False).get(group)
+        )
+        return GroupHead(last_recorded=0 if found is None else found.last_recorded)
+
+    def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
+        """Return the counters of these groups, or of all that exist, sorted by name."""
+        if groups is None:
+            return {row[1]: _head(row, "") for row in self._db.rows(cypher.HEADS)}
+        ids = {group_key(group): group for group in sorted(set(groups)) if storable(group)}
+        rows = self._db.rows(cypher.HEADS_OF, ids=list(ids)) if ids else []
+        found = {ids[row[0]]: _head(row, self._adopting.get(ids[row[0]], "")) for row in rows}
+        return {group: found.get(group, GroupHead()) for group in sorted(set(groups))}
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Yield the rows of a declared read; see `ports.Store`."""
+        scanned = getattr(self._local, "scanned", None)
+        if read.by is None and scanned is not None and group not in scanned:
+            scanned[group] = self._settled(group)
+        found = self._found(read, self._named(group), values)
+        if read in _OF_ENDED:
+            # The operation that removed the whole group bears its name no more.
+            there = list(found)
+            ended = self._named(group) | {"group": ended_mark(group)}
+            found = iter(there) if there else self._found(read, ended, values)
+        yield from found
+
+    def _found(self, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
+        if read.by is None:
+            return reading.scan(self._db.rows, read, named)
+        return reading.look_up(self._db.rows, read, named, values)
+
+    def facts_at(
+        self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
+    ) -> list[Fact]:
+        """Return facts whose source or target is one of these, newest first, then by id."""
+        asked = [id_ for id_ in dict.fromkeys(entities) if storable(id_)]
+        if not asked or limit == 0:
+            return []
+        take = _NO_LIMIT if limit is None else limit
+        found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
+        return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
+
+    def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
+        """Return what BM25 finds, best first, ties by age; see `ports.Store`."""
+        return find_words(self._db, self._named(group), scope, query, limit) if limit > 0 else []
+
+    def nearest(
+        self, group: str, scope: SearchScope, vector: Vector, limit: int
+    ) -> list[tuple[str | int, float]]:
+        """Return (id, cosine), best first, ties by age; see `ports.Store` and nearest.py."""
+        if limit <= 0:
+            return []
+        return self._nearest.find(self._named(group), scope, vector.tolist(), limit)
+
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group, sorted; see `ports.Store`."""
+        with self._db.reading():
+            names = self.heads() if group is None else (group,)
+            return {name: self._counted(name) for name in names}
+
+    def _counted(self, group: str) -> GroupCounts:
+        named = self._named(group)
+        by_state = {row[0]: row[1] for row in self._db.rows(cypher.COUNT_STATES, **named)}
+        states = (by_state.get(state, 0) for state in range(len(packing.STATES)))
+        ledger = dict(zip(packing.STATES, states, strict=True))
+        columns = ("entities", "facts", "calls", "prompt_tokens", "completion_tokens")
+        rest = self._db.row(cypher.COUNT_REST, **named) or [0] * len(columns)
+        return GroupCounts(**ledger, **dict(zip(columns, rest, strict=True)))
+
+    def _named(self, group: str) -> dict[str, str]:
+        return named_group(group, self._adopting.get(group, ""))
+
+    # ------------------------------------------------------------------------------- the server
+
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that should be there and are not, or do not work."""
         return founding.missing(self._db, self.server)
 
     def check_writable(self) -> None:
         """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
-        self._db.try_to_write(PROBE)
+        self._db.try_to_write(cypher.PROBE)
 
     def close(self) -> None:
         """Close the driver; idempotent."""
         self._db.close()
+
+
+def _head(row: Sequence[Any], copy: str) -> GroupHead:
+    """Read the columns of HEADS; copy: the token of this process's own copy into the group."""
+    _, name, adopting, last, last_recorded = row
+    named = name is not None or (adopting is not None and adopting == copy)
+    return GroupHead(named=named, last=last, last_recorded=last_recorded)
 
 
 def _is_a_store(store: Neo4jStore) -> Store:

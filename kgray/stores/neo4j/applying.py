@@ -1,0 +1,156 @@
+"""Changes to the database, in order, in one transaction (R21, R23, R24).
+
+Changes of any entries and groups are folded (collecting.py) and written together (carrying.py). One that
+erases, or clears its group, stands alone: what came before it is written first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kgray import kinds
+from kgray.errors import Outrun, StoreError
+from kgray.kinds import Kind
+from kgray.ports.store import RowChanges
+from kgray.stores.neo4j import clearing, fence
+from kgray.stores.neo4j import groups as grouped
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.carrying import Carrying
+from kgray.stores.neo4j.collecting import Collected
+from kgray.stores.neo4j.connection import Connection, Running
+from kgray.stores.neo4j.fence import Held
+from kgray.stores.neo4j.groups import LockedGroup
+from kgray.stores.neo4j.mapping import place_of
+from kgray.stores.neo4j.values import Values, portions
+
+_LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
+_Entry = tuple[Kind, str, int]  # ledger, group, sequence
+
+
+def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int) -> None:
+    """Apply all of them or none; the epoch is checked first. See `ports.Store.apply`.
+
+    The removal of a large group ends a transaction; its rows follow in pieces, then the changes behind it.
+    """
+    start = 0
+    for at, change in enumerate(changes, 1):
+        if change.clear and clearing.is_large(db, change):
+            _at_once(db, held, changes[start:at], dimensions, in_pieces=True)
+            clearing.finish(db, change.group)
+            start = at
+    _at_once(db, held, changes[start:], dimensions, in_pieces=False)
+
+
+def _at_once(
+    db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int, *, in_pieces: bool
+) -> None:
+    """in_pieces: the last change clears its group, and only begins to."""
+
+    def work(running: Running, _: int) -> None:
+        fence.check(db, running, held)
+        groups = grouped.opened(db, running, (change.group for change in changes), make=False)
+        before = {name: group.head for name, group in groups.items()}
+        for segment in _segments(changes):
+            pieces = in_pieces and segment[-1] is changes[-1]
+            _Segment(db, running, groups, dimensions).carry_out(segment, in_pieces=pieces)
+        changed = [
+            group
+            for name, group in groups.items()
+            if group.head != before[name] or group.clearing is not None
+        ]
+        grouped.keep(db, running, changed)
+        fence.renew_late(db, running, held)
+
+    clearing.cleared_first(db, lambda: db.write(work))
+
+
+def _segments(changes: Iterable[RowChanges]) -> Iterator[list[RowChanges]]:
+    """Divide the changes so that one that erases or clears stands alone."""
+    gathered: list[RowChanges] = []
+    for change in changes:
+        if change.erases or change.clear:
+            if gathered:
+                yield gathered
+            yield [change]
+            gathered = []
+        else:
+            gathered.append(change)
+    if gathered:
+        yield gathered
+
+
+class _Segment:
+    """Changes that are written together."""
+
+    def __init__(
+        self, db: Connection, running: Running, groups: dict[str, LockedGroup], dimensions: int
+    ) -> None:
+        self._db, self._running, self._groups, self._dimensions = db, running, groups, dimensions
+        self._states: dict[_Entry, int] = {}
+
+    def carry_out(self, changes: Sequence[RowChanges], *, in_pieces: bool) -> None:
+        self._read_states(changes)
+        collected = Collected()
+        applied = [change for change in changes if self._takes(change, collected)]
+        if applied and applied[0].clear and not in_pieces:
+            clearing.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
+        Carrying(self._db, self._running, self._dimensions).carry(collected)
+        if applied and applied[0].clear:
+            group = self._groups[applied[0].group]
+            if in_pieces:
+                group.name, group.clearing = None, applied[0].sequence
+            else:
+                clearing.end(self._db, self._running, group, applied[0].sequence)
+
+    def _takes(self, change: RowChanges, collected: Collected) -> bool:
+        """Collect a change where it still applies; return whether it does."""
+        group = self._groups.get(change.group)
+        state = self._state(change)
+        if state is None and (group is None or change.sequence > group.last):
+            raise StoreError(
+                f"group {change.group!r} has no such sequence as {change.sequence}: "
+                f"{'it is empty' if group is None or group.last == 0 else f'its last is {group.last}'}"
+            )
+        if group is None or state not in change.states:
+            return False  # applied before, or too late
+        if change.recorded_at is not None:
+            if change.recorded_at <= group.last_recorded:
+                raise Outrun(
+                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
+                    f"{change.recorded_at}, which is not past the group's last: nothing was changed, run it "
+                    f"again"
+                )
+            group.last_recorded = change.recorded_at
+        collected.add(change)
+        self._note_states(change)
+        return True
+
+    def _state(self, change: RowChanges) -> int | None:
+        ledgers = _LEDGERS if change.ledger is None else (change.ledger,)
+        found = (self._states.get((ledger, change.group, change.sequence)) for ledger in ledgers)
+        return next((state for state in found if state is not None), None)
+
+    def _read_states(self, changes: Iterable[RowChanges]) -> None:
+        asked = sorted({(change.group, change.sequence) for change in changes})
+        rows: Iterator[Values] = ({"group_id": group, "sequence": sequence} for group, sequence in asked)
+        for portion in portions(rows):
+            for group, sequence, *states in self._db.run(self._running, cypher.STATES, rows=portion):
+                for ledger, state in zip(_LEDGERS, states, strict=True):
+                    if state is not None:
+                        self._states[ledger, group, sequence] = state
+
+    def _note_states(self, change: RowChanges) -> None:
+        """Keep the states that entries have once this change is applied."""
+        for ledger in _LEDGERS:
+            for (sequence,) in change.drops.get(ledger, ()):
+                self._states.pop((ledger, change.group, sequence), None)
+            place = place_of(ledger, "state")
+            for row in change.puts.get(ledger, ()):
+                self._states[ledger, change.group, row[0]] = row[place]
+        for patch in change.patches:
+            if patch.kind in _LEDGERS and "state" in patch.columns:
+                at = 1 + patch.columns.index("state")
+                for row in patch.rows:
+                    entry = (patch.kind, change.group, row[0])
+                    if entry in self._states:
+                        self._states[entry] = row[at]

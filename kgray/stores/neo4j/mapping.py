@@ -1,0 +1,163 @@
+"""Where each kind of `kgray.kinds` lies in the database.
+
+Every kind has nodes of its own, but FACTS, whose rows are relationships. Labels and properties that mean
+the same to Graphiti bear Graphiti's names. Each node and relationship bears `group_id`, the group's name,
+and each statement matches it. From this table follow constraints and indexes (schema.py) and the statements
+that read, put, drop and patch rows (statements.py).
+
+Two properties are no column:
+
+    words       the row's full text (`kind.text`), each word marked with its group (`kgray.stores.words`)
+    <name>_key  SHA-256 of the text column <name>: an index takes 8 KB, and a name may be longer
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from kgray import kinds
+from kgray.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKind:
+    """One kind in the database.
+
+    label     of its nodes; of FACTS the relationships' type
+    renamed   column -> property, where the names differ
+    digested  text columns that are looked up by their digest
+    indexes   columns of the range indexes, where they are not those that the kind declares
+    """
+
+    kind: Kind
+    label: str
+    edge: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    digested: tuple[str, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def pattern(self) -> str:
+        """The pattern that matches a row as `n`."""
+        return f"()-[n:{self.label}]->()" if self.edge else f"(n:{self.label})"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The properties that name a row within its group."""
+        return self.lookups(self.kind.key)
+
+    def property_of(self, column: str) -> str:
+        """Return the property that holds a column."""
+        return self.renamed.get(column, column)
+
+    def lookups(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the properties by which these columns are looked up."""
+        return tuple(f"{c}_key" if c in self.digested else self.property_of(c) for c in columns)
+
+    def range_indexes(self) -> dict[str, tuple[str, ...]]:
+        """Return the range indexes by name: their properties behind `group_id`."""
+        return {
+            f"kgray_{self.kind.name}_{columns[0]}": self.lookups(columns)
+            for columns in self.indexes or self.kind.indexes
+            if columns != self.kind.key[: len(columns)]  # the key's own index begins with these
+        }
+
+    def serving(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the properties, behind `group_id`, of the index that begins with these columns."""
+        wanted = self.lookups(columns)
+        for properties in (self.key, *self.range_indexes().values()):
+            if properties[: len(wanted)] == wanted:
+                return properties
+        raise ValueError(f"no index of {self.kind.name} begins with {', '.join(columns)}")
+
+
+def _stored(kind: Kind, label: str, **more: object) -> StoredKind:
+    return StoredKind(kind=kind, label=label, **more)  # type: ignore[arg-type]
+
+
+STORED: Mapping[Kind, StoredKind] = {
+    stored.kind: stored
+    for stored in (
+        _stored(
+            kinds.EPISODES,
+            "KgrayEpisode",
+            renamed={
+                "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
+            },
+            # What waits is read by state, the live lane first (statements_by_hand.PENDING).
+            indexes=(
+                ("id",), ("client_id",), ("source", "reference_time", "sequence"),
+                ("state", "bulk", "sequence"),
+            ),
+        ),
+        _stored(kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"),)),
+        _stored(kinds.EXTRACTIONS, "KgrayExtraction"),
+        _stored(kinds.ANSWERS, "KgrayAnswer"),
+        _stored(kinds.ANSWER_USES, "KgrayUse"),
+        _stored(kinds.BIRTHS, "KgrayBirth"),
+        _stored(kinds.MENTIONS, "KgrayMention"),
+        _stored(kinds.EVIDENCE, "KgrayEvidence"),
+        _stored(kinds.RULINGS, "KgrayRuling"),
+        _stored(kinds.VERDICTS, "KgrayVerdict"),
+        _stored(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
+        _stored(
+            kinds.NAME_VECTORS, "KgrayNameVector", renamed={"vector": "embedding"}, digested=("surface",)
+        ),
+        _stored(kinds.STATEMENT_VECTORS, "KgrayStatementVector", renamed={"vector": "embedding"}),
+        _stored(kinds.EPISODE_VECTORS, "KgrayEpisodeVector", renamed={"vector": "embedding"}),
+        _stored(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
+        # By what it shows as too: an entity's name_embedding is looked for among what it was recorded as.
+        _stored(kinds.SHOWN_ENTITIES, "KgrayShown", indexes=(("recorded",), ("shown",))),
+        _stored(
+            kinds.FACTS,
+            "RELATES_TO",
+            edge=True,
+            # The plain names hold datetimes, for Graphiti's readers.
+            renamed={
+                "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
+                "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
+            },
+            indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
+        ),
+    )
+}  # fmt: skip
+
+
+_PLACES: Mapping[Kind, Mapping[str, int]] = {
+    kind: {name: place for place, name in enumerate(kind.names)} for kind in kinds.KINDS
+}
+
+
+def place_of(kind: Kind, column: str) -> int:
+    """Return where a column stands in the kind's rows."""
+    return _PLACES[kind][column]
+
+
+def digest(text: str) -> str:
+    """Return a key for a text of any length."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def group_key(group: str) -> str:
+    """Return the id of a group's node, which is all that stays of a removed group's name."""
+    return digest(group)
+
+
+def named_group(group: str, copy: str = "") -> dict[str, str]:
+    """Return a group as `statements.OPEN` takes it; copy: the token of this process's own copy into it."""
+    return {"group": group, "group_key": group_key(group), "copy": copy}
+
+
+@lru_cache(maxsize=4096)
+def mark(group: str) -> int:
+    """Return the number that a group's words bear (`words.marked`): 63 bits of its name's digest."""
+    return int(group_key(group)[:16], 16) >> 1
+
+
+def ended_mark(group: str) -> str:
+    """Return the `group_id` of the operation that removed the whole group; `#` is in no group's name."""
+    return f"#{group_key(group)}"

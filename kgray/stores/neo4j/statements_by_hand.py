@@ -1,0 +1,427 @@
+"""The statements that are written by hand; the comment is the contract.
+
+What the record table does not say: the database, the fence, groups, what is pending, searches, and what
+Graphiti's readers see. Values go in as parameters; text is put together at import only, of our own names.
+Reads take $group, $group_key, $copy besides (`statements.OPEN`); writes take $rows, as in statements.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kgray import kinds
+from kgray.kinds import Kind, SearchScope
+from kgray.stores.neo4j import schema
+from kgray.stores.neo4j.mapping import STORED
+from kgray.stores.neo4j.statements import OPEN, VECTORS
+
+# ---------------------------------------------------------------------------------- the database
+
+# One row: version, edition.
+SERVER = """
+CALL dbms.components() YIELD name, versions, edition WHERE name = 'Neo4j Kernel'
+RETURN versions[0], edition
+"""
+# At most one row: schema, embedder, dimensions.
+META = "MATCH (m:KgrayMeta {id: 'kgray'}) RETURN m.schema, m.embedder, m.dimensions"
+# $schema, $embedder, $dimensions. The first of several processes makes it; the others find it.
+NEW_META = """
+MERGE (m:KgrayMeta {id: 'kgray'})
+ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimensions
+"""
+# $names. Rows of name, state, dimensions (of vector indexes), those behind constraints included.
+INDEXES = """
+SHOW INDEXES YIELD name, state, options WHERE name IN $names
+RETURN name, state, options.indexConfig['vector.dimensions']
+"""
+DROP_VECTOR_INDEX: Mapping[str, str] = {
+    name: f"DROP INDEX {name} IF EXISTS" for name in schema.VECTOR_INDEXES
+}
+# Makes a node, in a transaction that is rolled back.
+PROBE = "CREATE (:KgrayProbe)"
+# $seconds.
+AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
+
+# ------------------------------------------------------------------------------------- the fence
+
+# $shard. Makes the shard's node and locks it: SET takes the lock before RETURN reads.
+# One row: epoch, holder, token, host, pid, milliseconds since its last beat by the server's clock.
+LOCK_SHARD = """
+MERGE (s:KgrayShard {id: $shard}) ON CREATE SET s.epoch = 0
+SET s.locked = true
+WITH s RETURN s.epoch, s.holder, s.token, s.host, s.pid, timestamp() - coalesce(s.beat, 0)
+"""
+# $shard, $epoch, $holder, $token, $host, $pid.
+HOLD_SHARD = """
+MATCH (s:KgrayShard {id: $shard})
+SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid,
+    s.beat = timestamp()
+"""
+# $shard, $token: nothing happens where another holds it.
+FREE_SHARD = """
+MATCH (s:KgrayShard {id: $shard}) SET s.locked = true
+WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat
+"""
+# $shard. Locks, renews the lease, and says who holds it (epoch, token): the first statement of each write.
+# Where that is another, the transaction is rolled back, and the beat with it.
+FENCE = """
+MATCH (s:KgrayShard {id: $shard}) SET s.beat = timestamp()
+WITH s RETURN s.epoch, s.token
+"""
+
+# ---------------------------------------------------------------------------------------- groups
+
+_GROUP = "g.name, g.last, g.last_recorded, g.adopting, g.clearing, g.name IS NOT NULL"
+# $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
+# name. Rows: the name asked, then the columns of `groups.Group`.
+LOCK_GROUPS = f"""
+UNWIND $rows AS row
+MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0
+SET g.locked = true
+WITH row, g RETURN row.name, {_GROUP}
+"""
+# The same, without making any.
+LOCK_GROUPS_THERE = f"""
+UNWIND $rows AS row
+MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
+WITH row, g RETURN row.name, {_GROUP}
+"""
+# $rows: {id, put: all properties}: of locked groups.
+KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row.put"
+# Rows: id, name, adopting, last, last_recorded.
+_HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded"
+HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
+HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
+# The groups whose removal was cut off: name.
+CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
+# $group, $mark, $sequence. The removing operation's row, which must not bear the group's name.
+UNNAME_OPERATION = """
+MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark
+"""
+# $rows: {group, mark}. What was unnamed before bears the name again.
+NAME_OPERATIONS = """
+UNWIND $rows AS row
+MATCH (o:KgrayOperation) WHERE o.group_id = row.mark AND o.sequence > 0 SET o.group_id = row.group
+"""
+# $id, $ended: what an append leaves, and what earlier ones of this process left.
+NEW_CALL = """
+CREATE (:KgrayCall {id: $id})
+WITH 1 AS made
+UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c
+"""
+CALL = "MATCH (c:KgrayCall {id: $id}) RETURN c.id"
+
+# --------------------------------------------------------------------------------------- the log
+
+_EPISODE = ", ".join(f"n.{STORED[kinds.EPISODES].property_of(c)}" for c in kinds.EPISODES.names)
+# What waits, by (state, lane): an index range each, in the order of sequences.
+_WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
+_NEXT = f"""
+CALL () {{
+    UNWIND {_WAITING} AS part
+    CALL (part) {{
+        MATCH (n:KgrayEpisode)
+        WHERE n.group_id = $group AND n.state = part[0] AND n.bulk = part[1] AND n.sequence > $after
+        RETURN n ORDER BY n.group_id, n.state, n.bulk, n.sequence LIMIT $limit
+    }}
+    RETURN n
+    UNION ALL
+    MATCH (n:KgrayOperation) WHERE n.group_id = $group AND n.state = 0 AND n.sequence > $after
+    RETURN n ORDER BY n.group_id, n.state, n.sequence LIMIT $limit
+}}
+WITH n ORDER BY n.sequence LIMIT $limit
+"""
+# $after, $limit: whether it is an operation, the columns of EPISODES, the payload of an operation.
+PENDING = f"{OPEN}\n{_NEXT}RETURN n:KgrayOperation, {_EPISODE}, n.payload ORDER BY n.sequence"
+# $after, $limit: sequence, whether it is an operation.
+PENDING_SEQUENCES = f"{OPEN}\n{_NEXT}RETURN n.sequence, n:KgrayOperation ORDER BY n.sequence"
+_WAITS = (
+    "COUNT {{ MATCH (e:KgrayEpisode) WHERE e.group_id = {group} AND e.state IN [0, 1] "
+    "AND e.bulk IS NOT NULL AND e.sequence IS NOT NULL }} "
+    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group} AND o.state = 0 "
+    "AND o.sequence IS NOT NULL }}"
+)
+PENDING_COUNT = f"{OPEN}\nRETURN {_WAITS.format(group='$group')}"
+PENDING_COUNT_ALL = f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
+WITH {_WAITS.format(group="g.name")} AS waiting RETURN sum(waiting)
+"""
+# $group: of a locked group, whether it has a name or not.
+PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group')}"
+# Rows: group, whether any of what waits is live. Corrections go before what is in the backfill lane.
+_ANY = (
+    "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
+    "AND e.sequence IS NOT NULL }}"
+)
+PENDING_GROUPS = f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
+WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
+    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
+WHERE live OR {_ANY.format(bulk="true")}
+RETURN g.name, live ORDER BY g.name
+"""
+# $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
+# all of the group are read.
+SAID_BEFORE = f"""
+{OPEN}
+CALL () {{
+    MATCH (n:KgrayEpisode) USING INDEX n:KgrayEpisode(group_id, source_description, said, sequence)
+    WHERE n.group_id = $group AND n.source_description = $source AND n.said <= $said AND n.sequence < $before
+        AND n.retired_at IS NULL
+    RETURN n ORDER BY n.group_id DESC, n.source_description DESC, n.said DESC, n.sequence DESC LIMIT $limit
+}}
+RETURN {_EPISODE}
+"""
+# $rows: {{group_id, sequence}}. What each entry is now: group, sequence, an episode's state, an operation's.
+STATES = """
+UNWIND $rows AS row
+OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
+OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_id, sequence: row.sequence})
+RETURN row.group_id, row.sequence, e.state, o.state
+"""
+# Rows: state, how many; neither retracted nor retried.
+COUNT_STATES = f"""
+{OPEN}
+MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.bulk IS NOT NULL
+    AND e.sequence IS NOT NULL AND e.retired_at IS NULL
+RETURN e.state, count(*)
+"""
+# At most one row: entities, facts, calls, prompt tokens, completion tokens.
+COUNT_REST = f"""
+{OPEN}
+CALL () {{ MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid IS NOT NULL RETURN count(e) AS entities }}
+CALL () {{
+    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid IS NOT NULL RETURN count(f) AS facts
+}}
+CALL () {{
+    CALL () {{
+        MATCH (x:KgrayExtraction) WHERE x.group_id = $group AND x.sequence IS NOT NULL RETURN x
+        UNION ALL
+        MATCH (x:KgrayAnswer) WHERE x.group_id = $group AND x.request IS NOT NULL RETURN x
+    }}
+    RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
+}}
+RETURN entities, facts, calls, prompt, completion
+"""
+
+# ------------------------------------------------------------------------------------- searching
+
+_FACT = ", ".join(f"f.{STORED[kinds.FACTS].property_of(c)}" for c in kinds.FACTS.names)
+_HOLDS = (
+    "($as_of IS NULL OR (f.valid IS NULL OR f.valid <= $as_of) AND (f.invalid IS NULL OR $as_of < f.invalid))"
+)
+# $asked: entities, $as_of: an instant, or null for any time, $limit: the columns of FACTS. Each branch reads
+# its index in that order and stops at the limit: a hub costs what is taken of it.
+FACTS_AT = f"""
+{OPEN}
+UNWIND $asked AS entity
+CALL (entity) {{
+    MATCH ()-[f:RELATES_TO]->()
+    WHERE f.group_id = $group AND f.source = entity AND f.created IS NOT NULL AND {_HOLDS}
+    RETURN f ORDER BY f.group_id DESC, f.source DESC, f.created DESC, f.uuid LIMIT $limit
+    UNION
+    MATCH ()-[f:RELATES_TO]->()
+    WHERE f.group_id = $group AND f.target = entity AND f.created IS NOT NULL AND {_HOLDS}
+    RETURN f ORDER BY f.group_id DESC, f.target DESC, f.created DESC, f.uuid LIMIT $limit
+}}
+WITH DISTINCT f ORDER BY f.created DESC, f.uuid LIMIT $limit
+RETURN {_FACT}
+"""
+_FOUND: Mapping[str, str] = {
+    "evidence": """
+WITH [n.sequence, n.ordinal] AS found, score, score AS lowest, 1 AS count
+ORDER BY score DESC, found""",
+    # An entity has a row for each of its surfaces; it is as old as the oldest that matches.
+    "names": """
+WITH n.entity AS found, max(score) AS score, min(score) AS lowest, count(*) AS count,
+    min([n.sequence, n.ordinal]) AS born
+ORDER BY score DESC, born""",
+    "episodes": """
+WITH [n.sequence, 0] AS found, score, score AS lowest, 1 AS count
+ORDER BY score DESC, found""",
+}
+# $query: quoted terms that bear the group's mark; $group checks it a second time; $take: rows that are
+# ranked, the best of the index; $limit. One row: what was found, each once, as [score, it], best first, ties
+# by age; how many rows there were; the lowest score among them. Ordered by the server: 2,000 rows that
+# score the same (all that bear a frequent word) took 50 ms to fetch, and 9 ms when it ordered them.
+LEXICAL: Mapping[SearchScope, str] = {
+    kind.words: f"""
+{OPEN}
+CALL db.index.fulltext.queryNodes('{schema.words_index(stored)}', $query, {{limit: $take}})
+YIELD node AS n, score WHERE n.group_id = $group
+{_FOUND[kind.name]}
+RETURN collect([score, found])[..$limit], sum(count), min(lowest)
+"""
+    for kind, stored in STORED.items()
+    if kind.words is not None
+}
+_SCORED = "vector.similarity.cosine(n.embedding, $vector)"  # (1 + cosine) / 2
+
+
+def _compared(kind: Kind) -> tuple[str, str, str]:
+    """Return of a kind of vectors: the match of all in a group, what owns one, the vector index."""
+    stored = STORED[kind]
+    every = " AND ".join(f"n.{p} IS NOT NULL" for p in stored.key)
+    match = f"MATCH (n:{stored.label}) WHERE n.group_id = $group AND {every}"
+    return match, f"n.{kind.key[0]}", schema.vector_index(stored)
+
+
+_COMPARED: Mapping[SearchScope, tuple[str, str, str]] = {
+    kind.vector: _compared(kind) for kind in VECTORS if kind.vector is not None
+}
+# $bound: how many vectors the group has, at most `bound`; it counts no further.
+COUNT_VECTORS: Mapping[SearchScope, str] = {
+    scope: f"{OPEN}\n{match}\nWITH n LIMIT $bound RETURN count(n)"
+    for scope, (match, *_) in _COMPARED.items()
+}
+# $vector, $limit: every vector of the group compared. Rows: owner, score; an owner once, at its best;
+# best first, ties by age.
+NEAREST_EXACT: Mapping[SearchScope, str] = {
+    scope: f"""
+{OPEN}
+{match} AND n.embedding IS NOT NULL
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age ORDER BY score DESC, age
+WITH owner, collect([score, age])[0] AS best
+RETURN owner, best[0] ORDER BY best[0] DESC, best[1] LIMIT $limit
+"""
+    for scope, (match, owner, _) in _COMPARED.items()
+}
+# $vector, $take: the group's `take` nearest as the index knows them, scored exactly. Rows: owner, score; an
+# owner once for each of its vectors; best first, ties by age.
+NEAREST_INSIDE: Mapping[SearchScope, str] = {
+    scope: f"""
+CYPHER 25
+{match.partition(" WHERE ")[0]}
+SEARCH n IN (VECTOR INDEX {index} FOR $vector WHERE n.group_id = $group LIMIT $take)
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
+RETURN owner, score ORDER BY score DESC, age
+"""
+    for scope, (match, owner, index) in _COMPARED.items()
+}
+# The same where an index knows no groups: the `take` nearest of all groups, and this group's of those.
+NEAREST_AMONG_ALL: Mapping[SearchScope, str] = {
+    scope: f"""
+CALL db.index.vector.queryNodes('{index}', $take, $vector) YIELD node AS n WHERE n.group_id = $group
+WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
+RETURN owner, score ORDER BY score DESC, age
+"""
+    for scope, (_, owner, index) in _COMPARED.items()
+}
+
+# --------------------------------------------------------------------- what Graphiti's readers see
+
+# {group_id, sequence, put: all properties, live}. A live, committed episode is one of theirs.
+PUT_EPISODES = """
+UNWIND $rows AS row
+MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
+SET e = row.put
+FOREACH (_ IN CASE WHEN row.live THEN [1] ELSE [] END | SET e:Episodic)
+FOREACH (_ IN CASE WHEN row.live THEN [] ELSE [1] END | REMOVE e:Episodic)
+"""
+# {group_id, sequence}: retired; they are not Graphiti's any more.
+HIDE_EPISODES = """
+UNWIND $rows AS row
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
+REMOVE e:Episodic
+WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
+"""
+# {group_id, uuid, at, put}. Rows: group, id of those whose name is new, whose embedding must follow.
+PUT_ENTITIES = """
+UNWIND $rows AS row
+MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) ON CREATE SET e.created_at = row.at
+WITH row, e, e.name = row.put.name AND e.name_embedding IS NOT NULL AS same
+SET e += row.put
+WITH row, same WHERE coalesce(NOT same, true)
+RETURN row.group_id, row.uuid
+"""
+# {group_id, uuid, surface_key: of its name}: the vector of the name, from whichever recorded entity that
+# shows as it bears it; copied inside the server. None where there is none.
+NAME_ENTITIES = """
+UNWIND $rows AS row
+MATCH (e:Entity {group_id: row.group_id, uuid: row.uuid})
+OPTIONAL MATCH (s:KgrayShown {group_id: row.group_id, shown: row.uuid})
+OPTIONAL MATCH (n:KgrayNameVector {group_id: row.group_id, entity: s.recorded, surface_key: row.surface_key})
+WITH e, head(collect(n.embedding)) AS found
+SET e.name_embedding = found
+"""
+# {group_id, uuid, source, end: the target, or for a value the fact's own id, put (None: it goes), value}.
+# A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept,
+# whether their statement is another.
+CHANGE_FACTS = """
+UNWIND $rows AS row
+MATCH (s)-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
+WITH row, f, o, row.put IS NOT NULL AND s.uuid = row.source AND o.uuid = row.end AS kept,
+    f.statement <> row.put.statement AS moved
+FOREACH (_ IN CASE WHEN kept THEN [1] ELSE [] END | SET f += row.put)
+FOREACH (_ IN CASE WHEN kept AND o:Value THEN [1] ELSE [] END | SET o.name = row.value)
+FOREACH (_ IN CASE WHEN kept THEN [] ELSE [1] END | DELETE f)
+FOREACH (_ IN CASE WHEN NOT kept AND o:Value THEN [1] ELSE [] END | DELETE o)
+WITH row, kept, moved WHERE kept
+RETURN row.group_id, row.uuid, moved
+"""
+_FACT_VECTOR = """
+WITH row, f
+OPTIONAL MATCH (n:KgrayStatementVector {group_id: row.group_id, id: row.put.statement})
+SET f.fact_embedding = n.embedding
+RETURN row.uuid
+"""
+# {group_id, uuid, source, end, put, value}. Rows: the facts that were made; of one that is not, an entity is
+# not stored.
+NEW_FACTS = f"""
+UNWIND $rows AS row
+MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
+MATCH (o:Entity {{group_id: row.group_id, uuid: row.end}})
+CREATE (s)-[f:RELATES_TO]->(o) SET f = row.put
+{_FACT_VECTOR}"""
+NEW_VALUE_FACTS = f"""
+UNWIND $rows AS row
+MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
+CREATE (s)-[f:RELATES_TO]->(:Value {{group_id: row.group_id, uuid: row.uuid, name: row.value}})
+SET f = row.put
+{_FACT_VECTOR}"""
+# {group_id, id}: the facts of a statement whose vector was replaced take the new one.
+RENEW_FACT_VECTORS = """
+UNWIND $rows AS row
+MATCH (n:KgrayStatementVector {group_id: row.group_id, id: row.id})
+MATCH ()-[f:RELATES_TO {group_id: row.group_id, statement: row.id}]->()
+SET f.fact_embedding = n.embedding
+"""
+# {group_id, uuid}: with whatever still hangs on it.
+DROP_ENTITIES = """
+UNWIND $rows AS row
+MATCH (e:Entity {group_id: row.group_id, uuid: row.uuid})
+OPTIONAL MATCH (e)-[:RELATES_TO]->(v:Value)
+DETACH DELETE v, e
+"""
+# {group_id, id}: recorded entities that moved. Rows: group, sequences that mention them.
+MENTIONED_IN = """
+UNWIND $rows AS row
+MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id})
+RETURN DISTINCT m.group_id, m.sequence
+"""
+# {group_id, sequence}: an episode's edges to what its mentions show as now, made anew. Of a recorded
+# entity that shows as several, the one that bears the surface.
+DROP_LINKS = """
+UNWIND $rows AS row
+MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIONS]->() DELETE l
+"""
+LINK_MENTIONS = """
+UNWIND $rows AS row
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
+MATCH (m:KgrayMention) WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
+MATCH (s:KgrayShown) USING INDEX s:KgrayShown(group_id, recorded, shown)
+WHERE s.group_id = row.group_id AND s.recorded = m.entity AND s.shown IS NOT NULL
+MATCH (t:Entity {group_id: row.group_id, uuid: s.shown})
+WITH e, m, t, COUNT {
+    MATCH (p:KgrayShown) USING INDEX p:KgrayShown(group_id, recorded, shown)
+    WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
+} AS parts
+WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
+WITH DISTINCT e, t
+CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, created_at: e.created_at}]->(t)
+"""
+# {group_id, sequence, edges}: the ids of an episode's facts, where they came after it (adopting.py).
+KNOW_FACTS = """
+UNWIND $rows AS row
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) SET e.entity_edges = row.edges
+"""

@@ -1,0 +1,89 @@
+"""Removal leaves no row behind that nothing names: one rule, worked out above the stores (R25, R26)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray.kinds import ALL, KINDS, Row
+from tests.graph.engine import Engine, WildJudge, reading, triples, works
+from tests.graph.stores import SqliteStores
+from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, Fresh, one
+
+REMOVALS = st.tuples(st.just("remove"), st.integers(0, 30), st.integers(0, 30))
+HISTORIES = st.lists(EPISODES | EPISODES | EPISODES | CORRECTIONS | REMOVALS, min_size=2, max_size=9)
+# Kinds whose rows go with the episode that they belong to. Others bear the place of their first recording.
+OWN = ("extractions", "answer_uses", "mentions", "evidence", "episode_vectors")
+
+
+def stored(engine: Engine) -> dict[str, list[Row]]:
+    """Return every row of the group, by kind."""
+    return {kind.name: list(engine.store.rows(ALL[kind.name], engine.named())) for kind in KINDS}
+
+
+def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[Any]]:
+    """Return by kind what belongs to no episode that is stored, or is named by no row."""
+    there = {row[0] for row in rows["episodes"]}
+    borne = {(row[3], row[2]) for row in rows["mentions"]}
+    spoken = {row[2] for row in rows["evidence"]}
+    named = {entity for entity, _ in borne} | spoken | {i for o in operations for i in (*o.entities, o.made)}
+    found: dict[str, set[Any]] = {name: {row[0] for row in rows[name]} - there for name in OWN}
+    # What others still use of these stays, without its reason.
+    for name, reason in (("rulings", 7), ("verdicts", 6)):
+        found[name] = {row[0] for row in rows[name] if row[0] not in there and row[reason]}
+    found["names"] = {row[:2] for row in rows["names"]} ^ borne
+    found["name_vectors"] = {row[:2] for row in rows["name_vectors"]} - borne
+    found["births"] = {row[0] for row in rows["births"]} - named
+    found["statement_vectors"] = {row[0] for row in rows["statement_vectors"]} - spoken
+    found["answers"] = {row[0] for row in rows["answers"]} ^ {row[1] for row in rows["answer_uses"]}
+    return {name: rest for name, rest in found.items() if rest}
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    """Yield a function that makes an engine with a group of its own, all in one store."""
+    stores = SqliteStores(tmp_path_factory.mktemp("erasure"))
+    store = stores.open()
+    yield lambda **how: Engine(store=store, prefix=stores.fresh(), judge=WildJudge(), **how)
+    stores.close()
+
+
+@SLOW
+@given(HISTORIES)
+def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, history: list[Any]) -> None:
+    """R25: whatever was merged, split, retracted and removed, in whatever order."""
+    engine = fresh(judging="statement")
+    for number, step in enumerate(history):
+        one(engine, number, step)
+        assert loose(stored(engine), engine.view().records.operations) == {}, step
+
+
+def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> None:
+    """R16, R25: what a merge names stays born, so that the group can be derived, and undone, after it."""
+    engine = Engine(tmp_path)
+    engine.add(triples(0, works("Acme"), client_id="a"), triples(1, works("Beta"), client_id="b"))
+    ids = {entity.name: entity.id for entity in engine.view().all_entities()}
+    merged = engine.ask("merge", entities=(ids["Acme"], ids["Beta"]))
+    engine.ask("remove", episodes=("a",))
+    assert {entity.name for entity in engine.view().all_entities()} == {"Alice", "Beta"}
+    engine.check()
+    engine.add(triples(2, works("Beta"), client_id="c"))
+    engine.ask("undo", target=merged["sequence"])
+    engine.check()
+
+
+def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) -> None:
+    """R25: its rulings, births, names and vectors go, though no live row named them any more."""
+    engine = Engine(tmp_path, judge=WildJudge(), judging="statement")
+    facts = [{"source": 0, "target": 1, "relation": "ZQRELATION", "text": "Zqsurface zqwords"}]
+    engine.add(triples(0, works("Acme")), reading(1, ["Zqsurface", "Acme"], facts, client_id="gone"))
+    engine.ask("retract", episodes=("gone",))
+    assert "zq" in repr(stored(engine)).casefold()
+    engine.ask("remove", episodes=("gone",))
+    assert "zq" not in repr(stored(engine)).casefold()
+    assert loose(stored(engine), engine.view().records.operations) == {}
