@@ -11,7 +11,7 @@ from kgray.kinds import READS, Read, Row
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import keys_of
 from kgray.stores.sqlite.schema import MASK, SHIFT
-from kgray.stores.sqlite.statements import Way
+from kgray.stores.sqlite.statements import ReadBy
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
@@ -33,20 +33,20 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
 
 
 def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
-    match how.way:
-        case Way.BY_VALUES:
+    match how.by:
+        case ReadBy.VALUES:
             asked: list[Any] = list(dict.fromkeys(values))
             if how.keys:
                 asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
             for start in range(0, len(asked), _PAGE_VALUES):
                 yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
-        case Way.BY_KEYS:
+        case ReadBy.KEYS:
             first, last = keys_of(no)
             ((highest,),) = run(how.last, (first, last))
             while highest is not None and first <= highest:
                 yield run(how.sql, (first, first + _PAGE_ROWS - 1))
                 first += _PAGE_ROWS
-        case Way.BY_PLACES:
+        case ReadBy.PLACES:
             page = run(how.sql, (no, _PAGE_ROWS))
             while page:
                 yield [row[: -how.extra] for row in page] if how.extra else page

@@ -10,7 +10,7 @@ read of them names its group. A kind's table has one of four layouts:
     KEYED     any other                   no rowid: the primary key is (no, key columns)
 
 The insertion of rows that have a place is in the order of their places: a group's commits are in the order of
-their sequences (R20), and `Change.put` sorts. So the order of keys is that of such rows.
+their sequences (R20), and `RowWriter.put` sorts. So the order of keys is that of such rows.
 
 Never run ANALYZE or PRAGMA optimize on this file: their samples keep words of removed episodes.
 """
@@ -131,7 +131,7 @@ def _words(kind: Kind) -> str:
     An ordinary FTS5 table: it keeps the indexed words themselves, so that a row can be deleted without
     knowing how an older version of kgray (or of Unicode) split its text. Fed by words.py only; `ascii` splits
     at the spaces that words.py left and changes nothing else. Deleted entries are taken out of the index at
-    once (secure-delete), not marked; see `Change.clear`.
+    once (secure-delete), not marked; see `RowWriter.clear`.
     """
     words = f"{kind.name}_words"
     return (
