@@ -14,8 +14,6 @@ from itertools import pairwise
 
 from snowballstemmer import stemmer
 
-from kgray.records import clean_text
-
 # A query longer than this is read from its start only: words beyond add time, not sense.
 MAX_QUERY_CHARACTERS = 10_000
 MAX_QUERY_WORDS = 64
@@ -64,11 +62,6 @@ def words(text: str) -> list[str]:
         if _UNSPACED.search(plain):
             found = [part for word in found for part in _divided(word)]
     return [_stem(word[:MAX_WORD]) for word in found]
-
-
-def folded(name: str) -> str:
-    """Return a name as `entities_named` compares it: case and spacing aside."""
-    return clean_text(clean_text(name).casefold())
 
 
 def query_words(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from kgray.errors import Locked, StoreError
 from kgray.kinds import ALL, EVIDENCE, FACTS, KINDS
 from kgray.ports import GroupCounts
-from kgray.stores.sqlite.adoption import Adoption
+from kgray.stores.sqlite.adoption import StagedGroup
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
 
 
@@ -73,7 +73,7 @@ def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path):
         tell(source, "Al", "zqlost")
     lost = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
     with store.writing():
-        killed = Adoption(store._db, "g", store.dimensions)
+        killed = StagedGroup(store._db, "g", store.dimensions)
         killed.start(head(source))
         killed.take(lost)
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)

@@ -4,7 +4,7 @@ store       SqliteStore, `open_sqlite`: append, apply, adopt
 folder      the file: made, checked, opened; schema: its tables; errors: SQLite's, in one line of ours
 database    its two connections and their transactions
 statements  every statement, made from the record table or by hand
-changing    rows put, dropped, patched; appending, adoption: those of a log, those of another store
+row_writer  rows put, dropped, patched; appending, adoption: those of a log, those of another store
 reading     what is pending, declared reads (reads), search (vectors, lexical)
 cache       model replies, in a file of their own
 """

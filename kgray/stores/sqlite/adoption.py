@@ -17,14 +17,14 @@ from kgray.errors import StoreError
 from kgray.kinds import Kind, Row
 from kgray.ports import GroupHead
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.changing import Change
 from kgray.stores.sqlite.database import Database, digest, one
+from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.stores.sqlite.schema import MASK
 
 _PORTION_ROWS = 1_000  # of a transaction
 
 
-class Adoption:
+class StagedGroup:
     """A group on its way into the file. no: its number, from `start` on."""
 
     def __init__(self, db: Database, group: str, dimensions: int) -> None:
@@ -70,8 +70,8 @@ class Adoption:
             if row is not None and row[0] == self.no:
                 self._change(connection).clear(MASK)
 
-    def _change(self, connection: apsw.Connection) -> Change:
-        return Change(connection, self._dimensions, self.no)
+    def _change(self, connection: apsw.Connection) -> RowWriter:
+        return RowWriter(connection, self._dimensions, self.no)
 
     def _refuse_known(self, connection: apsw.Connection) -> None:
         held = one(connection, sql.GROUP_BY_DIGEST, (digest(self._group),))

@@ -12,9 +12,9 @@ from kgray.errors import StoreError
 from kgray.kinds import Kind, Read, Row
 from kgray.ports import Appending, Patch
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.changing import Change
 from kgray.stores.sqlite.database import Database, many, one
 from kgray.stores.sqlite.reads import read_rows
+from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
 
 
@@ -69,7 +69,7 @@ class Append:
             no = self._db.group(self._connection, group)
             values = (group if head.named else None, head.last, head.last_recorded, no)
             self._connection.execute(sql.SET_HEAD, values)
-        changed = Change(self._connection, self._dimensions)
+        changed = RowWriter(self._connection, self._dimensions)
         for (group, kind), rows in self._puts.items():
             changed.no = self._db.group(self._connection, group)
             changed.put(kind, rows, new=True)

@@ -74,12 +74,12 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
         connection = apsw.Connection(name)
         connection.pragma("page_size", schema.PAGE_BYTES)
         connection.pragma("journal_mode", "wal")
-        connection.execute(schema.tables())
-        connection.execute(
-            "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?), ('epoch', 0)", (embedder, dimensions)
-        )
-        connection.pragma("application_id", schema.APPLICATION_ID)
-        connection.pragma("user_version", schema.VERSION)
+        with connection:
+            connection.execute(schema.tables())
+            stored = "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?), ('epoch', 0)"
+            connection.execute(stored, (embedder, dimensions))
+            connection.pragma("application_id", schema.APPLICATION_ID)
+            connection.pragma("user_version", schema.VERSION)
         connection.close()
         made.chmod(0o644)
         _put(made, path)
@@ -124,16 +124,14 @@ def _check_header(path: Path) -> None:
 
 
 def _check_version(path: Path, version: int) -> None:
-    if version > schema.VERSION:
-        raise StoreError(
-            f"{path} was written by a newer kgray (schema {version}; this one knows {schema.VERSION}): "
-            f"upgrade kgray"
-        )
+    if version == schema.VERSION:
+        return
+    who, what_to_do = "a newer", "upgrade kgray"
     if version < schema.VERSION:
-        raise StoreError(
-            f"{path} was written by an earlier kgray (schema {version}; this one knows {schema.VERSION}) and "
-            f"cannot be read: choose an empty data folder and add the episodes again"
-        )
+        who, what_to_do = "an earlier", "choose an empty data folder and add the episodes again"
+    raise StoreError(
+        f"{path} was written by {who} kgray (schema {version}; this one knows {schema.VERSION}): {what_to_do}"
+    )
 
 
 def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> None:

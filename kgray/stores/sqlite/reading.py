@@ -22,7 +22,7 @@ from kgray.stores.sqlite.vectors import VectorSets
 from kgray.times import Instant
 
 
-class Reading:
+class StoreReads:
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
     def __init__(self, db: Database, dimensions: int) -> None:

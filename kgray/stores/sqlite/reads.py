@@ -11,7 +11,7 @@ from kgray.kinds import READS, Read, Row
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import keys_of
 from kgray.stores.sqlite.schema import MASK, SHIFT
-from kgray.stores.sqlite.statements import Way
+from kgray.stores.sqlite.statements import ReadBy
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
@@ -33,20 +33,20 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
 
 
 def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
-    match how.way:
-        case Way.BY_VALUES:
+    match how.by:
+        case ReadBy.VALUES:
             asked: list[Any] = list(dict.fromkeys(values))
             if how.keys:
                 asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
             for start in range(0, len(asked), _PAGE_VALUES):
                 yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
-        case Way.BY_KEYS:
+        case ReadBy.KEYS:
             first, last = keys_of(no)
             ((highest,),) = run(how.last, (first, last))
             while highest is not None and first <= highest:
                 yield run(how.sql, (first, first + _PAGE_ROWS - 1))
                 first += _PAGE_ROWS
-        case Way.BY_PLACES:
+        case ReadBy.PLACES:
             page = run(how.sql, (no, _PAGE_ROWS))
             while page:
                 yield [row[: -how.extra] for row in page] if how.extra else page
@@ -56,10 +56,14 @@ def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) ->
                 page = run(how.after, (no, *place, _PAGE_ROWS))
 
 
-def _restoring(place: int, made: Callable[[Any], Any]) -> Restored:
-    """Return what makes the value in one place of each row."""
+def _bools(place: int) -> Restored:
     after = place + 1
-    return lambda page: [(*row[:place], made(row[place]), *row[after:]) for row in page]
+    return lambda page: [(*row[:place], row[place] == 1, *row[after:]) for row in page]
+
+
+def _tuples(place: int) -> Restored:
+    after = place + 1
+    return lambda page: [(*row[:place], _tuple(row[place]), *row[after:]) for row in page]
 
 
 def _tuple(text: str) -> tuple[str, ...]:
@@ -71,7 +75,7 @@ def _restored(read: Read) -> Iterator[Restored]:
     types = {column.name: column.type for column in read.kind.columns}
     for place, name in enumerate(read.chosen):
         if types[name] in {"bool", "texts"}:
-            yield _restoring(place, _tuple if types[name] == "texts" else bool)
+            yield _bools(place) if types[name] == "bool" else _tuples(place)
 
 
 _RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}

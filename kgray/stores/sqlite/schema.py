@@ -4,10 +4,13 @@ A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one
 read of them names its group. A kind's table has one of four layouts:
 
     SEQUENCE  key ("sequence",)           rowid = key, n is the sequence; it is no column of its own
-    COUNTED   words, a vector, or an      rowid = key, n counts the rows in the order of their insertion,
-              order other than the key    which is that of their places; unique index on (no, key columns)
+    COUNTED   words, a vector, or an      rowid = key, n counts the rows in the order of their insertion;
+              order other than the key    unique index on (no, key columns)
     LONG      rows of several 100 bytes   a rowid of SQLite's own; unique index on (no, key columns)
     KEYED     any other                   no rowid: the primary key is (no, key columns)
+
+The insertion of rows that have a place is in the order of their places: a group's commits are in the order of
+their sequences (R20), and `RowWriter.put` sorts. So the order of keys is that of such rows.
 
 Never run ANALYZE or PRAGMA optimize on this file: their samples keep words of removed episodes.
 """
@@ -128,7 +131,7 @@ def _words(kind: Kind) -> str:
     An ordinary FTS5 table: it keeps the indexed words themselves, so that a row can be deleted without
     knowing how an older version of kgray (or of Unicode) split its text. Fed by words.py only; `ascii` splits
     at the spaces that words.py left and changes nothing else. Deleted entries are taken out of the index at
-    once (secure-delete), not marked; see `Change.clear`.
+    once (secure-delete), not marked; see `RowWriter.clear`.
     """
     words = f"{kind.name}_words"
     return (

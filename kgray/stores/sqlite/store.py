@@ -15,12 +15,12 @@ from kgray.ports import ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.adoption import Adoption
+from kgray.stores.sqlite.adoption import StagedGroup
 from kgray.stores.sqlite.appending import Append
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.changing import Change
 from kgray.stores.sqlite.database import Database, key_of, one
-from kgray.stores.sqlite.reading import Reading
+from kgray.stores.sqlite.reading import StoreReads
+from kgray.stores.sqlite.row_writer import RowWriter
 
 # How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
 # a compaction of a large file for seconds.
@@ -31,7 +31,7 @@ CACHE_MB = 64
 
 
 def open_sqlite(
-    folder: Path,
+    path: Path,
     *,
     embedder: str,
     dimensions: int,
@@ -48,41 +48,24 @@ def open_sqlite(
     Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
     another embedder; Unavailable where another process holds the file beyond `patience_s`.
     """
-    return SqliteStore(
-        folder,
-        embedder=embedder,
-        dimensions=dimensions,
-        create=create,
-        patience_s=patience_s,
-        cache_mb=cache_mb,
-    )
+    file = folder.opened(path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s)
+    db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
+    return SqliteStore(db, ResponseFile(path, patience_s=patience_s), dimensions)
 
 
-class SqliteStore(Reading):
+class SqliteStore(StoreReads):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
+    schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     remote = False
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        embedder: str,
-        dimensions: int,
-        create: bool,
-        patience_s: float,
-        cache_mb: int,
-    ) -> None:
+    def __init__(self, db: Database, responses: ResponseFile, dimensions: int) -> None:
         """See `open_sqlite`."""
-        self.folder = path
-        self.schema_version = schema.VERSION
+        super().__init__(db, dimensions)
+        self.folder = db.path.parent
         self.dimensions = dimensions
-        file = folder.opened(
-            path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
-        )
-        super().__init__(Database(file, patience_s=patience_s, cache_mb=cache_mb), dimensions)
-        self._responses = ResponseFile(path, patience_s=patience_s)
+        self._responses = responses
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
         """Return the folder's response cache, a file of its own; closed with the store."""
@@ -113,7 +96,7 @@ class SqliteStore(Reading):
             self._erase_responses(change)
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             self._db.check_epoch(connection)
-            changed = Change(connection, self.dimensions)
+            changed = RowWriter(connection, self.dimensions)
             for change in changes:
                 self._apply(connection, change, changed)
 
@@ -121,7 +104,7 @@ class SqliteStore(Reading):
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
         """Take over what another store kept; `verify` reads it here before any other process can."""
-        adoption = Adoption(self._db, group, self.dimensions)
+        adoption = StagedGroup(self._db, group, self.dimensions)
         adoption.start(head)
         try:
             adoption.take(rows)
@@ -143,7 +126,7 @@ class SqliteStore(Reading):
         self._vectors.clear()
         self._db.close()
 
-    def _apply(self, connection: apsw.Connection, change: RowChanges, changed: Change) -> None:
+    def _apply(self, connection: apsw.Connection, change: RowChanges, changed: RowWriter) -> None:
         no = self._db.known_group(connection, change.group)
         if no is None:
             raise StoreError(f"group {change.group!r} has no sequence {change.sequence}: it is empty")

@@ -8,7 +8,7 @@ the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import itemgetter
 
@@ -27,7 +27,7 @@ from kgray.stores.sqlite.vectors import sign_bits
 from kgray.stores.words import marked, words
 
 
-class Change:
+class RowWriter:
     """Changes of groups' rows inside a transaction. no: the number of the group that is changed now."""
 
     def __init__(self, connection: apsw.Connection, dimensions: int, no: int = 0) -> None:
@@ -115,9 +115,8 @@ class Change:
     def _put_counted(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Insert rows behind those that are there; a row that is there already keeps its key."""
         connection, no, how = self._connection, self.no, sql.OF_KIND[kind]
-        order = kind.order or kind.key
-        if order[0] == "sequence":  # a place; of other rows equals are found in the order they were put
-            rows = sorted(rows, key=itemgetter(*(kind.names.index(name) for name in order)))
+        if (place := _place(kind)) is not None:
+            rows = sorted(rows, key=place)
         first = self._last(kind) + 1
         self._highest[no, kind] = first + len(rows) - 1
         stored = enumerate(self._stored(kind, rows), first)
@@ -175,3 +174,12 @@ def _lists(kind: Kind, columns: tuple[str, ...] = ()) -> frozenset[int]:
     """Return where tuples of texts stand among some columns, all by default."""
     texts = {column.name for column in kind.columns if column.type == "texts"}
     return frozenset(n for n, name in enumerate(columns or kind.names) if name in texts)
+
+
+@cache
+def _place(kind: Kind) -> Callable[[Row], Row] | None:
+    """Return what takes the place out of a row, by which rows are inserted; None: as they are put."""
+    order = kind.order or kind.key
+    if order[0] != "sequence":
+        return None
+    return itemgetter(*(kind.names.index(name) for name in order))
