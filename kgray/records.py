@@ -30,13 +30,14 @@ GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 MAX_CLIENT_ID = 256
 MAX_RELATION = 64
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # worksAt, HTTPServer
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _PLAIN_DIGITS = 40  # numbers longer than this are written with an exponent
 _NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11")
 
 
 def canonical(value: object) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, UTF-8 unescaped."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(value)
 
 
 def make_id(*parts: object) -> str:

@@ -33,6 +33,7 @@ from kgray.records import (
 from kgray.times import Instant
 
 _Built = TypeVar("_Built", Mention, Evidence)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)  # made once: a commit packs many texts
 STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed")
 NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 _NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
@@ -40,7 +41,7 @@ _NAMED = [field for field in fields(Operation) if field.name not in {"group", "s
 
 def pack(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return compact JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(value)
 
 
 def storable(text: str) -> str:
@@ -281,7 +282,10 @@ def evidence(found: Sequence[Row], strings: dict[str, str]) -> list[Evidence]:
         text=text,
         subject=subject,
         object=object_,
-        value=[None if typed is None else Value(typed, held, of) for typed, held, of in values],
+        value=[
+            None if typed is None else Value(strings.setdefault(typed, typed), held, of)  # type: ignore[arg-type]
+            for typed, held, of in values
+        ],
         valid_from=valid_from,
         valid_to=valid_to,
         from_precision=from_precision,

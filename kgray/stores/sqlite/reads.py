@@ -18,10 +18,11 @@ _PAGE_VALUES = 500
 Restored = Callable[[list[Row]], list[Row]]
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
 
 def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
     """Return a JSON array for json_each: escaped, so that any string passes, lone surrogates too."""
-    return json.dumps(list(values), separators=(",", ":"))
+    return _ENCODER.encode(list(values))
 
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
