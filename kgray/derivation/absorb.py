@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from kgray.derivation.change import Change, Difference
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph, claim_of
 from kgray.derivation.relations import as_flipped
 from kgray.graph import Fact
@@ -20,7 +20,7 @@ from kgray.times import Instant
 SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]
 
 
-def refolds(graph: GroupGraph, change: Change, recorded_at: Instant) -> bool:
+def refolds(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> bool:
     """Whether the rulings would fold names that stored statements use: then the graph is built anew."""
     telling = [r for r in change.rulings if r.aspect == "symmetric" or r.value in {"same_as", "inverse_of"}]
     if not telling:
@@ -37,7 +37,7 @@ def refolds(graph: GroupGraph, change: Change, recorded_at: Instant) -> bool:
     return False
 
 
-def absorb(graph: GroupGraph, change: Change, recorded_at: Instant) -> Difference:
+def absorb(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> Difference:
     """Take an episode's records into the graph and return what shows differently."""
     before = graph.spans_of(_rivalry_changes(graph, change))
     graph.births.update((*change.entity_births, *change.statement_births))
@@ -67,7 +67,7 @@ def absorb(graph: GroupGraph, change: Change, recorded_at: Instant) -> Differenc
     )
 
 
-def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
+def _rivalry_changes(graph: GroupGraph, change: EpisodeChange) -> list[str]:
     """Return the stored statements that rulings or verdicts of this episode make rivals, or no rivals."""
     touched: list[str] = []
     for ruling in change.rulings:
@@ -84,7 +84,7 @@ def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
     return touched
 
 
-def _take_rulings(graph: GroupGraph, change: Change, recorded_at: Instant) -> None:
+def _take_rulings(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> None:
     if not change.rulings:
         return
     for ruling in change.rulings:
@@ -93,7 +93,7 @@ def _take_rulings(graph: GroupGraph, change: Change, recorded_at: Instant) -> No
         graph.reindex(name)
 
 
-def _take_evidence(graph: GroupGraph, change: Change, recorded_at: Instant) -> dict[str, list[Claim]]:
+def _take_evidence(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
     """Make the statements that are new; return the claims by statement, not yet added to them."""
     mentions = {m.ordinal: m for m in change.mentions}
     claims: dict[str, list[Claim]] = {}

@@ -21,7 +21,7 @@ from kgray.times import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class EpisodeChange:
     """The records that one episode adds, in order of their ordinals; no record time stands in it yet.
 
     entity_births, statement_births     (recorded id, place) of what it makes; parts of
@@ -69,7 +69,7 @@ class Difference:
     spoken: tuple[tuple[Place, str | None], ...] = ()
 
 
-def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> GroupRecords:
+def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Instant) -> GroupRecords:
     """Return the records as they will stand once the change is recorded."""
     return replace(
         records,

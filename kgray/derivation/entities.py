@@ -1,12 +1,22 @@
-"""Entities from their mentions: name, aliases, labels, card (R16, R21)."""
+"""Entities from their mentions: name, aliases, labels, card (R16, R21).
+
+Merges and splits, folded over mentions (R16).
+
+A record names entities as they showed when it was made. A mention keeps the id it was resolved
+to; what it shows as follows by applying the records in force, in order. So undoing one gives its
+mentions back, later ones of the same surface included, and no id ever changes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kgray.derivation import names
+from kgray.errors import InputError
 from kgray.graph import Entity
-from kgray.records import Mention, Place
+from kgray.records import Mention, Operation, Place
+from kgray.times import Instant
 
 
 @dataclass(slots=True)
@@ -51,3 +61,74 @@ def card(name: str, label: str, sentence: str) -> str:
     """Return the text by which a model tells an entity from another; it never changes (R21)."""
     kind = f" ({label})" if label else ""
     return f"{name}{kind}: {sentence}" if sentence else f"{name}{kind}"
+
+
+class Fold:
+    """The corrections in force, as a function from recorded entity to shown entity."""
+
+    def __init__(
+        self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
+    ) -> None:
+        """Keep what is in force of the operations (merge, split, undo; in order)."""
+        undone = {o.target for o in operations if o.kind == "undo"}
+        self._births = births
+        self._recorded = recorded
+        self._steps = [o for o in operations if o.kind != "undo" and o.sequence not in undone]
+        self._returned = {
+            o.made: o.entities[0]
+            for o in operations
+            if o.kind == "split" and o.minted and o.sequence in undone
+        }
+        self._made_at = {o.made: o.sequence for o in self._steps if o.kind == "split"}
+        self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
+
+    @property
+    def in_force(self) -> tuple[Operation, ...]:
+        """The merges and splits that were not undone, in order."""
+        return tuple(self._steps)
+
+    def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
+        """Return the entity that a mention shows as, and when the last step to move it was recorded, or 0."""
+        if entity not in self._involved:
+            return entity, 0
+        current, since = entity, 0
+        while current in self._returned:
+            current = self._returned[current]
+        # A mention recorded after the split that made its entity was put there knowing of all before it.
+        made_at = self._made_at.get(entity, 0)
+        settled = made_at if sequence > made_at else 0
+        for step in self._steps:
+            if step.sequence <= settled or current not in step.entities:
+                continue
+            if step.kind == "merge":
+                target = self.first_born(step.entities)
+            elif sequence < step.sequence and names.key(surface) in step.moved:
+                # Later mentions were resolved knowing of the split: they stand where they were put.
+                target = step.made
+            else:
+                continue
+            if target != current:
+                current, since = target, self._recorded[step.sequence]
+        return current, since
+
+    def first_born(self, entities: Sequence[str]) -> str:
+        """Return the id that was born first: the one a merged entity shows."""
+        return min(entities, key=lambda i: (self._births[i], i))
+
+    def check_undo(self, target: int) -> Operation:
+        """Return the record that `target` names, if it can be undone now.
+
+        Raises InputError where there is no such record in force, or a later one rests on it.
+        """
+        for step in self._steps:
+            if step.sequence == target:
+                touched = {*step.entities, step.made}
+                break
+        else:
+            raise InputError(f"{target} is not the sequence of a merge or split in force: nothing to undo.")
+        for later in self._steps:
+            if later.sequence > target and touched & {*later.entities, later.made}:
+                raise InputError(
+                    f"{later.kind} {later.sequence} rests on {target}: undo {later.sequence} first."
+                )
+        return step

@@ -3,23 +3,23 @@
 Both ways give the same graph: what `absorb` does in a fraction of a millisecond, `build` does from
 nothing, and a property test holds the one against the other. Merges, splits, removals and rulings
 that fold stored names go through `build`: they may move anything, and they are rare.
+
+Spans to facts: both clocks on every fact (R2, R12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-from kgray.derivation.entities import EntityNote
-from kgray.derivation.facts import fact_of
-from kgray.derivation.fold import Fold
+from kgray.derivation.entities import EntityNote, Fold
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement, StatementKey, fold_key, name_statements, spoken
 from kgray.graph import Fact
-from kgray.records import Evidence, GroupRecords, Mention, Place, Value
+from kgray.records import Evidence, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, Sweep
 from kgray.times import Instant
 
-CliqueKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object
+SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object
 
 # A component with fewer claims than this is swept anew at each commit (some 20 us a claim); longer
 # ones keep their sweep, so that a slot with 10,000 values costs what one with 10 does.
@@ -38,14 +38,14 @@ class GroupGraph:
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
         self.buckets: dict[StatementKey, list[str]] = {}  # what is said -> its variants, by birth
-        self.slots: dict[CliqueKey, list[str]] = {}
+        self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
         self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
         self.texts: dict[Place, tuple[str, str]] = {}  # evidence -> (wording, episode id)
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown, where it is not simply itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}
         self.moved: dict[Place, Instant] = {}
-        self._linked: set[CliqueKey] = set()  # slots whose members have rivals outside the slot too
+        self._linked: set[SlotKey] = set()  # slots whose members have rivals outside the slot too
         self._sweeps: dict[Hashable, Sweep] = {}
 
     # ------------------------------------------------------------------ from records
@@ -127,7 +127,7 @@ class GroupGraph:
         self.by_relation.setdefault(relation, []).append(statement_id)
         self.by_ends.setdefault((subject, target), []).append(statement_id)
         self.slots.setdefault(("s", subject, relation), []).append(statement_id)
-        further = {clique for clique in self.cliques(statement_id) if clique[:2] != ("s", subject)}
+        further = {key for key in self.slot_keys(statement_id) if key[:2] != ("s", subject)}
         if entity is not None and self.relations.traits(relation).symmetric:
             further.add(("s", entity, relation))
         for slot in sorted(further):
@@ -142,7 +142,7 @@ class GroupGraph:
 
     # ------------------------------------------------------------------ rivalry, as the timeline asks
 
-    def cliques(self, statement: str) -> tuple[CliqueKey, ...]:
+    def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
         """Return the slots in which all statements are mutual rivals (R17)."""
         it = self.statements[statement]
         traits = self.relations.traits(it.relation)
@@ -187,12 +187,12 @@ class GroupGraph:
 
     def link(self, statement: str) -> None:
         """Mark the slots of a statement that has rivals outside its one slot, and its partners' slots."""
-        cliques = self.cliques(statement)
+        slot_keys = self.slot_keys(statement)
         partners = self.pairs(statement)
-        if partners or len(cliques) > 1:
-            self._linked.update(cliques)
+        if partners or len(slot_keys) > 1:
+            self._linked.update(slot_keys)
             for partner in partners:
-                self._linked.update(self.cliques(partner))
+                self._linked.update(self.slot_keys(partner))
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
         """Return when the last ruling, verdict or merge that lets a claim end another was recorded (R17)."""
@@ -202,7 +202,7 @@ class GroupGraph:
             return since
         a, b = self.statements[opened.statement], self.statements[ended.statement]
         reasons = []
-        if set(self.cliques(a.id)) & set(self.cliques(b.id)):
+        if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
             reasons.append(self.relations.traits(a.relation).cardinality_since)
         excluded = self.relations.traits(a.relation).excludes_since.get(b.relation)
         if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
@@ -218,16 +218,16 @@ class GroupGraph:
 
     def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
         """Return all statements tied to one by rivalry, and what its sweep is kept under; None = not kept."""
-        cliques = self.cliques(statement)
-        if not cliques and not self.pairs(statement):
+        slot_keys = self.slot_keys(statement)
+        if not slot_keys and not self.pairs(statement):
             return ("one", statement), [statement]
-        if len(cliques) == 1 and cliques[0] not in self._linked:
-            return cliques[0], self.slots[cliques[0]]
+        if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
+            return slot_keys[0], self.slots[slot_keys[0]]
         seen = {statement}
         waiting = [statement]
         while waiting:
             current = waiting.pop()
-            near = [s for clique in self.cliques(current) for s in self.slots[clique]]
+            near = [s for key in self.slot_keys(current) for s in self.slots[key]]
             for other in (*near, *self.pairs(current)):
                 if other not in seen:
                     seen.add(other)
@@ -274,11 +274,11 @@ class GroupGraph:
 
     def reindex(self, relation: str) -> None:
         """Put the statements of a relation into the slots that its rulings give it now."""
-        present: dict[CliqueKey, set[str]] = {}
+        present: dict[SlotKey, set[str]] = {}
         for statement in self.by_relation.get(relation, ()):
-            for clique in self.cliques(statement):
-                members = self.slots.setdefault(clique, [])
-                known = present[clique] if clique in present else present.setdefault(clique, set(members))
+            for key in self.slot_keys(statement):
+                members = self.slots.setdefault(key, [])
+                known = present[key] if key in present else present.setdefault(key, set(members))
                 if statement not in known:
                     known.add(statement)
                     members.append(statement)
@@ -319,4 +319,40 @@ def claim_of(evidence: Evidence, statement: str, reference_time: Instant, record
     said = (reference_time, evidence.sequence, evidence.ordinal)
     return Claim(
         statement, said, evidence.kind, evidence.valid_from, evidence.valid_to, evidence.inferred, recorded
+    )
+
+
+def fact_of(
+    span: Span,
+    statement: Statement,
+    texts: Mapping[Place, tuple[str, str]],
+    needed: Callable[[Claim, Claim], Instant],
+) -> Fact:
+    """Return the fact that a span is.
+
+    texts: evidence place -> (its wording, its episode's id). needed(opened, ended): the record time
+    of the last ruling, verdict or merge without which the second would not end the first (R17).
+    """
+    wording, _ = texts[span.opened.said[1:]]
+    created = span.opened.recorded
+    expired: Instant | None = None
+    ended_by = None
+    if span.ended is not None:
+        expired = max(created, span.ended.recorded, needed(span.opened, span.ended))
+        place = span.ended.said[1:]
+        ended_by = (texts[place][1], place[1])
+    return Fact(
+        id=fact_id(statement.id, span.opened.said[1:], span.point),
+        statement=statement.id,
+        source=statement.subject,
+        relation=statement.relation,
+        target=statement.object,
+        value=statement.value,
+        text=wording,
+        valid_at=span.start,
+        invalid_at=span.end,
+        created_at=created,
+        expired_at=expired,
+        episodes=tuple(sorted({texts[claim.said[1:]][1] for claim in span.support})),
+        ended_by=ended_by,
     )

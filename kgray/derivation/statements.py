@@ -1,4 +1,8 @@
-"""Which statement each piece of evidence speaks of, once entities and relations are folded (R16, R18).
+"""What matters in a wording: digits, negation, qualifiers (R18).
+
+Two wordings of the same subject, relation and object are one statement unless they differ here.
+
+Which statement each piece of evidence speaks of, once entities and relations are folded (R16, R18).
 
 A statement is found by what it says: subject, relation and object as they show, and a variant.
 Its id is that of its recorded statement; where a merge folds several, of the one born first; where a
@@ -8,18 +12,66 @@ its own earliest evidence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from kgray.derivation import wording
-from kgray.derivation.fold import Fold
+from kgray.derivation.entities import Fold
 from kgray.derivation.relations import Folded, Relations
 from kgray.records import Evidence, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant
+from kgray.times import Instant, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+
+_WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
+_NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
+_QUALIFIERS = frozenset(
+    """part-time full-time freelance temporary temporarily interim acting former formerly ex partly mostly
+    only except unless rarely sometimes occasionally often usually always remotely jointly privately publicly
+    secretly officially unofficially allegedly reportedly probably possibly maybe apparently decaf iced hot
+    cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
+    junior senior deputy assistant honorary""".split()
+)
+# Phrases that only say when: their numbers are the fact's dates, told apart from its wording (R3).
+_AGO = re.compile(
+    r"\b(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
+    r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\s+(?:ago|later|earlier|from now)\b",
+    re.IGNORECASE,
+)
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
+
+
+@lru_cache(maxsize=16_384)
+def _text_marks(text: str) -> Marks:
+    words = [w.casefold() for w in _WORD.findall(_AGO.sub(" ", text))]
+    numbers = frozenset(w for w in words if any(c.isdigit() for c in w))
+    negated = any(w in _NEGATIONS or w.endswith(("n't", "n\u2019t")) for w in words)
+    return numbers, negated, frozenset(w for w in words if w in _QUALIFIERS)
+
+
+def _wording_marks(text: str, dates: tuple[Instant | None, ...] = ()) -> Marks:
+    """Return (digits, negated, qualifiers) of a wording, less the digits that only tell its own dates."""
+    numbers, negated, qualifiers = _text_marks(text)
+    if numbers:
+        numbers = frozenset(n for n in numbers if not _is_date_part(n, dates))
+    return numbers, negated, qualifiers
+
+
+def _is_date_part(number: str, dates: tuple[Instant | None, ...]) -> bool:
+    if _ISO_DATE.match(number):
+        return True
+    for instant in dates:
+        if instant is None:
+            continue
+        moment = to_datetime(instant)
+        plain = number.rstrip("stndrh").lstrip("0")
+        if plain in {str(moment.year), str(moment.day), str(moment.month)}:
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -67,9 +119,9 @@ class Spoken:
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
     """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
-    numbers, negated, qualifiers = wording.marks(said.text, (said.valid_from, said.valid_to))
+    numbers, negated, qualifiers = _wording_marks(said.text, (said.valid_from, said.valid_to))
     if said.value is not None:
-        told, _, _ = wording.marks(said.value.shown())
+        told, _, _ = _wording_marks(said.value.shown())
         numbers = numbers - told
     return numbers, negated and said.kind == "holds", qualifiers
 

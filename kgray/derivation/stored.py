@@ -1,16 +1,50 @@
-"""A group out of a store: its records, and its derived graph as the store keeps it."""
+"""Garbage collection while a group's state is loaded, and while it is in memory.
+
+A group of 100,000 facts is some millions of objects that stay. CPython's cyclic collector would walk them
+again and again for every few hundred new ones; what a run allocates besides is freed by reference counts.
+
+A group out of a store: its records, and its derived graph as the store keeps it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kgray import kinds, rows
-from kgray.derivation.garbage import garbage_not_collected
 from kgray.graph import Entity, Fact
 from kgray.kinds import Read, Row
 from kgray.ports import GraphView, Store
 from kgray.records import Episode, EpisodeHead, GroupRecords, Place
 from kgray.times import Instant
+
+# Young objects between two collections, and how many of each generation pass before the next older one.
+_RARE = (100_000, 50, 1_000)
+
+
+@contextmanager
+def garbage_collected_rarely() -> Iterator[None]:
+    """Let the collector run rarely inside; the caller's thresholds come back after it."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_RARE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def garbage_not_collected() -> Iterator[None]:
+    """Keep the collector off inside: for a bulk load."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
 
 _TIMED = frozenset({"merge", "split", "undo"})
 

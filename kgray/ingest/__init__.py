@@ -5,7 +5,7 @@ resolve    mentions to entities (R14, R15), over lookup (names) and nearest (vec
 relate     relation names and their rulings (R17)
 connect    facts to statements and variants (R18)
 compare    what can hold beside what (R17)
-decide     all of these in order: a Change, or the Questions still open; pure
+decide     all of these in order: a EpisodeChange, or the Questions still open; pure
 known      what deciding reads of a group: the true `state`, or a view `ahead` of it
 changes    what was decided, as row changes
 correct    merge, split, undo, retract, remove (R16, R25); erase: what goes with a removed episode

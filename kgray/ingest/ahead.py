@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from kgray.derivation import names
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
-from kgray.ingest.decide import Attempt
-from kgray.ingest.known import LookUp
-from kgray.ingest.lookup import Postings
-from kgray.ingest.nearest import Nearest, Prepared
+from kgray.ingest.candidates import Nearest, Postings, Prepared
+from kgray.ingest.case import LookUp
+from kgray.ingest.decide import Decision
 from kgray.ingest.state import GroupState
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
@@ -47,7 +46,7 @@ class AheadRows:
         self._read: dict[int, set[ReadKey]] = {}
         self._count = 0
 
-    def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
+    def put(self, sequence: int, attempt: Decision | None) -> set[int]:
         """Replace an episode's rows (None: take them out); return the later ones that read what changed."""
         rows = {} if attempt is None else _rows_of(attempt, self._prepare)
         before = self._of.pop(sequence, {})
@@ -102,7 +101,7 @@ class _NameRow:
     prepared: Prepared = field(compare=False)
 
 
-def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
+def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
     """Return what later episodes would find if this one were committed as it looks now."""
     rows: dict[ReadKey, list[Any]] = {}
 
@@ -116,7 +115,7 @@ def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[Re
     return rows
 
 
-def _put_entities(attempt: Attempt, put: _Put) -> None:
+def _put_entities(attempt: Decision, put: _Put) -> None:
     borne: list[tuple[str, str]] = []
     for note in attempt.entities:
         put("entity", note.id, note)
@@ -138,7 +137,7 @@ def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
         put("relation", statement.relation, statement.id)
 
 
-def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
+def _put_records(change: EpisodeChange, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
     for mention, vector in change.name_vectors:
         put("vectors", "", _NameRow(mention.entity, prepare(vector)))
     for evidence in change.evidence:
@@ -168,7 +167,7 @@ def _told(item: object) -> object:
     return item
 
 
-class _View:
+class _EarlierRows:
     """One episode's look-ups among uncommitted rows: those below its sequence; what is read is noted."""
 
     def __init__(self, rows: AheadRows, sequence: int) -> None:
@@ -183,7 +182,7 @@ class _View:
 class _Lists(Generic[K]):
     """A look-up of lists: what is stored, then the rows'."""
 
-    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _View) -> None:
+    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _EarlierRows) -> None:
         self._stored: Any = stored
         self._table, self._view = table, view
 
@@ -209,7 +208,7 @@ class _Items(Generic[V]):
         self,
         stored: LookUp[str, V],
         tables: Sequence[str],
-        view: _View,
+        view: _EarlierRows,
         read: Callable[[Any], V] = lambda item: item,
     ) -> None:
         self._stored, self._tables, self._view, self._read = stored, tables, view, read
@@ -242,7 +241,7 @@ def _there(found: V | None, key: Hashable) -> V:
 class AheadGraph:
     """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
 
-    def __init__(self, base: GroupGraph, view: _View) -> None:
+    def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
         """See the rows of a view over the true graph."""
         self._base, self._view = base, view
         self.fold = base.fold
@@ -284,7 +283,7 @@ class AheadState:
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """See the rows below `sequence`; what is read is in `read_keys`."""
-        self._base, self._view = base, _View(rows, sequence)
+        self._base, self._view = base, _EarlierRows(rows, sequence)
         self.names = base.names.seen_through(lambda postings, table: _Lists[str](postings, table, self._view))
         self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.derivation.change import Change, Difference
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.errors import ContentError
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Judged, Patch, RowChanges
@@ -50,7 +50,7 @@ def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowCh
     return _of_episode(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
-def committed(change: Change, difference: Difference, recorded_at: Instant) -> RowChanges:
+def committed(change: EpisodeChange, difference: Difference, recorded_at: Instant) -> RowChanges:
     """Return the commit of an episode: its records, their vectors and names, what they derive (R23)."""
     episode = change.episode
     spoken = dict(difference.spoken)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
-from kgray.ingest.asking import journaled, patiently, requests_of
-from kgray.ingest.committer import Committer
-from kgray.ingest.decide import decide
+from kgray.ingest.calls import journaled, patiently, settle
+from kgray.ingest.case import Answers, ReadEpisode
+from kgray.ingest.committer import Committer, Outbox
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import extract
-from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, ReadEpisode
-from kgray.ports import QuestionRequest
+from kgray.ports import Answer, QuestionRequest
 from kgray.records import Episode, Operation
 
 _CLAIM = 64  # entries read from the log at a time
@@ -76,39 +75,40 @@ class Loop:
         try:
             extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
             read = ReadEpisode(episode=entry, extraction=extraction)
-            change = await patiently(lambda: self._settle(read), parts, stop)
+            change = await patiently(lambda: self._decided(read), parts, stop)
         except ContentError as error:
             self.committer.fail(entry, error)
             return "failed"
         await self.committer.commit(change)
         return "committed"
 
-    async def _settle(self, read: ReadEpisode) -> Change:
+    async def _decided(self, read: ReadEpisode) -> EpisodeChange:
         state = await self.committer.state(read.episode.group)
-        return await settle(self._parts, read, state, self.committer.outbox)
+        return await decided_change(self._parts, read, state, self.committer.outbox)
 
     def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
 
 
-async def settle(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None) -> Change:
-    """Decide, ask what is open, decide again, until the episode's change is known (R21).
+async def decided_change(
+    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None
+) -> EpisodeChange:
+    """Return what an episode changes on this state, with every question answered.
 
-    outbox: where answers go to the journal; None for a preview, which leaves no trace.
+    outbox: where answers go to the journal; None for a preview, which stores nothing.
     """
-    answers = Answers()
-    while True:
-        found = decide(read, state, answers, parts.rules)
-        if isinstance(found, Change):
-            return found
-        if found.texts:
-            vectors = await parts.embedder.embed(found.texts)
-            answers.vectors.update(zip(found.texts, vectors, strict=True))
-        for questions in requests_of(found, parts.pipeline.resolution):
-            request = QuestionRequest(episode=read.episode, questions=questions)
-            if outbox is None:
-                said = (await parts.judge.judge(request)).answers
-            else:
-                said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
-            answers.said.update(zip(questions, said, strict=True))
+
+    async def attempt(answers: Answers) -> Decision:
+        return decide(read, state, answers, parts.rules)
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        if outbox is None:
+            return (await parts.judge.judge(request)).answers
+        said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
+        return said
+
+    change, _ = await settle(
+        read, Answers(), parts.pipeline.resolution, attempt=attempt, embed=parts.embedder.embed, ask=ask
+    )
+    return change

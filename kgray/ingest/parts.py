@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kgray.ingest.values import Rules
+from kgray.ingest.case import Rules
 from kgray.ontology import Ontology
 from kgray.ports import Embedder, Extractor, Judge, Store, Writer
 from kgray.records import Episode
@@ -13,7 +13,7 @@ from kgray.settings import PipelineSettings
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, committed | failed | done | refused
-Watch = Callable[[str, float, Episode | None], None]  # stage, seconds, the episode where it is one's
+OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, the episode where it is one's
 
 STAGES = ("extract", "judge", "embed", "decide", "write")
 
@@ -45,7 +45,7 @@ class Parts:
     streams: int = 32
     tokens_in_flight: int | None = None
     writer: Writer | None = None
-    watch: Watch = unwatched
+    watch: OnStage = unwatched
 
     @property
     def rules(self) -> Rules:

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.absorb import compare
-from kgray.derivation.change import Change, Difference, with_change
+from kgray.derivation.change import Difference, EpisodeChange, with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
+from kgray.ingest.case import ReadEpisode
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import retracted
 from kgray.ingest.extract import read_episode
-from kgray.ingest.loop import settle
+from kgray.ingest.loop import decided_change
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState, name_vectors
-from kgray.ingest.values import ReadEpisode
 from kgray.ledger import conflict, dumped_episodes, find, standing
 from kgray.records import Draft, Episode
 from kgray.times import Instant
@@ -63,7 +63,7 @@ class Preview:
         if replaced:
             return await self._replacing(read, set(replaced), recorded_at)
         view = self._view(group)
-        change = await settle(self._parts, read, await self._committer.state(group), None)
+        change = await decided_change(self._parts, read, await self._committer.state(group), None)
         return list(changes(view, change, recorded_at))
 
     def _held(self, draft: Draft) -> str | None:
@@ -84,7 +84,7 @@ class Preview:
         left = retracted(before.records, replaced)
         state = GroupState(left, name_vectors(parts.store, group), parts.embedder.dimensions)
         state.fetch_vectors(parts.store, parts.pipeline.judging)
-        change = await settle(parts, read, state, None)
+        change = await decided_change(parts, read, state, None)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         episodes = list(dumped_episodes(parts.store, group))
         kept = [episode for episode in episodes if episode.sequence not in replaced]
@@ -119,7 +119,7 @@ def _identity(row: dump.DumpRow) -> tuple[object, ...]:
     return (row["type"], *(row[name] for name in _IDENTITY.get(row["type"], ("id",))))
 
 
-def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.DumpRow]:
+def changes(before: View, change: EpisodeChange, recorded_at: Instant) -> Iterator[dump.DumpRow]:
     """Yield dump rows with "op" (add, change, remove), in the order of the pipeline; nothing is written."""
     episode = change.episode
     after = View(with_change(before.records, change, recorded_at), lambda _: [])

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgray.derivation.relations import UNKNOWN, Relations
-from kgray.ingest.known import KnownState
+from kgray.ingest.case import Case, KnownState
 from kgray.ingest.resolve import Resolved
-from kgray.ingest.values import Case
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import Answer, Question
 from kgray.records import ExtractedFact, Extraction, Ruling, Value

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from kgray.derivation import names
 from kgray.derivation.entities import EntityNote, card
-from kgray.ingest.known import KnownState
-from kgray.ingest.lookup import Likeness, likeness
-from kgray.ingest.values import Case
+from kgray.ingest.candidates import Likeness, likeness
+from kgray.ingest.case import Case, KnownState
 from kgray.ports import Question
 from kgray.records import ExtractedEntity, Mention, Place, entity_id
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.stored import garbage_collected_rarely
 from kgray.errors import Outrun, Unavailable
+from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer
-from kgray.ingest.gate import Gate
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.window import GroupWindow
 from kgray.records import Episode
@@ -40,7 +40,7 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the run that goes on, or of the last one
         self.committer = Committer(parts, self._watch)
-        self._run: _Run | None = None
+        self._run: _WindowedRun | None = None
 
     async def run(
         self,
@@ -85,7 +85,7 @@ class Runner:
     async def _go(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self.committer.forget_stale()
         while True:
-            run = self._run = _Run(self, self._parts, takes, stop, on_step)
+            run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step)
             try:
                 with garbage_collected_rarely():
                     await run.go()
@@ -101,7 +101,7 @@ class Runner:
         self._parts.watch(stage, seconds, episode)
 
 
-class _Run:
+class _WindowedRun:
     """One run: its windows and its tasks."""
 
     def __init__(self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep) -> None:

@@ -13,13 +13,11 @@ import numpy as np
 
 from kgray import rows
 from kgray.derivation.absorb import absorb, refolds
-from kgray.derivation.change import Change, Difference
-from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import records_of
-from kgray.ingest.lookup import NameIndex
-from kgray.ingest.nearest import Nearest
+from kgray.derivation.stored import garbage_collected_rarely, records_of
+from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, STATEMENT_VECTORS_OF
 from kgray.ports import Store, Vector
 from kgray.records import GroupRecords
@@ -76,7 +74,7 @@ class GroupState:
                 found.append((cosine, shown))
         return found
 
-    def commit(self, change: Change, recorded_at: Instant) -> Difference | None:
+    def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
         """Take a decided change in; None = it folds stored names, so the state must be built anew."""
         if refolds(self.graph, change, recorded_at):
             return None
@@ -107,7 +105,7 @@ class GroupState:
             self.nearest.extend(np.stack(rows))
         self._owned = set(self._owners)
 
-    def _take_vectors(self, change: Change) -> None:
+    def _take_vectors(self, change: EpisodeChange) -> None:
         for mention, vector in change.name_vectors:
             # A surface that only retracted mentions bore has its row still, here as in the store.
             owner = (mention.entity, mention.surface)

@@ -16,18 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
-from kgray.ingest.asking import journaled, patiently, requests_of
+from kgray.ingest.calls import Gate, Urgency, journaled, patiently, requests_of, settle
+from kgray.ingest.case import Answers, KnownState, Questions, ReadEpisode
 from kgray.ingest.committer import Committer
-from kgray.ingest.decide import Attempt, attempt_to_decide
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
-from kgray.ingest.gate import Gate, Urgency
-from kgray.ingest.known import KnownState
-from kgray.ingest.parts import Parts, Stop, Totals, Watch
+from kgray.ingest.parts import OnStage, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, ReadEpisode
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 
@@ -85,7 +83,7 @@ class GroupWindow:
         took: deque[float],
         spawn: Spawn,
         totals: Totals,
-        watch: Watch,
+        watch: OnStage,
         ended: Ended,
         stop: Stop,
     ) -> None:
@@ -169,7 +167,7 @@ class GroupWindow:
             item.touched.clear()
             waiting = self._try(item, read, await self._committer.state(self.group), hold=hold)
             if isinstance(waiting, list):
-                await self._embed(waiting, item.vectors)
+                item.vectors.update(zip(waiting, await self._embed(waiting), strict=True))
                 continue
             if not item.tried:
                 self._tried(item)
@@ -215,7 +213,7 @@ class GroupWindow:
                 answers.said.update(zip(questions, call.result(), strict=True))
 
     def _ask_ahead(
-        self, item: InFlight, episode: Episode, attempt: Attempt
+        self, item: InFlight, episode: Episode, attempt: Decision
     ) -> list[tuple[tuple[Question, ...], asyncio.Task[GivenAnswers]]]:
         """Have the open questions asked, each request once; a missing embedding waits for the commit."""
         return [
@@ -252,22 +250,22 @@ class GroupWindow:
 
         return await patiently(once, self._parts, self._stop)
 
-    async def _embed(self, texts: list[str], vectors: dict[str, Vector]) -> None:
+    async def _embed(self, texts: list[str]) -> Matrix:
         async def once() -> Matrix:
             return await self._parts.embedder.embed(texts)
 
         since = time.monotonic()
         found = await patiently(once, self._parts, self._stop)
         self._watch("embed", time.monotonic() - since, None)
-        vectors.update(zip(texts, found, strict=True))
+        return found
 
-    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Attempt:
+    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()
-        attempt = attempt_to_decide(read, state, answers, self._parts.rules)
+        attempt = decide(read, state, answers, self._parts.rules)
         self._watch("decide", time.monotonic() - since, read.episode)
         return attempt
 
-    def _show(self, sequence: int, attempt: Attempt) -> None:
+    def _show(self, sequence: int, attempt: Decision) -> None:
         for reader in self._rows.put(sequence, attempt):
             if reader in self._by_sequence:
                 self._by_sequence[reader].touched.set()
@@ -345,7 +343,7 @@ class GroupWindow:
             read = ReadEpisode(episode=episode, extraction=await self._head_extraction(item, episode))
             change, attempt = await self._settle(item, read)
         except ContentError as error:
-            self._show(episode.sequence, Attempt(asked=Questions()))
+            self._show(episode.sequence, Decision(asked=Questions()))
             self._rows.put(episode.sequence, None)
             self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
@@ -363,19 +361,18 @@ class GroupWindow:
 
         return durable
 
-    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[Change, Attempt]:
-        """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
+    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[EpisodeChange, Decision]:
+        """Decide on the true state as the plain loop does; most requests were answered ahead of time."""
+
+        async def attempt(answers: Answers) -> Decision:
+            return self._attempt(read, await self._committer.state(self.group), answers)
+
+        async def ask(request: QuestionRequest) -> GivenAnswers:
+            return await self._call(item, request, stalled=True)
+
         answers = Answers(vectors=item.vectors)
-        while True:
-            attempt = self._attempt(read, await self._committer.state(self.group), answers)
-            if attempt.change is not None and not attempt.asked:
-                return attempt.change, attempt
-            if attempt.asked.texts:
-                await self._embed(attempt.asked.texts, answers.vectors)
-            for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
-                request = QuestionRequest(episode=read.episode, questions=questions)
-                said = await self._call(item, request, stalled=True)
-                answers.said.update(zip(questions, said, strict=True))
+        resolution = self._parts.pipeline.resolution
+        return await settle(read, answers, resolution, attempt=attempt, embed=self._embed, ask=ask)
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
         """Wait for the extraction; one that was sent too long ago is sent once more."""

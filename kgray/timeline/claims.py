@@ -57,7 +57,7 @@ class Span:
 class Rivals(Protocol):
     """Which statements cannot hold at one moment; symmetric, and fixed for the life of a sweep."""
 
-    def cliques(self, statement: str) -> Sequence[Hashable]:
+    def slot_keys(self, statement: str) -> Sequence[Hashable]:
         """Return the keys of its slots: all statements that share a key are mutual rivals."""
         ...
 
