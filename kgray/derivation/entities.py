@@ -1,9 +1,7 @@
-"""Entities from their mentions: name, aliases, labels, card (R16, R21).
+"""Entities from mentions: name, aliases, labels, card (R16, R21), through merges and splits (R16).
 
-Merges and splits, folded over mentions (R16).
-
-A record names entities as they showed when it was made. A mention keeps the id it was resolved
-to; what it shows as follows by applying the records in force, in order. So undoing one gives its
+An operation names entities as they showed when it was recorded. A mention keeps the id that it was resolved
+to; the entity it shows as follows by applying the operations in force, in order. So undoing one gives its
 mentions back, later ones of the same surface included, and no id ever changes.
 """
 
@@ -21,11 +19,11 @@ from kgray.times import Instant
 
 @dataclass(slots=True)
 class EntityNote:
-    """What a group's state keeps of an entity; mentions are taken in order of place.
+    """An entity as derived from its mentions, which are taken in order of place.
 
-    surfaces: surface -> the recorded entity it was first resolved to, oldest first. Where a merge
-    folded several recorded entities, a mention of a known surface is recorded with its own one, so
-    that undoing the merge gives it back (R16).
+    surfaces: surface -> the recorded entity it was first resolved to, oldest first. After a merge of
+    several recorded entities, a new mention of a known surface is recorded with the surface's own
+    entity, so that undoing the merge gives the mention back (R16).
     """
 
     id: str
@@ -58,18 +56,18 @@ class EntityNote:
 
 
 def card(name: str, label: str, sentence: str) -> str:
-    """Return the text by which a model tells an entity from another; it never changes (R21)."""
+    """Return the text that describes an entity to a model; it never changes (R21)."""
     kind = f" ({label})" if label else ""
     return f"{name}{kind}: {sentence}" if sentence else f"{name}{kind}"
 
 
 class Fold:
-    """The corrections in force, as a function from recorded entity to shown entity."""
+    """The merges and splits in force, as a function from recorded entity to shown entity."""
 
     def __init__(
         self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
     ) -> None:
-        """Keep what is in force of the operations (merge, split, undo; in order)."""
+        """Take all merges, splits and undos, in order."""
         undone = {o.target for o in operations if o.kind == "undo"}
         self._births = births
         self._recorded = recorded
@@ -88,13 +86,13 @@ class Fold:
         return tuple(self._steps)
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
-        """Return the entity that a mention shows as, and when the last step to move it was recorded, or 0."""
+        """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
         if entity not in self._involved:
             return entity, 0
         current, since = entity, 0
         while current in self._returned:
             current = self._returned[current]
-        # A mention recorded after the split that made its entity was put there knowing of all before it.
+        # A mention recorded after the split that made its entity was resolved with earlier steps in force.
         made_at = self._made_at.get(entity, 0)
         settled = made_at if sequence > made_at else 0
         for step in self._steps:
@@ -103,7 +101,7 @@ class Fold:
             if step.kind == "merge":
                 target = self.first_born(step.entities)
             elif sequence < step.sequence and names.key(surface) in step.moved:
-                # Later mentions were resolved knowing of the split: they stand where they were put.
+                # Only earlier mentions move: later ones were resolved with the split in force.
                 target = step.made
             else:
                 continue
@@ -112,13 +110,13 @@ class Fold:
         return current, since
 
     def first_born(self, entities: Sequence[str]) -> str:
-        """Return the id that was born first: the one a merged entity shows."""
+        """Return the id born first: the one that a merged entity shows as."""
         return min(entities, key=lambda i: (self._births[i], i))
 
     def check_undo(self, target: int) -> Operation:
-        """Return the record that `target` names, if it can be undone now.
+        """Return the operation with sequence `target`, if it can be undone now.
 
-        Raises InputError where there is no such record in force, or a later one rests on it.
+        Raises InputError where no such operation is in force, or a later one depends on it.
         """
         for step in self._steps:
             if step.sequence == target:

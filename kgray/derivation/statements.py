@@ -1,13 +1,12 @@
-"""What matters in a wording: digits, negation, qualifiers (R18).
+"""Which statement each piece of evidence is about, once entities and relations are folded (R16, R18).
 
-Two wordings of the same subject, relation and object are one statement unless they differ here.
+A statement is identified by its key (subject, relation and object as they show) and a variant: two wordings
+of one key are one variant unless their marks differ (digits, negation, qualifiers). Its id:
 
-Which statement each piece of evidence speaks of, once entities and relations are folded (R16, R18).
-
-A statement is found by what it says: subject, relation and object as they show, and a variant.
-Its id is that of its recorded statement; where a merge folds several, of the one born first; where a
-split divides one, the part with the founding evidence keeps the id and another part takes the id of
-its own earliest evidence.
+one recorded statement       that one's id
+several, folded by a merge   the id of the one born first
+divided by a split           the part with the founding evidence keeps the id; another part gets the id of its
+                             own earliest evidence
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _QUALIFIERS = frozenset(
     cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
     junior senior deputy assistant honorary""".split()
 )
-# Phrases that only say when: their numbers are the fact's dates, told apart from its wording (R3).
+# Phrases that only say when: their numbers belong to the fact's dates, not to its wording (R3).
 _AGO = re.compile(
     r"\b(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
     r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\s+(?:ago|later|earlier|from now)\b",
@@ -54,7 +53,7 @@ def _text_marks(text: str) -> Marks:
 
 
 def _wording_marks(text: str, dates: tuple[Instant | None, ...] = ()) -> Marks:
-    """Return (digits, negated, qualifiers) of a wording, less the digits that only tell its own dates."""
+    """Return the marks of a wording, without the digits that only state these dates."""
     numbers, negated, qualifiers = _text_marks(text)
     if numbers:
         numbers = frozenset(n for n in numbers if not _is_date_part(n, dates))
@@ -85,7 +84,7 @@ class Statement:
     object: str | None
     value: Value | None
     variant: int
-    first: Evidence  # its wording is the statement's card (R21)
+    first: Evidence  # its first evidence, whose wording is its card (R21)
     claims: list[Claim] = field(default_factory=list)
     _marks: Marks | None = None
 
@@ -96,29 +95,32 @@ class Statement:
 
     @property
     def marks(self) -> Marks:
-        """What matters in its first wording; read when a second one is compared with it."""
+        """The marks of its first wording, computed on first use."""
         if self._marks is None:
             self._marks = marks_of(self.first)
         return self._marks
 
     @property
     def key(self) -> StatementKey:
-        """What it says, its variant aside."""
+        """What it says, without its variant."""
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A piece of evidence with its ends folded; key None = a loop, which derives nothing."""
+    """A piece of evidence and its folded key; None = a loop (subject = object), which derives nothing."""
 
     evidence: Evidence
     key: StatementKey | None
-    # Record time of the last merge, split or ruling that moved it off what was recorded; 0 = none.
+    # Record time of the last merge, split or ruling that gave it another key than recorded; 0 = none.
     moved_at: Instant
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
-    """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
+    """Return the marks of a wording, without its dates and value.
+
+    The negation in the wording of an end or a denial expresses that kind, so it does not count.
+    """
     numbers, negated, qualifiers = _wording_marks(said.text, (said.valid_from, said.valid_to))
     if said.value is not None:
         told, _, _ = _wording_marks(said.value.shown())
@@ -133,7 +135,7 @@ def fold_key(
     subject: str,
     target: str | Value,
 ) -> tuple[StatementKey | None, Folded]:
-    """Return what subject, relation and object say once the relation is folded; None for a loop."""
+    """Return the key that subject, relation and object fold to, None for a loop; and the folded relation."""
     folded = relations.folded(relation)
     if isinstance(target, Value):
         return (subject, folded.name, target), folded
@@ -153,7 +155,7 @@ def spoken(
     relations: Relations,
     births: Mapping[str, Place],
 ) -> list[Spoken]:
-    """Return the evidence in the order given, each with what it says as the graph shows it now."""
+    """Return the evidence in the order given, each with its key as the graph shows it now."""
     found = []
     for item in evidence:
         subject = mentions[item.sequence, item.subject]
@@ -165,7 +167,7 @@ def spoken(
             moved = max(moved, moved_too)
         elif item.value is not None:
             target = item.value
-        else:  # the store's check makes this impossible; a wrong row must not derive anything
+        else:  # the store's check prevents this; a wrong row must not derive anything
             raise ValueError(f"evidence {item.sequence}.{item.ordinal} has neither object nor value")
         key, folded = fold_key(relations, births.__getitem__, item.relation, shown, target)
         found.append(Spoken(item, key, max(moved, folded.since)))
@@ -205,7 +207,7 @@ def name_statements(
 def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
-    """Return each evidence's variant: as recorded, unless several recorded statements meet in one key."""
+    """Return each evidence's variant: as recorded, unless statements of other recorded ends share its key."""
     origins: dict[StatementKey, set[tuple[object, ...]]] = {}
     of: dict[str, tuple[object, ...]] = {}
     for item in said:
@@ -234,7 +236,7 @@ def _variants(
 def _match_by_wording(
     first: Mapping[str, Evidence], of: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
 ) -> dict[str, int]:
-    """Return the recorded statements of one key, numbered: like wordings are one, the others by birth (R16).
+    """Return the variants of one key's recorded statements: equal marks are one, others by birth (R16).
 
     first: recorded statement -> its earliest evidence
     """

@@ -1,6 +1,6 @@
-"""A gate in front of the model: so many calls and tokens in flight, the most urgent first.
+"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal of answers.
 
-Questions to requests, requests to answers: journaled as they arrive, asked once (R21, R24).
+`settle` is the loop in which an episode's questions are asked until its change is final.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kgray.ports import Answer, Matrix, Question, QuestionRequest
 
 
 class Urgency(NamedTuple):
-    """Smaller goes first.
+    """Sort key of a call to the model: the smallest goes first.
 
-    bulk     the backfill lane goes behind the live one
-    number   when its episode was taken
-    step     0 = resolution, 1 = extraction
-    length   minus the text's length, where the end of a backlog is in sight
+    bulk     whether it belongs to the backfill lane, which goes after the live lane
+    number   how many episodes were taken before this one
+    step     0 = questions, 1 = extraction
+    length   minus the text's length near the end of a backlog (longest first), else 0
     """
 
     bulk: bool
@@ -41,14 +41,17 @@ class Urgency(NamedTuple):
 
 
 class Gate:
-    """Lets `width` calls through at a time; waiters go by urgency, then by arrival.
+    """Limits the calls in flight to `width`; waiting calls enter by urgency, then by arrival.
 
-    First come, first served would let the extractions of far episodes stand before the questions of
-    the next ones: 46 wasted calls and 30 s of stalls instead of 14 and 7 in a trial.
+    By arrival alone, extractions of distant episodes would delay the questions of the next ones:
+
+    order         wasted calls   stalls
+    by arrival              46     30 s
+    by urgency              14      7 s
     """
 
     def __init__(self, width: int, *, tokens: int | None = None) -> None:
-        """Open a gate for `width` calls that hold about `tokens` tokens together (None: no bound)."""
+        """Allow `width` calls at a time, with about `tokens` tokens in total (None: no limit)."""
         self._free = width
         self._in_flight = 0
         self._tokens_free = tokens
@@ -57,13 +60,13 @@ class Gate:
         self._order = count()
 
     def hold_back(self, places: int) -> None:
-        """Keep so many places for the live lane."""
+        """Reserve this many places for the live lane."""
         self._held_back = places
         self._let_in()
 
     @asynccontextmanager
     async def pass_through(self, urgency: Urgency, tokens: int = 0) -> AsyncIterator[None]:
-        """Hold one of the places, and about so many tokens, while the call is made."""
+        """Hold one place and this many tokens inside the `with` block; waits until they are free."""
         await self._enter(urgency, tokens)
         try:
             yield
@@ -76,18 +79,18 @@ class Gate:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (urgency, next(self._order), tokens, turn))
-        self._let_in()  # it may be more urgent than one for whom there is no place
+        self._let_in()  # it may be first in line now, and fit where the former first did not
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave(tokens)  # the place was given in the very moment of the cancellation
+                self._leave(tokens)  # it was let in just before the cancellation: give the place back
             raise
 
     def _fits(self, urgency: Urgency, tokens: int) -> bool:
         if self._free <= (self._held_back if urgency.bulk else 0):
             return False
-        # One alone always fits: a text that is larger than the bound would wait for ever.
+        # A call alone always fits: a text larger than the limit would otherwise wait for ever.
         return self._tokens_free is None or self._in_flight == 0 or tokens <= self._tokens_free
 
     def _take(self, tokens: int) -> None:
@@ -104,7 +107,7 @@ class Gate:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Give the free places to the most urgent; one that has no room is waited for, not passed by."""
+        """Let calls in by urgency. Stops at the first that does not fit: smaller ones must not starve it."""
         while self._waiting:
             urgency, _, tokens, turn = self._waiting[0]
             if turn.done():
@@ -123,7 +126,10 @@ _LONGEST_DELAY_S = 30.0
 
 
 def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
-    """Return the open questions as requests: one; with `per_node` one an entity, and one for the rest."""
+    """Return the open questions, request by request.
+
+    One request for all; with resolution "per_node" one for each entity question and one for the rest.
+    """
     if not questions.open:
         return []
     if resolution != "per_node":
@@ -161,9 +167,10 @@ async def settle(
 async def journaled(
     parts: Parts, outbox: Outbox, request: QuestionRequest, key: str
 ) -> tuple[tuple[Answer, ...], int]:
-    """Return the answers of a request and the tokens spent: from the journal, else of the judge.
+    """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
 
-    They go to the journal as they arrive; where two asked the same at once, the first answer holds.
+    New answers are posted to the journal at once. Where two ask the same concurrently, the first answer
+    to arrive holds for both (R21).
     """
     episode = request.episode
     said = outbox.recall(episode.group, key)
@@ -175,7 +182,7 @@ async def journaled(
         judged = await parts.judge.judge(request)
         said = outbox.recall(episode.group, key)
         if said is None:
-            # As the journal gives them back, so that a replay decides on the very same.
+            # In the form the journal gives back, so that a replay decides on the same values.
             row = changes.answers_row(key, judged)
             said = rows.answers(row)
             outbox.post(changes.answered(episode, key, row))
@@ -186,9 +193,10 @@ async def journaled(
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:
-    """Wait out an outage with growing pauses, up to the patience; content errors pass at once (R24).
+    """Return what `call` returns; repeat it with growing pauses while the model is unavailable (R24).
 
-    A backend that has waited by itself says so, and is not waited for twice.
+    Raises Unavailable after `parts.patience_s` seconds, on `stop()`, or where the backend has already
+    waited itself. Content errors are raised at once.
     """
     deadline = time.monotonic() + parts.patience_s
     delay = _FIRST_DELAY_S

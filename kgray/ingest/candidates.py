@@ -1,15 +1,18 @@
-"""Candidates by name, exact and deterministic, from our own look-ups (R14, R15).
+"""Which known entities a name may mean, by its letters and by its vector; exact and deterministic (R14, R15).
 
-Blocking keys: the whole name, every telling token, the initials of names of several words, the
-letters of an acronym. What they bring together is then compared with the name shown.
+`NameLookUp` blocks by name: the whole name, every telling token, the initials of names of several words,
+the letters of an acronym. `likeness` then compares the name with each candidate's shown name.
 
-Exact, deterministic similarity between names, flat in the size of the group (design section 5).
+`Nearest` finds similar vectors in a time that does not grow with the group (design, section 5). Vectors are
+quantised to integers whose products sum to less than 2**24, so a float32 matrix product is exact in any
+order and on any machine. Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
+that share a whole band with the query are candidates; exact products rank them. The chance that two vectors
+share one of 64 bands:
 
-Vectors are quantised to integers whose products stay below 2**24 in sum, so a float32 matrix product
-is exact in any order and on any machine. Past a set size the 16-bit pieces of the sign bits bring
-candidates together (two vectors that share one whole piece), and exact products rank them: a vector
-with cosine 0.8 shares one of 64 pieces with probability 0.81, 0.9 with 0.996, 0 with 0.001 (Charikar,
-STOC 2002, for the sign bits; banding as in Leskovec et al., Mining of Massive Datasets, 3.4).
+cosine      0      0.8    0.9
+chance  0.001     0.81  0.996
+
+(Charikar, STOC 2002, for the sign bits; Leskovec et al., Mining of Massive Datasets, 3.4, for the bands.)
 """
 
 from __future__ import annotations
@@ -28,26 +31,26 @@ Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
 
 
 class Postings(Protocol):
-    """Blocking key -> the entities that bear it, oldest first: a dict, or what is layered over one."""
+    """Blocking key -> the entities that bear it, oldest first; a dict, or a view over one."""
 
     def get(self, key: str, /) -> list[str] | None:
-        """Return the entities; None where there are none."""
+        """Return the entities; None = there are none."""
         ...
 
 
-# Of a token that more names bear, the oldest bearers count: what blocks is the rarest tokens of a
-# name, so deciding stays flat however large the group. More Alices than that are no question for a model.
+# A name is blocked by its rarest tokens, and of a frequent token only the oldest bearers count: so the cost
+# does not grow with the group. A model could not choose among more than this many Alices anyway.
 MAX_POSTING = 12
 _RAREST = 2
 
 
 class NameLookUp:
-    """Entities by what their names and aliases are made of."""
+    """Finds entities by parts of their names and aliases."""
 
     def __init__(
         self, by_key: Postings, by_token: Postings, by_initials: Postings, by_short: Postings
     ) -> None:
-        """Look up by whole name, token, initials, and by first initial and last token ("M. Webb")."""
+        """Take the four look-ups; by_short: first initial and last token ("m webb")."""
         self._by_key, self._by_token = by_key, by_token
         self._by_initials, self._by_short = by_initials, by_short
 
@@ -76,10 +79,10 @@ class NameLookUp:
 
 
 class NameIndex(NameLookUp):
-    """The names and aliases of a group's entities; grows with commits."""
+    """The names and aliases of a group's entities; commits add to it."""
 
     def __init__(self) -> None:
-        """Start with no name."""
+        """Start empty."""
         self._keys: dict[str, list[str]] = {}
         self._tokens: dict[str, list[str]] = {}
         self._initials: dict[str, list[str]] = {}
@@ -87,9 +90,9 @@ class NameIndex(NameLookUp):
         super().__init__(self._keys, self._tokens, self._initials, self._shorts)
 
     def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameLookUp:
-        """Return a look-up of this index through view(postings, "name") and view(postings, "token").
+        """Return a look-up over view(postings, "name") and view(postings, "token").
 
-        Initials and short forms are those of this index. What is added to the index shows there too.
+        Initials and short forms come from this index directly. Later additions to the index show too.
         """
         keys, tokens = view(self._keys, "name"), view(self._tokens, "token")
         return NameLookUp(keys, tokens, self._initials, self._shorts)
@@ -106,7 +109,7 @@ class NameIndex(NameLookUp):
 
 
 def likeness(surface: str, shown: str) -> Likeness | None:
-    """Return how two names may be one by their letters alone; None where each holds what the other lacks."""
+    """Return how two names may be the same by their letters; None = each has a token that the other lacks."""
     a, b = names.tokens(surface), names.tokens(shown)
     if a == b or sorted(a) == sorted(b):
         return "equal"
@@ -130,14 +133,14 @@ def likeness(surface: str, shown: str) -> Likeness | None:
 
 
 def _one_surname(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    """Whether two names of two words share the last: "Vicky Kelstaholm", "Victoria Kelstaholm"."""
+    """Whether two two-word names share the last word ("Vicky Kelstaholm", "Victoria Kelstaholm")."""
     if len(a) != 2 or len(b) != 2 or a[1] != b[1]:
         return False
     return min(len(a[0]), len(b[0])) > 1 and not any(c.isdigit() for c in "".join(a + b))
 
 
 def _pairs(a: str, b: str) -> bool:
-    """Whether one of two different tokens is an initial or prefix of the other; digits must agree (R15)."""
+    """Whether one token is an initial or prefix of the other; never where either has a digit (R15)."""
     if a[0] != b[0] or not (a.startswith(b) or b.startswith(a)):
         return False
     return not any(c.isdigit() for c in a + b)
@@ -149,7 +152,7 @@ def _short(surface: str) -> str:
 
 
 def _note(index: dict[str, list[str]], key: str, entity: str) -> None:
-    # The same entity comes back with each new alias that shares a token: usually the newest entry.
+    # An entity often comes back with a new alias that shares a token; only the posting's ends are searched.
     posting = index.get(key)
     if posting is None:
         index[key] = [entity]
@@ -157,21 +160,21 @@ def _note(index: dict[str, list[str]], key: str, entity: str) -> None:
         posting.append(entity)
 
 
-# Up to this many rows all products are taken: half a million multiplications, what the bands cost.
+# Up to this many rows all products are computed: that costs no more than the bands would.
 EXACT_UP_TO = 512
-MOST_SCORED = 64  # rows whose exact product is taken, past EXACT_UP_TO
-_RUN = 1024  # rows kept unsorted at the end; then they become a sorted run
-_PIECE = 16
+MOST_SCORED = 64  # above EXACT_UP_TO: rows whose exact product is computed
+_RUN = 1024  # new rows are kept unsorted up to this many, then become a sorted run
+_PIECE = 16  # dimensions per band
 
 
-Prepared = tuple[NDArray[np.float32], float]  # quantised, its length
+Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean length)
 
 
 class Nearest:
-    """Rows of quantised unit vectors, appended in a fixed order; one query, the rows near it."""
+    """An index of quantised unit vectors, appended in a fixed order, for queries by cosine."""
 
     def __init__(self, dimensions: int) -> None:
-        """Make an index for vectors of this width."""
+        """Start empty, for vectors of this many dimensions (at least 16, else ValueError)."""
         self._levels = min(127, math.isqrt((2**24 - 1) // dimensions))
         self._scale = self._levels * math.sqrt(dimensions) / 4
         self._dimensions = dimensions
@@ -186,11 +189,11 @@ class Nearest:
         self._sorted = 0
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return self._count
 
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
-        """Return the integers of unit vectors; levels chosen so that dims x levels**2 < 2**24."""
+        """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
         levels = vector * np.float32(self._scale)
         np.rint(levels, out=levels)
         np.clip(levels, -self._levels, self._levels, out=levels)
@@ -210,7 +213,7 @@ class Nearest:
         return self._count - 1
 
     def extend(self, vectors: Matrix) -> None:
-        """Append rows (n, d) at once: what a group's state does when it is loaded."""
+        """Append rows (n, d) at once, for loading a group's state."""
         if self._count + len(vectors) > len(self._rows):
             self._grow(self._count + len(vectors))
         rows = self.quantised(vectors)
@@ -222,7 +225,7 @@ class Nearest:
             self._sort_tail()
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
-        """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by age."""
+        """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
         if not self._count:
             return []
         query = self.quantised(vector)
@@ -238,12 +241,12 @@ class Nearest:
         return [(float(cosines[i]), int(ids[i])) for i in order if cosines[i] >= floor]
 
     def prepared(self, vector: Vector) -> Prepared:
-        """Return a row that stands in no index yet, ready for `cosines`."""
+        """Return a vector that is in no index, in the form `cosines` takes."""
         row = self.quantised(vector)
         return row.astype(np.float32), float(_lengths(row[None, :])[0])
 
     def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
-        """Return the cosine of a vector and each of these rows, as the index itself would have it."""
+        """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
         if not rows:
             return np.empty(0, np.float64)
         query, length = self.prepared(vector)
@@ -251,7 +254,7 @@ class Nearest:
         return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
     def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64] | None:
-        """Return the rows that share a whole piece of sign bits with the query; None = all rows."""
+        """Return the rows that share a whole band with the query, ascending; None = all rows."""
         if self._count <= EXACT_UP_TO:
             return None
         pieces = self._pieces_of(query)
@@ -265,13 +268,13 @@ class Nearest:
         found.append(np.nonzero(tail == pieces)[0].astype(np.int32) + self._sorted)
         rows, shared = np.unique(np.concatenate(found), return_counts=True)
         if len(rows) > MOST_SCORED:
-            # Names made of the same words share pieces by the thousand; the more they share, the nearer
-            # they are, and the older go first. So a query costs the same however many there are.
+            # Names made of the same words share bands by the thousand. Keep those that share most (they are
+            # nearest), the oldest first, so that a query costs the same however many there are.
             rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
         return rows.astype(np.int64)
 
     def _pieces_of(self, rows: NDArray[np.int8]) -> NDArray[np.uint16]:
-        """Return the sign bits in whole pieces, (..., p); a remainder of dims % 16 is not looked at."""
+        """Return the sign bits of each band, (..., bands); the last dims % 16 dimensions are not used."""
         signs = rows[..., : self._pieces * _PIECE] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)
 
@@ -285,7 +288,7 @@ class Nearest:
         self._rows, self._bands, self._lengths = rows, bands, lengths
 
     def _sort_tail(self) -> None:
-        """Turn the tail into a sorted run; runs of like size merge, so a row is merged O(log n) times."""
+        """Turn the unsorted tail into a sorted run. Runs of similar size merge: O(log n) merges per row."""
         keys = _keys(self._bands[self._sorted : self._count])
         rows = np.repeat(np.arange(self._sorted, self._count, dtype=np.int32), self._pieces)
         self._push(keys.ravel(), rows, self._count - self._sorted)
@@ -301,14 +304,14 @@ class Nearest:
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:
-    """Return the exact lengths of quantised rows, at least 1: a row of zeros is near nothing."""
-    wide = rows.astype(np.float32)  # squares stay below 2**24 in sum: exact
+    """Return the exact lengths of quantised rows, at least 1, so that a row of zeros has cosine 0."""
+    wide = rows.astype(np.float32)  # the squares sum to less than 2**24: exact
     squares: NDArray[np.float64] = np.einsum("ij,ij->i", wide, wide).astype(np.float64)
     return np.sqrt(np.maximum(squares, 1.0))
 
 
 def _keys(pieces: NDArray[np.uint16]) -> NDArray[np.uint32]:
-    """Return (n, p) pieces as keys that tell which piece they are: place << 16 | bits."""
+    """Return (n, bands) sign bits as keys that include the band's number: number << 16 | bits."""
     places = np.arange(pieces.shape[1], dtype=np.uint32) << 16
     keys: NDArray[np.uint32] = np.bitwise_or(places[None, :], pieces.astype(np.uint32))
     return keys

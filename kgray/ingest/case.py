@@ -1,6 +1,7 @@
-"""What deciding reads of a group: one protocol for the true state and a view ahead of it.
+"""What deciding works with: an episode, what is known of its group, answers so far, and open questions.
 
-The values that pass between the steps of deciding.
+`KnownState` and `KnownGraph` are what deciding may read of a group: `GroupState` and `GroupGraph` implement
+them with the true state, `AheadState` and `AheadGraph` with uncommitted episodes added.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class LookUp(Protocol[K, V_co]):
-    """What a dict and a look-up that is layered over one have in common. It has no length."""
+    """What a dict and a view over one have in common. It has no length."""
 
     def get(self, key: K, /) -> V_co | None:
-        """Return what stands under a key; None = nothing."""
+        """Return the value of a key; None = there is none."""
         ...
 
     def __getitem__(self, key: K, /) -> V_co:
-        """Return what stands under a key; KeyError where nothing does."""
+        """Return the value of a key; raises KeyError where there is none."""
         ...
 
     def __contains__(self, key: object, /) -> bool:
-        """Whether anything stands under a key."""
+        """Whether a key has a value."""
         ...
 
     def __iter__(self) -> Iterator[K]:
-        """Yield the keys that are stored; a view's own are left out."""
+        """Yield the stored keys, without those that a view adds."""
         ...
 
 
@@ -70,7 +71,10 @@ class KnownGraph(Protocol):
 
 
 class KnownState(Protocol):
-    """The part of a `GroupState` that deciding reads. ontology_settled: its rulings are those of this run."""
+    """The part of a `GroupState` that deciding reads.
+
+    ontology_settled: whether the ontology's rulings were compared with the stored ones in this run.
+    """
 
     @property
     def graph(self) -> KnownGraph: ...  # noqa: D102
@@ -84,11 +88,11 @@ class KnownState(Protocol):
     def statement_vectors(self) -> Mapping[str, Vector]: ...  # noqa: D102
 
     def is_guess(self, entity: str) -> bool:
-        """Whether an entity stands for a question that is still open; never, on the true state."""
+        """Whether an entity stands for an open question; never true of the true state."""
         ...
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
-        """Return (cosine, shown entity) of the names that are near, nearest first."""
+        """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
         ...
 
 
@@ -102,7 +106,7 @@ class ReadEpisode:
 
 @dataclass(slots=True)
 class Answers:
-    """What is known of an episode's own rounds so far: vectors by text, answers by question (R21)."""
+    """What an episode's earlier rounds gave: vectors by text, answers by question (R21)."""
 
     vectors: dict[str, Vector] = field(default_factory=dict)
     said: dict[Question, Answer] = field(default_factory=dict)
@@ -110,11 +114,11 @@ class Answers:
 
 @dataclass(slots=True)
 class Questions:
-    """What is missing before an episode can be decided: one request, and texts to embed."""
+    """What is missing before an episode can be decided: questions, and texts to embed."""
 
     texts: list[str] = field(default_factory=list)
     open: list[Question] = field(default_factory=list)
-    early: bool = False  # on a view: the questions hang on a guess, and will change with its answer
+    early: bool = False  # on a view: they depend on a guess, and may change with its answer
 
     def ask(self, question: Question) -> None:
         """Add a question once."""
@@ -128,20 +132,19 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What deciding goes by, besides state and answers: fixed for a run."""
+    """The settings that deciding depends on; fixed for a run."""
 
     ontology: Ontology
-    judge: str  # identity of the judge, recorded with what it rules
-    judging: str = "relation"  # or "statement": every compared pair is asked
+    judge: str  # identity of the judge, recorded with its rulings and verdicts
+    judging: str = "relation"  # or "statement": every compared pair is asked about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One episode before the steps of deciding.
+    """One episode's input to the steps of deciding.
 
-    extraction  as the ontology lets it stand
-    state       what is known of the group
-    asked       takes what is open
+    extraction  as shaped to the ontology
+    asked       collects the open questions
     """
 
     episode: Episode
@@ -157,7 +160,7 @@ class Case:
         return self.episode.sequence
 
     def answer(self, question: Question) -> Answer | None:
-        """Return the answer to a question; where there is none yet, the question is asked."""
+        """Return the answer to a question; where there is none yet, note it as open and return None."""
         answer = self.answers.said.get(question)
         if answer is None:
             self.asked.ask(question)

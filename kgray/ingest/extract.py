@@ -1,20 +1,18 @@
-"""An extraction as the ontology lets it stand, before anything is resolved (R18).
+"""What an episode says: its extraction, read or asked for (R22, R24), and its shape under the ontology (R18).
 
-The stated policy, where an answer and a declared relation disagree about what the object is:
-a relation that takes a value makes a name a text value; one that takes an entity makes a text value
-a name, and keeps a number, date or boolean as the value that it is.
+`shape` runs before anything is resolved. Where an answer and a declared relation disagree about the object:
 
-And once the settings declare a type of entity:
+relation takes a value     a named object becomes a text value
+relation takes an entity   a text value becomes a name; a number, date or boolean stays a value
 
-types   a name's type that is not declared, case aside, becomes unknown; the name stays
-ends    subject_type and object_type in the settings' own declaration of a relation are the pair that it
-        allows: a fact with an end of another, known type is dropped; unknown types and values pass. Of a
-        symmetric relation either end may be either. The relation is the one that the reader named
+Two more rules hold once the settings declare a type of entity:
 
-Without declared types nothing of this happens. What is dropped leaves no evidence; it stays in the
-stored extraction, which is what the model said.
+types   a type that is not declared (ignoring case) becomes unknown; the name stays
+ends    a relation that the settings declare with subject_type and object_type allows that pair only: a
+        fact with an end of another known type is dropped; unknown types and values pass. A symmetric
+        relation allows its ends either way round. The relation is the one that the extractor named
 
-An episode's extraction: stored, read off its triples, or asked of the model (R22, R24).
+A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
 """
 
 from __future__ import annotations
@@ -35,11 +33,14 @@ from kgray.ports import ExtractionRequest
 from kgray.prompting.replies import speaker_first
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
 
-ANY_THING = "Thing"  # of the shipped relations: what is no label, so it limits no type
+ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
 
 
 def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extraction:
-    """Return the extraction with one entity a name, objects of the declared kind, and no idle value names."""
+    """Return the extraction with one entity per name and objects of the kind their relation declares.
+
+    A name that only served as an object and became a value is dropped.
+    """
     merged, index = _one_a_name(_typed(extraction.entities, ontology))
     listed = len(merged)
     facts: list[ExtractedFact] = []
@@ -65,7 +66,7 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
 
 
 def _typed(entities: Sequence[ExtractedEntity], ontology: Ontology) -> Sequence[ExtractedEntity]:
-    """Return the entities with declared types alone; as they are where none is declared."""
+    """Return the entities with undeclared types blanked; unchanged where the settings declare none."""
     if not ontology.entities:
         return entities
     declared = {name.casefold(): name for name in ontology.entities}
@@ -73,7 +74,7 @@ def _typed(entities: Sequence[ExtractedEntity], ontology: Ontology) -> Sequence[
 
 
 def _is_allowed(fact: ExtractedFact, entities: Sequence[ExtractedEntity], ontology: Ontology) -> bool:
-    """Whether the fact's ends are of the types that the settings declare for its relation, or unknown."""
+    """Whether the types of the fact's ends are allowed by the declared relation, or unknown."""
     relation = ontology.get(fact.relation)
     if relation is None or fact.relation not in ontology.paired or not ontology.entities:
         return True
@@ -89,7 +90,7 @@ def _fits(known: str, declared: str) -> bool:
 
 
 def _one_a_name(entities: Sequence[ExtractedEntity]) -> tuple[list[ExtractedEntity], list[int]]:
-    """Return the distinct entities, and for each one listed its place among them."""
+    """Return the distinct entities, and for each given entity its index among them."""
     merged: list[ExtractedEntity] = []
     seen: dict[str, int] = {}
     index: list[int] = []
@@ -107,7 +108,10 @@ def _one_a_name(entities: Sequence[ExtractedEntity]) -> tuple[list[ExtractedEnti
 def _objects(
     fact: ExtractedFact, entities: list[ExtractedEntity], turned: set[int], ontology: Ontology
 ) -> ExtractedFact:
-    """Give the fact's object the kind its relation declares; may add a name to `entities`."""
+    """Return the fact with an object of the kind its relation declares.
+
+    May append a name to `entities`; adds the index of a name that became a value to `turned`.
+    """
     declared = ontology.get(fact.relation)
     if declared is None or declared.object is None:
         return fact
@@ -125,18 +129,17 @@ def _objects(
 
 
 async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
-    """Return the episode's extraction, posted to the journal as it arrives: accepted -> extracted.
+    """Return the episode's extraction; a new one is posted to the journal (accepted -> extracted).
 
-    It reads the episode and its previous context, no graph state. An episode that is extracted already
-    is not asked about again, whatever the model setting says now (R21).
-    Raises Refused, InvalidAnswer, Unavailable as the extractor does.
+    Reads the episode and its previous context, but no graph state. A stored extraction is used whatever
+    model is configured now (R21). Raises Refused, InvalidAnswer or Unavailable as the extractor does.
     """
     stored = await stored_extraction(parts, episode)
     return keep(outbox, episode, await read_episode(parts, episode)) if stored is None else stored
 
 
 async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
-    """Return the extraction that the journal holds."""
+    """Return the extraction that the journal holds, None without one."""
     if episode.state != "extracted":
         return None
     store, asked = parts.store, [episode.sequence]
@@ -145,14 +148,14 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
 
 
 def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
-    """Post an extraction to the journal; return it as the journal gives it back."""
+    """Post an extraction to the journal; return it as a read of the journal would."""
     row, kept = changes.extraction_as_kept(episode, found)
     outbox.post(changes.extracted(episode, row))
     return kept
 
 
 async def read_episode(parts: Parts, episode: Episode) -> Extraction:
-    """Return what the episode says, the speaker first; nothing is stored."""
+    """Return what the episode says, with the speaker as first entity; stores nothing."""
     if episode.kind == "triples":
         # Triples are never sent to a model (cli.md, Input).
         return triples.to_extraction(episode.text, episode.reference_time)

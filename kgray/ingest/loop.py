@@ -1,4 +1,4 @@
-"""The plain loop: one episode at a time, extract, decide, ask, commit; other runners equal it (R20)."""
+"""The plain loop: one episode at a time is extracted, decided and committed. Other runners equal it (R20)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLAIM = 64  # entries read from the log at a time
 
 
 class Loop:
-    """Carries out what is pending, in each group's order, with the groups' states kept in memory."""
+    """Carries out pending entries in each group's order; the groups' states stay in memory."""
 
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
@@ -35,11 +35,11 @@ class Loop:
         stop: Stop = lambda: False,
         on_step: OnStep = lambda *_: None,
     ) -> Totals:
-        """Carry out everything pending until nothing is, or `stop()` is true; inside `store.writing()`.
+        """Carry out everything pending until nothing is, or `stop()` is true.
 
-        groups: of these alone, so that an outage that another group meets does not end the run.
-        Raises Unavailable where a model stays out of reach beyond its patience; what was accepted is
-        safe, and the next run goes on (R24).
+        Call it inside `store.writing()`. groups: only these (None = all); an outage that another group
+        meets does not end the run. Raises Unavailable where the model stays unavailable for
+        `patience_s`; accepted entries stay pending for the next run (R24).
         """
         totals = self.totals = Totals()
         self.committer.forget_stale()
@@ -48,7 +48,7 @@ class Loop:
                 await self._carry_out(groups, stop, on_step)
                 return totals
             except Outrun:
-                continue  # another process recorded: nothing of the batch was written; read anew
+                continue  # another process wrote first: nothing of our batch was written, so read again
             finally:
                 if not self.committer.outbox.idle:
                     self.committer.forget_all()

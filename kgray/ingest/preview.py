@@ -1,4 +1,4 @@
-"""What an episode would change in the store as it is: the rows of `kgray add --dry-run`."""
+"""What an episode would change in the current store: the rows of `kgray add --dry-run`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kgray.times import Instant
 
 
 class Preview:
-    """What drafts would change in the store as it is, draft by draft; nothing is accepted.
+    """What each draft would change in the current store; nothing is accepted or written.
 
-    Each is decided against the graph as stored, not against the drafts before it; its sequence is the
-    one that it would be given.
+    Each draft is decided on the stored graph, without the drafts before it, with the sequence that it
+    would be given.
     """
 
     def __init__(self, parts: Parts, *, replace: bool = False) -> None:
-        """`replace`: a taken id with other content is retracted and accepted anew."""
+        """replace: an id that is taken with other content would be retracted and accepted anew."""
         self._parts, self._replace = parts, replace
         self._committer = Committer(parts)  # for the groups' states: nothing is posted
         self._now = times.now()
@@ -45,7 +45,7 @@ class Preview:
         return conflict(draft, held) if taken and held is not None else None
 
     async def rows(self, draft: Draft) -> list[dump.DumpRow]:
-        """Return what the draft would change, as dump rows with "op"; of one accepted already nothing.
+        """Return what the draft would change, as dump rows with "op"; [] where it is accepted already.
 
         Raises ContentError for a text that the model refuses.
         """
@@ -78,7 +78,7 @@ class Preview:
     async def _replacing(
         self, read: ReadEpisode, replaced: set[int], recorded_at: Instant
     ) -> list[dump.DumpRow]:
-        """Return the difference that the retraction of the old row and the new one make together."""
+        """Return the difference of retracting the old episodes and adding the new one."""
         parts, group = self._parts, read.episode.group
         before = self._view(group)
         left = retracted(before.records, replaced)
@@ -91,7 +91,7 @@ class Preview:
         return list(difference(dump.rows(before, episodes), dump.rows(after, [*kept, read.episode])))
 
 
-# What makes a row of the dump the same row after a change.
+# The fields that identify a dump row, by type (default: id).
 _IDENTITY = {
     "episode": ("id", "sequence"),
     "mention": ("episode", "ordinal"),
@@ -103,7 +103,7 @@ _IDENTITY = {
 
 
 def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> Iterator[dump.DumpRow]:
-    """Yield the rows that go, come or change between two dumps, with "op"."""
+    """Yield the rows that differ between two dumps, with "op": remove, add or change."""
     was, now = ({_identity(row): row for row in rows} for rows in (before, after))
     for key, row in was.items():
         if key not in now:
@@ -120,7 +120,7 @@ def _identity(row: dump.DumpRow) -> tuple[object, ...]:
 
 
 def changes(before: View, change: EpisodeChange, recorded_at: Instant) -> Iterator[dump.DumpRow]:
-    """Yield dump rows with "op" (add, change, remove), in the order of the pipeline; nothing is written."""
+    """Yield the change as dump rows with "op" (add, change, remove), in the order of the pipeline."""
     episode = change.episode
     after = View(with_change(before.records, change, recorded_at), lambda _: [])
     derived = compare(before.graph, after.graph)
@@ -164,7 +164,7 @@ def _fact_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
 
 
 def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:
-    """Return the episode that a draft would be at a sequence."""
+    """Return the episode that a draft would become."""
     return Episode(
         group=draft.group,
         sequence=sequence,

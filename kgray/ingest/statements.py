@@ -1,6 +1,7 @@
-"""Facts to statements: the same statement, a new variant of it, or a new one (R18).
+"""Facts to statements (R18), and which statements can hold at the same time (R17).
 
-What can hold beside what: a slot's cardinality, and verdicts on pairs of statements (R17).
+`connect` finds the statement of each fact, a new variant of it, or makes a new one. `compare_statements`
+then rules on a slot's cardinality and gives verdicts on pairs of statements, by asking.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from kgray.timeline import Claim
 
 @dataclass(slots=True)
 class Connected:
-    """The evidence of an episode, and the statements that it makes or speaks of."""
+    """The evidence of an episode, and the statements that it makes or is about."""
 
     evidence: list[Evidence] = field(default_factory=list)
     made: dict[str, Statement] = field(default_factory=dict)  # new statements, by id
-    touched: dict[str, None] = field(default_factory=dict)  # all that evidence speaks of, in order
+    touched: dict[str, None] = field(default_factory=dict)  # every statement with evidence, in order
     births: dict[str, Place] = field(default_factory=dict)
 
 
 def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
-    """Find or make the statement of each fact; one whose question is open counts as new for now."""
+    """Find or make the statement of each fact; while its question is open, a fact makes a new one."""
     connected = Connected()
     stored = case.state.graph.births
     groups = _fact_groups(case.extraction.facts)
@@ -48,7 +49,7 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         statement = None if key is None else _same(case, fact, place, key, related, connected)
         if statement is not None:
             evidence = _evidence(place, fact, groups[ordinal], statement.id, statement.variant)
-            # A part that a split made has an id that no row recorded yet: this evidence records it.
+            # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
             connected.births.setdefault(statement.id, statement.born)
         else:
             made = statement_id(case.episode.group, place)
@@ -64,7 +65,7 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
 
 
 def _variants(case: Case, key: StatementKey, related: Related, connected: Connected) -> list[Statement]:
-    """Return the statements that say this, by birth: stored under any name that folds here, and new ones."""
+    """Return the statements with this key, by birth: stored ones, under any folded name, and new ones."""
     graph = case.state.graph
     keys = _stored_keys(case, key, related)
     found = [graph.statements[s] for k in keys for s in graph.buckets.get(k) or ()]
@@ -73,7 +74,7 @@ def _variants(case: Case, key: StatementKey, related: Related, connected: Connec
 
 
 def _stored_keys(case: Case, key: StatementKey, related: Related) -> list[StatementKey]:
-    """Return the keys under which stored statements that now say `key` stand."""
+    """Return the stored keys that fold to `key` under this episode's rulings."""
     graph = case.state.graph
     if related.relations is graph.relations:
         return [key]
@@ -92,7 +93,7 @@ def _stored_keys(case: Case, key: StatementKey, related: Related) -> list[Statem
 def _same(
     case: Case, fact: ExtractedFact, place: Place, key: StatementKey, related: Related, connected: Connected
 ) -> Statement | None:
-    """Return the statement that the fact speaks of, None for a new one."""
+    """Return the statement that the fact is about; None = a new one."""
     known = _variants(case, key, related, connected)
     if not known:
         return None
@@ -105,16 +106,16 @@ def _same(
         if statement.marks == meant:
             return statement
     if fact.kind != "holds":
-        return known[0]  # an end or a denial is told in words of its own
+        return known[0]  # the wording of an end or a denial differs from that of the statement
     index = _variant(case, fact, known)
     return None if index is None else known[index]
 
 
 def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement:
-    """Return which of several variants an end or a denial speaks of.
+    """Return which of several variants an end or a denial is about.
 
-    The one whose marks it bears ("left the part-time job"); else the model says; where it says none of
-    them, the one that was last said to hold: "I left Acme" ends what was so until then.
+    The one with the same marks ("left the part-time job"), else the one that the model names, else the one
+    last said to hold: "I left Acme" ends what held until then.
     """
     numbers, _, qualifiers = marks_of(fact)
     if numbers or qualifiers:
@@ -144,7 +145,7 @@ def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | N
 
 
 def _is_worded(case: Case, fact: ExtractedFact) -> bool:
-    """Whether the triple came with words of its own; kgray's default sentence tells nothing more."""
+    """Whether a triple came with its own text; the default sentence adds nothing to the triple."""
     return bool(fact.text) and '"text":' in case.episode.text
 
 
@@ -197,7 +198,7 @@ MAX_COMPARED = 15
 
 
 def compare_statements(case: Case, connected: Connected, related: Related) -> list[Verdict]:
-    """Ask what must be asked of the statements this episode speaks of; return the verdicts given."""
+    """Return the verdicts on the statements that this episode is about; may add rulings to `related`."""
     verdicts: dict[tuple[str, str], Verdict] = {}
     every_pair = case.rules.judging == "statement"
     for touched in connected.touched:
@@ -222,7 +223,7 @@ def compare_statements(case: Case, connected: Connected, related: Related) -> li
 def _ask_cardinality(
     case: Case, statement: Statement, mates: list[Statement], related: Related
 ) -> str | None:
-    """Rule on a relation once, when two objects first meet in a slot; None while it is open or not needed."""
+    """Rule on a cardinality once, when two objects first meet in a slot; None = open, or not needed yet."""
     others = [m for m in mates if m.key != statement.key]
     if not others:
         return None
@@ -262,7 +263,7 @@ def _slot_mates(case: Case, statement: Statement, related: Related, connected: C
 
 
 def _folded_slot(case: Case, statement: Statement, related: Related) -> list[Statement]:
-    """Return the stored statements that a ruling of this very episode brings into the slot."""
+    """Return the stored statements that a ruling of this episode brings into the slot."""
     graph = case.state.graph
     found: list[Statement] = []
     for name in graph.by_relation:
@@ -274,7 +275,7 @@ def _folded_slot(case: Case, statement: Statement, related: Related) -> list[Sta
 
 
 def _pair_mates(case: Case, statement: Statement, connected: Connected) -> list[Statement]:
-    """Return the statements of other relations on the same pair of things."""
+    """Return the statements of other relations with the same subject and object."""
     subject, relation, target = statement.key
     graph = case.state.graph
     found = [graph.statements[s] for s in graph.by_ends.get((subject, target)) or ()]
@@ -289,7 +290,7 @@ def _judge_mates(
     connected: Connected,
     verdicts: dict[tuple[str, str], Verdict],
 ) -> None:
-    """Ask "can both hold at one moment?" of a statement and those it was never compared with."""
+    """Ask whether a statement and each mate it was never compared with can hold at the same time."""
     open_mates = []
     for mate in mates:
         if _pair(statement, mate) in verdicts or case.state.graph.verdict(statement.id, mate.id) is not None:
@@ -324,7 +325,7 @@ def _pair(one: Statement, other: Statement) -> tuple[str, str]:
 def _most_alike(
     statement: Statement, mates: list[Statement], state: KnownState, answers: Answers
 ) -> list[Statement]:
-    """Return at most 15 mates, the most alike by exact similarity, then by birth; listed by birth."""
+    """Return the MAX_COMPARED most similar mates (then the oldest), ordered by birth."""
     if len(mates) > MAX_COMPARED:
         own = _vector(statement, state, answers)
         if own is not None:

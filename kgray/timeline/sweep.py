@@ -1,11 +1,10 @@
-"""A cheaper sweep for a slot in which everything was said in the present tense.
+"""`timeline`, and `Sweep`: the same function, kept up to date while claims arrive.
 
-Most slots stay like this: prices, statuses, present-tense messages. No start or end is stated, nothing is
-denied, and no two rivals share an instant. Then nothing overrules (R10) and nothing is confirmed (R7): each
-run of claims of one statement is a span, which the next run ends (R9, R11). A claim changes its neighbours
-only, so a late one costs as little as the newest: a history may be read in any order.
-
-`timeline`, and `Sweep`: the same function, kept up to date while claims arrive.
+`PlainSlot` is a cheaper way for a slot in which everything was said in the present tense, as in most slots
+(prices, statuses, messages): no start or end is stated, nothing is denied, and no two rivals share an
+instant. Then nothing overrules (R10) and nothing is confirmed (R7): each run of claims of one statement is a
+span, which the next run ends (R9, R11). A claim changes only its neighbours, so a late claim costs as little
+as the newest, and a history may be read in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kgray.times import Instant
 
 
 class _PlainSpan(SpanDraft):
-    """One span and its statement."""
+    """A span of a plain slot, and its statement."""
 
     __slots__ = ("state",)
 
@@ -31,21 +30,21 @@ class _PlainSpan(SpanDraft):
 
 
 class PlainSlot:
-    """The runs of one slot, or of one statement that has no rivals, in order of start."""
+    """The spans of one slot, or of one statement without rivals, in order of start."""
 
     def __init__(self, touched: set[StatementState]) -> None:
-        """`touched` collects the statements whose spans changed."""
+        """touched: collects the statements whose spans changed."""
         self.statements: list[StatementState] = []
         self._touched = touched
         self._runs: list[_PlainSpan] = []
-        self._starts: list[Instant] = []  # of the runs
+        self._starts: list[Instant] = []  # of the runs, for bisection
 
     def __len__(self) -> int:
-        """Return the number of runs."""
+        """Return the number of spans."""
         return len(self._runs)
 
     def take(self, own: Sequence[OwnClaim]) -> bool:
-        """Add claims; False where one does not fit: the caller then dissolves this slot."""
+        """Add claims; False where one needs all rules: the caller then dissolves this slot."""
         return all(self._put(claim, state) for claim, state in own)
 
     def dissolve(self) -> list[OwnClaim]:
@@ -61,7 +60,7 @@ class PlainSlot:
         at = claim.said[0]
         if claim.kind != "holds" or claim.end is not None or claim.start != at:
             return False
-        place = bisect_right(self._starts, at)  # the run before it is the one in force at `at`
+        place = bisect_right(self._starts, at)  # the run before this index is open at `at`
         current = self._runs[place - 1] if place else None
         if current is not None and current.state is state:
             current.support.insert(bisect_left(current.support, claim.said, key=said), claim)
@@ -91,7 +90,7 @@ class PlainSlot:
         spans.insert(bisect_left(spans, run.start, key=_start), run)
 
     def _settle(self, place: int) -> None:
-        """Set again what opens and what ends the run at `place` and its neighbours."""
+        """Update opener and end of the run at `place` and of its neighbours."""
         self._runs[place].opened = self._runs[place].support[0]
         for near in range(max(place - 1, 0), min(place + 2, len(self._runs))):
             run = self._runs[near]
@@ -119,8 +118,8 @@ def timeline(
 ) -> dict[str, tuple[Span, ...]]:
     """Return the spans of every statement with evidence, in order of start (R6-R13).
 
-    known_at: only what was recorded by then counts (R4); None = all of it. Pure: no clock, no
-    dependence on the order of `evidence`. Cost: O(n log n) for n claims of one slot.
+    known_at: only claims recorded by then count (R4); None = all. Pure: it reads no clock and does not
+    depend on the order of `evidence`. Cost: O(n log n) for n claims of one slot.
     """
     claims = [claim for claim in evidence if known_at is None or claim.recorded <= known_at]
     sweep = Sweep(rivals)
@@ -131,12 +130,12 @@ def timeline(
 class Sweep:
     """`timeline`, kept up to date: claims in any order and in any batches give the same spans.
 
-    `rivals` is asked about a statement when its first claim arrives. Where rivalry changes for a statement
-    that is held already (a ruling, a merge, a verdict on two old statements), or evidence is taken away,
-    make a new sweep of the statements concerned.
+    The sweep calls `rivals` back when a statement's first claim arrives. Where the rivals of a statement
+    change later (a ruling, a merge, a verdict on two old statements), or evidence is taken away, make a new
+    sweep of the statements concerned.
 
     Statements connected by rivalry form a component. `add` sweeps only the touched components, from the
-    earliest instant that the claims touch; what lies before that instant costs nothing.
+    earliest instant that the claims touch.
     """
 
     def __init__(self, rivals: Rivals) -> None:
@@ -149,16 +148,16 @@ class Sweep:
         self._size = 0
 
     def __len__(self) -> int:
-        """Return the number of claims held, those set aside by a denial included."""
+        """Return the number of claims held, including those that a denial set aside."""
         return self._size
 
     def spans(self, statement: str) -> tuple[Span, ...]:
-        """Return the statement's spans in order of start; () for one that is not held."""
+        """Return the statement's spans in order of start; () for an unknown statement."""
         state = self._statements.get(statement)
         return () if state is None else state.view()
 
     def add(self, claims: Sequence[Claim]) -> dict[str, SpanChange]:
-        """Take claims in and return, by statement, the spans before and after where they differ."""
+        """Add claims; return, by statement, the spans before and after where they differ."""
         own = [(claim, self._statement(claim.statement)) for claim in claims]
         new, gone = _sift(own)
         work: dict[Component | PlainSlot, tuple[list[OwnClaim], list[OwnClaim]]] = {}
@@ -200,7 +199,7 @@ class Sweep:
         return state
 
     def _settle(self, state: StatementState) -> None:
-        """Put a new statement into the component of its rivals; components that it connects become one."""
+        """Add a new statement to the component of its rivals; merge the components that it connects."""
         met = [self._component_of_slot[slot] for slot in state.slots if slot in self._component_of_slot]
         met += [self._component_of[partner] for partner in state.partners]
         components = sorted(dict.fromkeys(met), key=len)
@@ -218,14 +217,14 @@ class Sweep:
             self._component_of_slot.update(dict.fromkeys(state.slots, component))
 
     def _apply_all_rules(self, plain: PlainSlot) -> Component:
-        """Replace a plain slot, whose short way no longer holds, by a component with all the rules."""
+        """Replace a plain slot by a component, which applies all rules."""
         component = Component(self._touched)
         self._assign(plain.statements, component)
         component.change(plain.dissolve())
         return component
 
     def _merge(self, components: Sequence[Component]) -> Component:
-        """Return the last component, the longest, with the claims of the others taken in."""
+        """Return the last and longest component, with the claims of the others added."""
         *others, component = components
         for other in others:
             claims = other.dissolve()
