@@ -16,14 +16,14 @@ from bench.world import WorldEpisode
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules.judge import RulesJudge
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
+from kgray.ingest.case import ReadEpisode
 from kgray.ingest.changes import committed
+from kgray.ingest.committer import Direct, Outbox
 from kgray.ingest.extract import extract
-from kgray.ingest.loop import settle
-from kgray.ingest.outbox import Direct, Outbox
+from kgray.ingest.loop import decided_change
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import ReadEpisode
 from kgray.ledger import accept
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Matrix, RowChanges, Store, Vector
@@ -142,7 +142,7 @@ class GrowingStore:
             self._states[episode.group] = state
         extraction = await extract(self._parts, self._outbox, episode)
         embedded, start = self.embedder.cpu_s, time.process_time()
-        change = await settle(
+        change = await decided_change(
             self._parts, ReadEpisode(episode=episode, extraction=extraction), state, self._outbox
         )
         embedding = self.embedder.cpu_s - embedded
@@ -185,6 +185,6 @@ class GrowingStore:
         return found / (limit * len(queries))
 
 
-def _rows(change: Change) -> int:
+def _rows(change: EpisodeChange) -> int:
     vectors = len(change.name_vectors) + len(change.statement_vectors) + 1
     return len(change.mentions) + len(change.evidence) + vectors + len(change.statement_births)

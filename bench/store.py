@@ -17,8 +17,7 @@ from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
 from bench.tables import Column, aligned
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
-from kgray.derivation.garbage import garbage_collected_rarely
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import StoredView, garbage_collected_rarely
 from kgray.errors import InputError
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise

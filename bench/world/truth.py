@@ -138,7 +138,7 @@ class _Slots:
     def __init__(self, keys: dict[str, TrueKey]) -> None:
         self._keys = keys
 
-    def cliques(self, statement: str) -> Sequence[tuple[str, str]]:
+    def slot_keys(self, statement: str) -> Sequence[tuple[str, str]]:
         subject, relation, _ = self._keys[statement]
         return [(subject, relation)] if RELATIONS[relation].shape == "single" else []
 

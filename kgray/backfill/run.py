@@ -17,8 +17,9 @@ from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import InputFile, check_sources
 from kgray.backfill.manifest import Manifest, RunFolder, State, next_attempt
 from kgray.backfill.report import SHOWN, RunProgress, RunReport, failures_of
-from kgray.backfill.rows import Order, PlacedRow, RowReader, Stop
+from kgray.backfill.rows import Order, PlacedRow, RowReader
 from kgray.errors import KgrayError, NoSpace, Unavailable
+from kgray.ingest.parts import Stop
 from kgray.intake import Defaults, Refusal
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report

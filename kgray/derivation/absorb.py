@@ -1,15 +1,15 @@
-"""What one commit changes in the derived graph, worked out where it touches (R2, R17).
+"""What one commit changes in the derived graph, computed for the touched part only (R2, R17).
 
-`absorb` takes an episode's records into a GroupGraph and returns the rows that differ. It costs what
-the touched components cost, whatever the size of the group; `compare` holds two graphs against each
-other where records of any age may have moved (merges, removals, folded relation names).
+`absorb` takes an episode's records into a GroupGraph and returns the rows that differ. It costs what the
+touched components cost, whatever the size of the group. `compare` compares two whole graphs, for changes
+that may affect records of any age (merges, removals, folded relation names).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from kgray.derivation.change import Change, Difference
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph, claim_of
 from kgray.derivation.relations import as_flipped
 from kgray.graph import Fact
@@ -20,8 +20,8 @@ from kgray.times import Instant
 SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]
 
 
-def refolds(graph: GroupGraph, change: Change, recorded_at: Instant) -> bool:
-    """Whether the rulings would fold names that stored statements use: then the graph is built anew."""
+def refolds(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> bool:
+    """Whether the rulings change how stored names fold, so that the graph must be built anew."""
     telling = [r for r in change.rulings if r.aspect == "symmetric" or r.value in {"same_as", "inverse_of"}]
     if not telling:
         return False
@@ -37,8 +37,8 @@ def refolds(graph: GroupGraph, change: Change, recorded_at: Instant) -> bool:
     return False
 
 
-def absorb(graph: GroupGraph, change: Change, recorded_at: Instant) -> Difference:
-    """Take an episode's records into the graph and return what shows differently."""
+def absorb(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> Difference:
+    """Take an episode's records into the graph and return the difference."""
     before = graph.spans_of(_rivalry_changes(graph, change))
     graph.births.update((*change.entity_births, *change.statement_births))
     for evidence in change.evidence:
@@ -67,8 +67,8 @@ def absorb(graph: GroupGraph, change: Change, recorded_at: Instant) -> Differenc
     )
 
 
-def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
-    """Return the stored statements that rulings or verdicts of this episode make rivals, or no rivals."""
+def _rivalry_changes(graph: GroupGraph, change: EpisodeChange) -> list[str]:
+    """Return the stored statements whose rivals this episode's rulings or verdicts may change."""
     touched: list[str] = []
     for ruling in change.rulings:
         shown, flipped, _ = graph.relations.folded(ruling.name)
@@ -84,7 +84,7 @@ def _rivalry_changes(graph: GroupGraph, change: Change) -> list[str]:
     return touched
 
 
-def _take_rulings(graph: GroupGraph, change: Change, recorded_at: Instant) -> None:
+def _take_rulings(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> None:
     if not change.rulings:
         return
     for ruling in change.rulings:
@@ -93,8 +93,8 @@ def _take_rulings(graph: GroupGraph, change: Change, recorded_at: Instant) -> No
         graph.reindex(name)
 
 
-def _take_evidence(graph: GroupGraph, change: Change, recorded_at: Instant) -> dict[str, list[Claim]]:
-    """Make the statements that are new; return the claims by statement, not yet added to them."""
+def _take_evidence(graph: GroupGraph, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
+    """Add the new statements; return the new claims by statement, not yet added to them."""
     mentions = {m.ordinal: m for m in change.mentions}
     claims: dict[str, list[Claim]] = {}
     episode = change.episode
@@ -111,7 +111,7 @@ def _take_evidence(graph: GroupGraph, change: Change, recorded_at: Instant) -> d
 
 
 def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> SpanChanges:
-    """Add the claims where rivalry between stored statements is as it was."""
+    """Add the claims, where the rivalry between stored statements is unchanged."""
     parts: dict[Hashable, tuple[Hashable | None, list[str], list[Claim]]] = {}
     for statement, added in claims.items():
         key, members = graph.component(statement)
@@ -128,7 +128,10 @@ def _sweep_on(graph: GroupGraph, claims: dict[str, list[Claim]]) -> SpanChanges:
 def _sweep_again(
     graph: GroupGraph, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
 ) -> SpanChanges:
-    """Sweep anew where the rivalry between stored statements changed; before: their spans as they were."""
+    """Add the claims and sweep anew, where rivalry between stored statements changed.
+
+    before: spans of the statements concerned; those of further touched ones are added.
+    """
     graph.forget_sweeps()
     for statement in claims:
         _, members = graph.component(statement)
@@ -161,7 +164,7 @@ def _fact_rows(
 
 
 def compare(old: GroupGraph, new: GroupGraph) -> Difference:
-    """Return what differs between two graphs of one group; sweeps only what records moved."""
+    """Return the difference between two graphs of one group; sweeps only the statements that changed."""
     facts, gone = _fact_rows(old, new, _changed_spans(old, new, _moved_statements(old, new)))
     entities = []
     for entity, note in new.entities.items():
@@ -199,7 +202,7 @@ def _moved_statements(old: GroupGraph, new: GroupGraph) -> set[str]:
 
 
 def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> SpanChanges:
-    """Return old and new spans of the touched statements and of all tied to them on either side."""
+    """Return old and new spans of the touched statements and of their components in either graph."""
     asked = set(touched)
     while True:
         was = old.spans_of(s for s in sorted(asked) if s in old.statements)

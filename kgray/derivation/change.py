@@ -1,4 +1,4 @@
-"""What an episode adds to a group's records, and what that makes different in the derived graph."""
+"""What an episode adds to a group's records, and what differs in the derived graph."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kgray.times import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The records that one episode adds, in order of their ordinals; no record time stands in it yet.
+class EpisodeChange:
+    """The records that one episode adds, in order of their ordinals; the record time is given at the commit.
 
-    entity_births, statement_births     (recorded id, place) of what it makes; parts of
-                        a split that it is the first to record among them
-    name_vectors        of surfaces that its entities did not bear, with the mention that bears each
+    entity_births, statement_births     (recorded id, place) of what it makes, and of parts of a split that
+                        it is the first to record
+    name_vectors        of surfaces that are new to their entity, with the mention of each
     statement_vectors   (recorded statement id, vector of its first wording)
     """
 
@@ -56,8 +56,8 @@ class Change:
 class Difference:
     """What differs between a group's derived graph before and after: whole rows, sorted by id.
 
-    shown, unshown      (recorded entity, the entity it shows as) that came and that went
-    spoken              (place of evidence, the statement it speaks of now; None = none) where that changed
+    shown, unshown      added and removed pairs (recorded entity, entity it shows as)
+    spoken              (place of evidence, the statement it is about now or None) where that changed
     """
 
     entities: tuple[Entity, ...] = ()
@@ -69,8 +69,8 @@ class Difference:
     spoken: tuple[tuple[Place, str | None], ...] = ()
 
 
-def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> GroupRecords:
-    """Return the records as they will stand once the change is recorded."""
+def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Instant) -> GroupRecords:
+    """Return the records with the change added."""
     return replace(
         records,
         heads=[*records.heads, change.head(recorded_at)],
@@ -87,7 +87,7 @@ def with_change(records: GroupRecords, change: Change, recorded_at: Instant) -> 
 def with_operation(
     records: GroupRecords, operation: Operation, recorded_at: Instant, births: tuple[tuple[str, Place], ...]
 ) -> GroupRecords:
-    """Return the records as they will stand once a merge, split or undo is; births: what it makes."""
+    """Return the records with a merge, split or undo added; births: (id, place) of what it makes."""
     return replace(
         records,
         operations=[*records.operations, operation],

@@ -1,7 +1,6 @@
 """The canonical dump: the whole graph of a group as sorted JSON lines.
 
-It is the same on every store and in every run. No record time, score, vector or summary stands in it,
-so two runs that agree give the same bytes.
+It has the same bytes on every store and in every run: it contains no record time, score, vector or summary.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def entity_row(entity: Entity) -> DumpRow:
 
 
 def mention_row(mention: Mention, entity: str, episode: str) -> DumpRow:
-    """Return the row of one mention; entity: as it shows."""
+    """Return the row of one mention; entity: the one it shows as."""
     return {
         "type": "mention",
         "episode": episode,

@@ -1,51 +1,52 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
-Both ways give the same graph: what `absorb` does in a fraction of a millisecond, `build` does from
-nothing, and a property test holds the one against the other. Merges, splits, removals and rulings
-that fold stored names go through `build`: they may move anything, and they are rare.
+Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
+millisecond, `build` derives it from nothing. Merges, splits, removals and rulings that fold stored names may
+change anything, and are rare: they use `build`.
+
+The graph is the timeline's `Rivals`: a sweep calls it back (`slot_keys`, `pairs`) when a statement's first
+claim arrives. This is the only call from timeline into this package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from kgray.derivation.entities import EntityNote
-from kgray.derivation.facts import fact_of
-from kgray.derivation.fold import Fold
+from kgray.derivation.entities import EntityNote, Fold
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement, StatementKey, fold_key, name_statements, spoken
 from kgray.graph import Fact
-from kgray.records import Evidence, GroupRecords, Mention, Place, Value
+from kgray.records import Evidence, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, Sweep
 from kgray.times import Instant
 
-CliqueKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object
+SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
 
-# A component with fewer claims than this is swept anew at each commit (some 20 us a claim); longer
-# ones keep their sweep, so that a slot with 10,000 values costs what one with 10 does.
+# A component with fewer claims than this is swept anew at each commit (about 20 us a claim). A larger one
+# keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
 
 
 class GroupGraph:
-    """Entities, statements and rivalry of one group, in memory. One owner; not thread-safe."""
+    """Entities, statements and rivalry of one group, in memory. Has one owner; not thread-safe."""
 
     def __init__(self, group: str, fold: Fold, births: dict[str, Place]) -> None:
-        """Start empty; `births` is kept current by what absorbs."""
+        """Start empty; `absorb` keeps `births` current."""
         self.group = group
         self.fold = fold
         self.births = births
         self.relations = Relations()
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
-        self.buckets: dict[StatementKey, list[str]] = {}  # what is said -> its variants, by birth
-        self.slots: dict[CliqueKey, list[str]] = {}
+        self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
+        self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
         self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
         self.texts: dict[Place, tuple[str, str]] = {}  # evidence -> (wording, episode id)
-        self.shows: dict[str, set[str]] = {}  # recorded entity -> shown, where it is not simply itself
-        self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}
-        self.moved: dict[Place, Instant] = {}
-        self._linked: set[CliqueKey] = set()  # slots whose members have rivals outside the slot too
+        self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
+        self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
+        self.moved: dict[Place, Instant] = {}  # evidence -> when an operation or ruling last moved it
+        self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
 
     # ------------------------------------------------------------------ from records
@@ -69,7 +70,7 @@ class GroupGraph:
         return graph
 
     def _take_said(self, records: GroupRecords) -> dict[str, list[str]]:
-        """Make the statements and their claims; return recorded statement -> those its evidence shows as."""
+        """Add the statements and their claims; return recorded statement -> the statements it shows as."""
         heads = {head.sequence: head for head in records.heads}
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
@@ -87,12 +88,12 @@ class GroupGraph:
             claim = claim_of(item.evidence, statement, head.reference_time, head.recorded_at)
             self.statements[statement].claims.append(claim)
             self.texts[place] = (item.evidence.text, head.id)
-            if item.moved_at > head.recorded_at:  # what was in force when it was recorded moved nothing
+            if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = item.moved_at
         return shows
 
     def _take_verdicts(self, records: GroupRecords, shows: Mapping[str, Sequence[str]]) -> None:
-        """Take the verdicts between all that the judged statements show as."""
+        """Take each verdict for all statements that the two judged ones show as."""
         for verdict in records.verdicts:
             for a in dict.fromkeys((*shows.get(verdict.a, ()), verdict.a)):
                 for b in dict.fromkeys((*shows.get(verdict.b, ()), verdict.b)):
@@ -102,7 +103,7 @@ class GroupGraph:
     # ------------------------------------------------------------------ one record at a time
 
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool]:
-        """Take a mention; return the entity it shows as, and whether that entity shows differently now."""
+        """Take a mention; return the entity it shows as, and whether that entity changed."""
         shown, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
         if shown != mention.entity or mention.entity in self.shows:
             known = self.shows.setdefault(mention.entity, set())
@@ -117,7 +118,7 @@ class GroupGraph:
     def add_statement(
         self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int
     ) -> Statement:
-        """Make the statement that its first evidence speaks of, with no claim yet."""
+        """Add a statement with its first evidence, without a claim yet; return it."""
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
         born = self.births.setdefault(statement_id, (evidence.sequence, evidence.ordinal))
@@ -127,7 +128,7 @@ class GroupGraph:
         self.by_relation.setdefault(relation, []).append(statement_id)
         self.by_ends.setdefault((subject, target), []).append(statement_id)
         self.slots.setdefault(("s", subject, relation), []).append(statement_id)
-        further = {clique for clique in self.cliques(statement_id) if clique[:2] != ("s", subject)}
+        further = {key for key in self.slot_keys(statement_id) if key[:2] != ("s", subject)}
         if entity is not None and self.relations.traits(relation).symmetric:
             further.add(("s", entity, relation))
         for slot in sorted(further):
@@ -135,15 +136,15 @@ class GroupGraph:
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take what was judged of two statements as they show; the newest holds."""
+        """Take a verdict on two shown statements; it replaces an older one."""
         if a != b:
             self.verdicts.setdefault(a, {})[b] = (exclusive, recorded)
             self.verdicts.setdefault(b, {})[a] = (exclusive, recorded)
 
-    # ------------------------------------------------------------------ rivalry, as the timeline asks
+    # ------------------------------------------------------------------ rivalry, as `timeline.Rivals`
 
-    def cliques(self, statement: str) -> tuple[CliqueKey, ...]:
-        """Return the slots in which all statements are mutual rivals (R17)."""
+    def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
+        """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
         it = self.statements[statement]
         traits = self.relations.traits(it.relation)
         if traits.cardinality not in {"single", "single_object"}:
@@ -157,7 +158,7 @@ class GroupGraph:
         return (("o", it.object, it.relation),)
 
     def pairs(self, statement: str) -> tuple[str, ...]:
-        """Return the rivals one by one: exclusive verdicts, and excluding relations on the same pair."""
+        """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
         it = self.statements[statement]
         found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
         excludes = self.relations.traits(it.relation).excludes
@@ -186,23 +187,23 @@ class GroupGraph:
         )
 
     def link(self, statement: str) -> None:
-        """Mark the slots of a statement that has rivals outside its one slot, and its partners' slots."""
-        cliques = self.cliques(statement)
+        """Mark the slots of a statement with rivals outside its one slot, and the slots of those rivals."""
+        slot_keys = self.slot_keys(statement)
         partners = self.pairs(statement)
-        if partners or len(cliques) > 1:
-            self._linked.update(cliques)
+        if partners or len(slot_keys) > 1:
+            self._linked.update(slot_keys)
             for partner in partners:
-                self._linked.update(self.cliques(partner))
+                self._linked.update(self.slot_keys(partner))
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
-        """Return when the last ruling, verdict or merge that lets a claim end another was recorded (R17)."""
+        """Return the record time of the last ruling, verdict or merge that lets a claim end another (R17)."""
         moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
         since = max(moved, moved_too) if moved != moved_too else 0
         if opened.statement == ended.statement:
             return since
         a, b = self.statements[opened.statement], self.statements[ended.statement]
         reasons = []
-        if set(self.cliques(a.id)) & set(self.cliques(b.id)):
+        if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
             reasons.append(self.relations.traits(a.relation).cardinality_since)
         excluded = self.relations.traits(a.relation).excludes_since.get(b.relation)
         if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
@@ -211,23 +212,23 @@ class GroupGraph:
             exclusive, recorded = held
             if exclusive:
                 reasons.append(recorded)
-        # Where several reasons make them rivals, the first of them was enough.
+        # Of several reasons to be rivals, the first recorded was enough.
         return max(since, min(reasons, default=0))
 
     # ------------------------------------------------------------------ components and their spans
 
     def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
-        """Return all statements tied to one by rivalry, and what its sweep is kept under; None = not kept."""
-        cliques = self.cliques(statement)
-        if not cliques and not self.pairs(statement):
+        """Return the key under which a component's sweep is kept (None = it is not), and its statements."""
+        slot_keys = self.slot_keys(statement)
+        if not slot_keys and not self.pairs(statement):
             return ("one", statement), [statement]
-        if len(cliques) == 1 and cliques[0] not in self._linked:
-            return cliques[0], self.slots[cliques[0]]
+        if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
+            return slot_keys[0], self.slots[slot_keys[0]]
         seen = {statement}
         waiting = [statement]
         while waiting:
             current = waiting.pop()
-            near = [s for clique in self.cliques(current) for s in self.slots[clique]]
+            near = [s for key in self.slot_keys(current) for s in self.slots[key]]
             for other in (*near, *self.pairs(current)):
                 if other not in seen:
                     seen.add(other)
@@ -235,7 +236,7 @@ class GroupGraph:
         return None, sorted(seen, key=lambda s: (self.statements[s].born, s))
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
-        """Return the spans of these statements and of all that are tied to them."""
+        """Return the spans of these statements and of all others in their components."""
         found: dict[str, tuple[Span, ...]] = {}
         for statement in statements:
             if statement not in found:
@@ -245,14 +246,37 @@ class GroupGraph:
         return found
 
     def facts_of(self, statements: Iterable[str]) -> list[Fact]:
-        """Return the facts of these statements, at any time, in order of statement and start."""
+        """Return all facts of these statements, in the order given, then by start."""
         asked = list(dict.fromkeys(statements))
         spans = self.spans_of(asked)
         return [self.fact(span) for statement in asked for span in spans[statement]]
 
     def fact(self, span: Span) -> Fact:
-        """Return the fact that a span is."""
-        return fact_of(span, self.statements[span.statement], self.texts, self.needed)
+        """Return the fact of a span, with both clocks (R2, R12)."""
+        statement = self.statements[span.statement]
+        wording, _ = self.texts[span.opened.said[1:]]
+        created = span.opened.recorded
+        expired: Instant | None = None
+        ended_by = None
+        if span.ended is not None:
+            expired = max(created, span.ended.recorded, self.needed(span.opened, span.ended))
+            place = span.ended.said[1:]
+            ended_by = (self.texts[place][1], place[1])
+        return Fact(
+            id=fact_id(statement.id, span.opened.said[1:], span.point),
+            statement=statement.id,
+            source=statement.subject,
+            relation=statement.relation,
+            target=statement.object,
+            value=statement.value,
+            text=wording,
+            valid_at=span.start,
+            invalid_at=span.end,
+            created_at=created,
+            expired_at=expired,
+            episodes=tuple(sorted({self.texts[claim.said[1:]][1] for claim in span.support})),
+            ended_by=ended_by,
+        )
 
     def _swept(self, members: Sequence[str]) -> Sweep:
         sweep = Sweep(self)
@@ -260,7 +284,7 @@ class GroupGraph:
         return sweep
 
     def kept_sweep(self, key: Hashable | None, members: Sequence[str]) -> Sweep:
-        """Return the component's sweep over the claims it has; kept where it is long and stands by itself."""
+        """Return the sweep over a component's claims so far; a long one that has a key is kept."""
         sweep = self._sweeps.get(key) if key is not None else None
         if sweep is None:
             sweep = self._swept(members)
@@ -269,16 +293,16 @@ class GroupGraph:
         return sweep
 
     def forget_sweeps(self) -> None:
-        """Drop what is kept of long components; it is made again when needed."""
+        """Drop the kept sweeps; each is made again when needed."""
         self._sweeps.clear()
 
     def reindex(self, relation: str) -> None:
-        """Put the statements of a relation into the slots that its rulings give it now."""
-        present: dict[CliqueKey, set[str]] = {}
+        """Add a relation's statements to the slots that its current rulings give them."""
+        present: dict[SlotKey, set[str]] = {}
         for statement in self.by_relation.get(relation, ()):
-            for clique in self.cliques(statement):
-                members = self.slots.setdefault(clique, [])
-                known = present[clique] if clique in present else present.setdefault(clique, set(members))
+            for key in self.slot_keys(statement):
+                members = self.slots.setdefault(key, [])
+                known = present[key] if key in present else present.setdefault(key, set(members))
                 if statement not in known:
                     known.add(statement)
                     members.append(statement)
@@ -289,7 +313,7 @@ class GroupGraph:
         return {c.said[1:]: s.id for s in self.statements.values() for c in s.claims}
 
     def statement_at(self, place: Place) -> str | None:
-        """Return the statement that one piece of evidence shows as; a walk over all, for rare use."""
+        """Return the statement that one piece of evidence shows as. Walks over all evidence: for rare use."""
         return self.places().get(place)
 
     def shown_by_recorded(self) -> dict[str, frozenset[str]]:
@@ -299,7 +323,7 @@ class GroupGraph:
         return found
 
     def target_of(self, evidence: Evidence, mentions: Mapping[int, Mention]) -> StatementKey | None:
-        """Return what evidence of a commit says as the graph shows it; mentions by ordinal."""
+        """Return the key that a commit's evidence folds to, None for a loop; mentions: by ordinal."""
         shown = self.fold.shown
         subject = mentions[evidence.subject]
         target: str | Value
@@ -308,14 +332,14 @@ class GroupGraph:
             target = shown(other.entity, other.surface, evidence.sequence)[0]
         elif evidence.value is not None:
             target = evidence.value
-        else:  # deciding never makes such evidence; it must not derive anything
+        else:  # deciding never makes such evidence
             raise ValueError(f"evidence {evidence.sequence}.{evidence.ordinal} has neither object nor value")
         entity = shown(subject.entity, subject.surface, evidence.sequence)[0]
         return fold_key(self.relations, self.births.__getitem__, evidence.relation, entity, target)[0]
 
 
 def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:
-    """Return what the timeline needs of a piece of evidence."""
+    """Return a piece of evidence as the timeline's claim."""
     said = (reference_time, evidence.sequence, evidence.ordinal)
     return Claim(
         statement, said, evidence.kind, evidence.valid_from, evidence.valid_to, evidence.inferred, recorded

@@ -6,12 +6,12 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# A word with what tells it from another: C++, C#, A+, A- at its end, a sign before a number.
+# A word with signs that belong to the name: C++, C#, A+, A- at its end, a sign before a number.
 _PIECES = re.compile(r"(?:(?<!\S)[-+](?=\d))?[^\W_]+(?:['\u2019][^\W_]+)*(?:[+#]+|-(?!\S))?", re.UNICODE)
 _POSSESSIVE = re.compile(r"['\u2019]s$")
 _OUTER = " \t\"'\u2018\u2019\u201c\u201d,;:.!?()[]{}"
-# What stands at the end of a company's name and is left out as often as not. Two-letter forms (AG, SA,
-# AB, AS) are not here: they are names of their own too often.
+# Legal forms at the end of a company's name, which are often left out. Two-letter forms (AG, SA, AB, AS) are
+# missing, because they are too often names themselves.
 _LEGAL_FORMS = frozenset(
     "inc incorporated corp corporation company ltd limited llc llp plc gmbh sarl pty".split()
 )
@@ -20,7 +20,7 @@ _STOP_WORDS = frozenset("the of and for at in on to from by with de la le el der
 
 @lru_cache(maxsize=16_384)
 def key(surface: str) -> str:
-    """Return the form under which two surfaces are the same name: case, width, spacing, outer marks aside.
+    """Return the key of a name, ignoring case, width, spacing and outer punctuation: equal keys, one name.
 
     "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
     """
@@ -30,7 +30,7 @@ def key(surface: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def tokens(surface: str) -> tuple[str, ...]:
-    """Return the telling tokens of a name, in order: no legal form at its end, no stop word before it."""
+    """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
     pieces = list(_pieces(surface))
     while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
         pieces.pop()
@@ -39,14 +39,14 @@ def tokens(surface: str) -> tuple[str, ...]:
 
 
 def digits(surface: str) -> frozenset[str]:
-    """Return the tokens that hold a digit: where they differ, two names are never one (R15)."""
+    """Return the tokens with a digit; names where these differ are never the same (R15)."""
     return frozenset(t for t in tokens(surface) if any(c.isdigit() for c in t))
 
 
 def strictly_expands(new: str, old: str) -> bool:
-    """Whether `new` tells all that `old` does and more (R16).
+    """Whether `new` contains all of `old` and more (R16).
 
-    Every token of the old name equals, or is an initial or prefix of, the token it pairs with, in
+    Every token of the old name equals, or is an initial or prefix of, a token of the new one, in
     order, and the new name has more letters: "M. Webb" -> "Marcus Webb", never "Aero phone" ->
     "phone from Aero".
     """
@@ -57,7 +57,7 @@ def strictly_expands(new: str, old: str) -> bool:
 
 
 def initials(surface: str) -> tuple[str, ...]:
-    """Return the first letters of a name of several tokens, with its legal form and without; else ()."""
+    """Return the initials of a name of several tokens, with and without its legal form; else ()."""
     pieces = [p for p in _pieces(surface) if p not in _STOP_WORDS]
     spelled = {"".join(p[0] for p in parts) for parts in (tokens(surface), pieces) if len(parts) > 1}
     return tuple(sorted(spelled))

@@ -9,23 +9,23 @@ from typing import NamedTuple
 from kgray.records import Place, Ruling
 from kgray.times import Instant
 
-UNKNOWN = "unknown"  # a cardinality that was declared and is no longer
+UNKNOWN = "unknown"  # a cardinality that the ontology declared once and no longer does
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 
 
 class Folded(NamedTuple):
-    """A name as it shows: the name born first of its class, subject and object swapped or not."""
+    """What a name shows as: the name of its class that was used first, its ends swapped or not."""
 
     name: str
     flipped: bool
-    since: Instant  # record time of the last ruling that folds it; 0 = shows as itself
+    since: Instant  # record time of the last ruling needed to fold it; 0 = it shows as itself
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What holds of a class of names, seen from the name it shows."""
+    """What the rulings say of a class of names, with subject and object as in the shown name."""
 
-    cardinality: str | None  # None = never ruled on: counts as many
+    cardinality: str | None  # None = no ruling: counts as many-valued
     cardinality_since: Instant
     cardinality_judge: str | None
     symmetric: bool
@@ -37,10 +37,10 @@ _NO_TRAITS = Traits(None, 0, None, False, frozenset(), {})
 
 
 class Relations:
-    """Rulings and uses, as functions of names; kept current by `use` and `rule`."""
+    """The relation names of a group, with their uses and the rulings on them."""
 
     def __init__(self) -> None:
-        """Start with no name in use and no ruling."""
+        """Start without names and rulings."""
         self._uses: dict[str, Place] = {}
         self._aspects: dict[tuple[str, str], list[tuple[Ruling, Instant]]] = {}  # all, by place
         self._pairs: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
@@ -49,14 +49,14 @@ class Relations:
         self._traits: dict[str, Traits] = {}
 
     def use(self, name: str, place: Place) -> None:
-        """Note that evidence at `place` uses `name`; places may come in any order."""
+        """Note that the evidence at `place` uses `name`; in any order."""
         known = self._uses.get(name)
         if known is None or place < known:
             self._uses[name] = place
             self._forget(name)
 
     def rule(self, ruling: Ruling, recorded: Instant) -> None:
-        """Take a ruling; the newest for an aspect holds."""
+        """Take a ruling; the newest by place holds, for each aspect and each pair of names."""
         place = (ruling.sequence, ruling.ordinal)
         if ruling.aspect != "pair":
             history = self._aspects.setdefault((ruling.name, ruling.aspect), [])
@@ -75,7 +75,7 @@ class Relations:
             self._traits.clear()
 
     def copy(self) -> Relations:
-        """Return an independent copy: to see what rulings would change before they are taken."""
+        """Return an independent copy, to try rulings on."""
         twin = Relations()
         twin._uses = dict(self._uses)
         twin._aspects = {key: list(history) for key, history in self._aspects.items()}
@@ -96,35 +96,35 @@ class Relations:
         return self._uses[name]
 
     def pair_ruling(self, a: str, b: str) -> Ruling | None:
-        """Return the ruling on two names, whichever of them it names first."""
+        """Return the ruling on two names, in either order."""
         held = self._pairs.get(self._pair(a, b))
         return held[0] if held else None
 
     def aspect(self, name: str, aspect: str) -> Ruling | None:
-        """Return the ruling on one name's cardinality or symmetry."""
+        """Return the ruling in force on one name's "cardinality" or "symmetric"."""
         history = self._aspects.get((name, aspect))
         return history[-1][0] if history else None
 
     def declared(self) -> list[Ruling]:
-        """Return the rulings in force that the ontology made, on aspects and on pairs, oldest first."""
+        """Return the rulings in force that the ontology declared, oldest first."""
         newest = [history[-1][0] for history in self._aspects.values()]
         newest += [ruling for ruling, _ in self._pairs.values()]
         return sorted((r for r in newest if r.judge == "ontology"), key=lambda r: (r.sequence, r.ordinal))
 
     def folded(self, name: str) -> Folded:
-        """Return how a name shows."""
+        """Return what a name shows as."""
         if name not in self._folded:
             self._fold_class(name)
         return self._folded[name]
 
     def traits(self, shown: str) -> Traits:
-        """Return what holds of the class that shows as `shown`."""
+        """Return what holds of the class of names that shows as `shown`."""
         if shown not in self._traits:
             self._traits[shown] = self._find_traits(shown)
         return self._traits[shown]
 
     def _forget(self, name: str) -> None:
-        """Drop what was worked out from `name`: itself, or everything where it has ties to other names."""
+        """Drop the cached results of `name`; all of them where it is tied to other names."""
         if any(value != "independent" for value, _ in self._links.get(name, {}).values()):
             self._folded.clear()
             self._traits.clear()
@@ -137,12 +137,12 @@ class Relations:
         return (a, b) if a <= b else (b, a)
 
     def _fold_class(self, name: str) -> None:
-        """Walk the class of `name` over same_as and inverse_of; the name born first shows."""
+        """Cache what each name tied to `name` by same_as or inverse_of shows as: the one used first."""
         members = self._class_of(name)
         used = [n for n in members if n in self._uses]
         shown = min(used, key=lambda n: (self._uses[n], n), default=name)
-        # From the shown name outwards, along the ties that were ruled first: so each member knows the
-        # last ruling it needs to be folded, whichever name was asked about.
+        # Shortest paths from the shown name, by the latest record time on a path: so `since` is the last
+        # ruling that a member needs to be folded, whichever name was asked about.
         waiting: list[tuple[Instant, str, bool]] = [(0, shown, False)]
         while waiting:
             since, member, flipped = heapq.heappop(waiting)
@@ -199,9 +199,9 @@ def as_flipped(cardinality: str) -> str:
 
 
 def _in_force(said: list[tuple[Place, str, Instant, str]]) -> tuple[str, Instant, str] | None:
-    """Return what the newest ruling says, since when it has been said without a break, and who says it.
+    """Return (value, since when it has held without a break, judge) of the newest ruling.
 
-    A ruling that repeats what is in force changes nothing, so it is not the one that was needed (R2).
+    A ruling that repeats the one in force changes nothing, so the earlier one counts as needed (R2).
     """
     if not said or said[-1][1] == UNKNOWN:
         return None

@@ -1,25 +1,76 @@
-"""Which statement each piece of evidence speaks of, once entities and relations are folded (R16, R18).
+"""Which statement each piece of evidence is about, once entities and relations are folded (R16, R18).
 
-A statement is found by what it says: subject, relation and object as they show, and a variant.
-Its id is that of its recorded statement; where a merge folds several, of the one born first; where a
-split divides one, the part with the founding evidence keeps the id and another part takes the id of
-its own earliest evidence.
+A statement is identified by its key (subject, relation and object as they show) and a variant: two wordings
+of one key are one variant unless their marks differ (digits, negation, qualifiers). Its id:
+
+one recorded statement       that one's id
+several, folded by a merge   the id of the one born first
+divided by a split           the part with the founding evidence keeps the id; another part gets the id of its
+                             own earliest evidence
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from kgray.derivation import wording
-from kgray.derivation.fold import Fold
+from kgray.derivation.entities import Fold
 from kgray.derivation.relations import Folded, Relations
 from kgray.records import Evidence, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant
+from kgray.times import Instant, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+
+_WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
+_NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
+_QUALIFIERS = frozenset(
+    """part-time full-time freelance temporary temporarily interim acting former formerly ex partly mostly
+    only except unless rarely sometimes occasionally often usually always remotely jointly privately publicly
+    secretly officially unofficially allegedly reportedly probably possibly maybe apparently decaf iced hot
+    cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
+    junior senior deputy assistant honorary""".split()
+)
+# Phrases that only say when: their numbers belong to the fact's dates, not to its wording (R3).
+_AGO = re.compile(
+    r"\b(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
+    r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\s+(?:ago|later|earlier|from now)\b",
+    re.IGNORECASE,
+)
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
+
+
+@lru_cache(maxsize=16_384)
+def _text_marks(text: str) -> Marks:
+    words = [w.casefold() for w in _WORD.findall(_AGO.sub(" ", text))]
+    numbers = frozenset(w for w in words if any(c.isdigit() for c in w))
+    negated = any(w in _NEGATIONS or w.endswith(("n't", "n\u2019t")) for w in words)
+    return numbers, negated, frozenset(w for w in words if w in _QUALIFIERS)
+
+
+def _wording_marks(text: str, dates: tuple[Instant | None, ...] = ()) -> Marks:
+    """Return the marks of a wording, without the digits that only state these dates."""
+    numbers, negated, qualifiers = _text_marks(text)
+    if numbers:
+        numbers = frozenset(n for n in numbers if not _is_date_part(n, dates))
+    return numbers, negated, qualifiers
+
+
+def _is_date_part(number: str, dates: tuple[Instant | None, ...]) -> bool:
+    if _ISO_DATE.match(number):
+        return True
+    for instant in dates:
+        if instant is None:
+            continue
+        moment = to_datetime(instant)
+        plain = number.rstrip("stndrh").lstrip("0")
+        if plain in {str(moment.year), str(moment.day), str(moment.month)}:
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -33,7 +84,7 @@ class Statement:
     object: str | None
     value: Value | None
     variant: int
-    first: Evidence  # its wording is the statement's card (R21)
+    first: Evidence  # its first evidence, whose wording is its card (R21)
     claims: list[Claim] = field(default_factory=list)
     _marks: Marks | None = None
 
@@ -44,32 +95,35 @@ class Statement:
 
     @property
     def marks(self) -> Marks:
-        """What matters in its first wording; read when a second one is compared with it."""
+        """The marks of its first wording, computed on first use."""
         if self._marks is None:
             self._marks = marks_of(self.first)
         return self._marks
 
     @property
     def key(self) -> StatementKey:
-        """What it says, its variant aside."""
+        """What it says, without its variant."""
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A piece of evidence with its ends folded; key None = a loop, which derives nothing."""
+    """A piece of evidence and its folded key; None = a loop (subject = object), which derives nothing."""
 
     evidence: Evidence
     key: StatementKey | None
-    # Record time of the last merge, split or ruling that moved it off what was recorded; 0 = none.
+    # Record time of the last merge, split or ruling that gave it another key than recorded; 0 = none.
     moved_at: Instant
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
-    """Return what matters in the wording, less what only tells its dates; an end's negation is its kind's."""
-    numbers, negated, qualifiers = wording.marks(said.text, (said.valid_from, said.valid_to))
+    """Return the marks of a wording, without its dates and value.
+
+    The negation in the wording of an end or a denial expresses that kind, so it does not count.
+    """
+    numbers, negated, qualifiers = _wording_marks(said.text, (said.valid_from, said.valid_to))
     if said.value is not None:
-        told, _, _ = wording.marks(said.value.shown())
+        told, _, _ = _wording_marks(said.value.shown())
         numbers = numbers - told
     return numbers, negated and said.kind == "holds", qualifiers
 
@@ -81,7 +135,7 @@ def fold_key(
     subject: str,
     target: str | Value,
 ) -> tuple[StatementKey | None, Folded]:
-    """Return what subject, relation and object say once the relation is folded; None for a loop."""
+    """Return the key that subject, relation and object fold to, None for a loop; and the folded relation."""
     folded = relations.folded(relation)
     if isinstance(target, Value):
         return (subject, folded.name, target), folded
@@ -101,7 +155,7 @@ def spoken(
     relations: Relations,
     births: Mapping[str, Place],
 ) -> list[Spoken]:
-    """Return the evidence in the order given, each with what it says as the graph shows it now."""
+    """Return the evidence in the order given, each with its key as the graph shows it now."""
     found = []
     for item in evidence:
         subject = mentions[item.sequence, item.subject]
@@ -113,7 +167,7 @@ def spoken(
             moved = max(moved, moved_too)
         elif item.value is not None:
             target = item.value
-        else:  # the store's check makes this impossible; a wrong row must not derive anything
+        else:  # the store's check prevents this; a wrong row must not derive anything
             raise ValueError(f"evidence {item.sequence}.{item.ordinal} has neither object nor value")
         key, folded = fold_key(relations, births.__getitem__, item.relation, shown, target)
         found.append(Spoken(item, key, max(moved, folded.since)))
@@ -153,7 +207,7 @@ def name_statements(
 def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
-    """Return each evidence's variant: as recorded, unless several recorded statements meet in one key."""
+    """Return each evidence's variant: as recorded, unless statements of other recorded ends share its key."""
     origins: dict[StatementKey, set[tuple[object, ...]]] = {}
     of: dict[str, tuple[object, ...]] = {}
     for item in said:
@@ -182,7 +236,7 @@ def _variants(
 def _match_by_wording(
     first: Mapping[str, Evidence], of: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
 ) -> dict[str, int]:
-    """Return the recorded statements of one key, numbered: like wordings are one, the others by birth (R16).
+    """Return the variants of one key's recorded statements: equal marks are one, others by birth (R16).
 
     first: recorded statement -> its earliest evidence
     """

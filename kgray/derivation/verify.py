@@ -1,4 +1,4 @@
-"""The stored index held against what the records derive."""
+"""Compare the stored graph with the one that the records derive."""
 
 from __future__ import annotations
 

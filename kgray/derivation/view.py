@@ -1,7 +1,7 @@
-"""The derived graph of one group in memory, as known at one moment (R4): a ports.GraphView.
+"""The derived graph of one group in memory, as known at one moment (R4): a `ports.GraphView`.
 
-Made for reads with `known_at`, for the dump and for checking the stored index. It costs a walk over
-the group's records; facts are swept where they are asked for.
+For reads with `known_at`, the dump, and the check of the stored graph. Building it walks over the group's
+records; facts are swept when they are asked for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ReadEpisodes = Callable[[Sequence[int]], list[Episode]]
 
 
 class View:
-    """Recorded ids go in, rows as they showed then come out."""
+    """A `ports.GraphView` built from records; its methods take recorded ids and return shown rows."""
 
     def __init__(self, records: GroupRecords, episodes: ReadEpisodes) -> None:
-        """Derive from records; `episodes` reads whole rows by sequence."""
+        """Build the graph; episodes: reads episodes by sequence."""
         self.records = records
         self.graph = GroupGraph.build(records)
         self.group = records.group
@@ -32,7 +32,7 @@ class View:
         self._spoken: dict[str, list[str]] | None = None
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these recorded ids show as."""
+        """As `GraphView.facts_of`."""
         if self._spoken is None:
             places = self.places()
             spoken: dict[str, dict[str, None]] = {}
@@ -45,12 +45,12 @@ class View:
         return self._holding(shown_ids, as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these pieces of evidence speak of."""
+        """As `GraphView.facts_of_evidence`."""
         known = self.places()
         return self._holding([known[p] for p in places if p in known], as_of)
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        """Return facts whose subject or object is one of these entities, newest first, then by id."""
+        """As `GraphView.facts_at`."""
         if self._at is None:
             self._at = {}
             for statement in self.graph.statements.values():
@@ -62,34 +62,34 @@ class View:
         return found[:limit]
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
-        """Return the facts with these ids."""
+        """As `GraphView.facts`."""
         wanted = set(ids)
         return [f for f in self.all_facts() if f.id in wanted]
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
-        """Return the entities that these recorded ids show as, in the order asked, each once."""
+        """As `GraphView.entities`."""
         shown = self.graph.shown_by_recorded()
         wanted = dict.fromkeys(i for r in recorded for i in sorted(shown.get(r, ())))
         return [self.graph.entities[i].shown() for i in wanted if i in self.graph.entities]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        """Return the committed, live episodes with these sequences, in the order asked."""
+        """As `GraphView.episodes`."""
         wanted = [s for s in sequences if s in self._live]
         found = {e.sequence: e for e in self._read_episodes(wanted)}
         return [found[s] for s in wanted if s in found]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """Return episode id -> client id."""
+        """As `GraphView.supporters`."""
         wanted = set(ids)
         sequences = [h.sequence for h in self.records.heads if h.id in wanted]
         return {e.id: e.client_id for e in self._read_episodes(sequences)}
 
     def all_facts(self) -> list[Fact]:
-        """Return every fact, at any time."""
+        """Return all facts, of any time."""
         return self._holding(list(self.graph.statements), None)
 
     def all_entities(self) -> list[Entity]:
-        """Return every entity, by id."""
+        """Return all entities, by id."""
         return [self.graph.entities[i].shown() for i in sorted(self.graph.entities)]
 
     def places(self) -> dict[Place, str]:

@@ -1,15 +1,16 @@
-"""From an accepted episode to a commit, one file a step; read decide.py first.
+"""From an accepted episode to a commit. Read decide.py first, then one file a step.
 
-shape      the extraction as the ontology lets it stand
-resolve    mentions to entities (R14, R15), over lookup (names) and nearest (vectors)
-relate     relation names and their rulings (R17)
-connect    facts to statements and variants (R18)
-compare    what can hold beside what (R17)
-decide     all of these in order: a Change, or the Questions still open; pure
-known      what deciding reads of a group: the true `state`, or a view `ahead` of it
-changes    what was decided, as row changes
-correct    merge, split, undo, retract, remove (R16, R25); erase: what goes with a removed episode
-committer  the groups' states and what moves them; outbox: what is on its way to the store
-loop       the plain loop: extract, decide, ask, commit
-runner     the windowed runner, a `window` a group: the same graph, many episodes in flight
+extract     what an episode says: from its triples or the model, shaped to the ontology
+resolve     mentions to entities (R14, R15), with candidates by name and by vector (candidates.py)
+relate      relation names and their rulings (R17)
+statements  facts to statements and variants (R18); which statements can hold together (R17)
+decide      these steps in order: a `Decision`, with the change and the open questions; pure
+case        what deciding reads: the episode, the answers so far, the group's state
+state       a group's state in memory; ahead: a view of it that includes uncommitted episodes
+calls       calls to the model: in which order, asked once, answers kept in the journal; `settle`
+changes     what was decided, as changes of rows
+correct     merge, split, undo, retract, remove (R16, R25); erase: which rows go with a removed episode
+committer   the groups' states and all changes to them; the outbox of writes on their way to the store
+loop        the plain loop, one episode at a time: extract, decide, ask, commit
+runner      the windowed runner, with a `window` a group: the same graph, many episodes in flight
 """

@@ -1,9 +1,9 @@
-"""The view that deciding ahead reads: what is committed, and what earlier episodes will probably add.
+"""The view for deciding ahead: what is committed, and what earlier uncommitted episodes will probably add.
 
-Rows of episodes that are extracted but not committed carry their sequence; an episode's view reads
-the rows below its own. Which keys it read is noted, so that only what a change touches is tried
-again (facts: 2.5 to 3.4 tries an episode). A view may be wrong: it only finds the questions early;
-the commit decides on the true state. So it is made of plain look-ups that tolerate what is missing.
+Rows of extracted but uncommitted episodes carry their sequence; an episode's view reads the rows below its
+own. The view notes which keys were read, so that a change repeats only the tries that it affects (2.5 to 3.4
+tries an episode). A view may be wrong, because it only serves to find questions early; the commit decides on
+the true state. So its look-ups tolerate missing rows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from kgray.derivation import names
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
-from kgray.ingest.decide import Attempt
-from kgray.ingest.known import LookUp
-from kgray.ingest.lookup import Postings
-from kgray.ingest.nearest import Nearest, Prepared
+from kgray.ingest.candidates import Nearest, Postings, Prepared
+from kgray.ingest.case import LookUp
+from kgray.ingest.decide import Decision
 from kgray.ingest.state import GroupState
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
@@ -35,20 +34,20 @@ _LATER = 1 << 62
 
 
 class AheadRows:
-    """The rows of a group's uncommitted episodes, by key; each carries the sequence that would add it."""
+    """The rows of a group's uncommitted episodes, by key; each with the sequence that would add it."""
 
     def __init__(self, dimensions: int) -> None:
-        """Start with no row; dimensions: numbers a vector."""
+        """Start with no row; dimensions: of the vectors."""
         self._prepare = Nearest(dimensions).prepared
         self._rows: dict[ReadKey, list[tuple[int, int, Any]]] = {}
-        self.used: dict[str, None] = {}  # the relation names that these episodes use
+        self.used: dict[str, None] = {}  # relation names that these episodes use
         self._of: dict[int, dict[ReadKey, list[Any]]] = {}
         self._readers: dict[ReadKey, set[int]] = {}
         self._read: dict[int, set[ReadKey]] = {}
         self._count = 0
 
-    def put(self, sequence: int, attempt: Attempt | None) -> set[int]:
-        """Replace an episode's rows (None: take them out); return the later ones that read what changed."""
+    def put(self, sequence: int, attempt: Decision | None) -> set[int]:
+        """Replace an episode's rows (None: remove); return the later sequences that read a change."""
         rows = {} if attempt is None else _rows_of(attempt, self._prepare)
         before = self._of.pop(sequence, {})
         changed = [k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))]
@@ -74,7 +73,7 @@ class AheadRows:
         return {reader for reader in touched if reader > sequence}
 
     def reads(self, sequence: int, keys: set[ReadKey]) -> None:
-        """Note what an episode's last try read."""
+        """Note which keys an episode's last try read."""
         for key in self._read.pop(sequence, ()):
             self._readers[key].discard(sequence)
             if not self._readers[key]:
@@ -96,14 +95,14 @@ class AheadRows:
 
 @dataclass(frozen=True, slots=True)
 class _NameRow:
-    """A new name's vector; two mean the same to a reader where their entity is the same."""
+    """A new name's vector; equal where the entity is, because readers see no more of it."""
 
     entity: str
     prepared: Prepared = field(compare=False)
 
 
-def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
-    """Return what later episodes would find if this one were committed as it looks now."""
+def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
+    """Return what later episodes would find if this one were committed as decided now."""
     rows: dict[ReadKey, list[Any]] = {}
 
     def put(table: str, key: Hashable, item: object) -> None:
@@ -116,7 +115,7 @@ def _rows_of(attempt: Attempt, prepare: Callable[[Vector], Prepared]) -> dict[Re
     return rows
 
 
-def _put_entities(attempt: Attempt, put: _Put) -> None:
+def _put_entities(attempt: Decision, put: _Put) -> None:
     borne: list[tuple[str, str]] = []
     for note in attempt.entities:
         put("entity", note.id, note)
@@ -138,7 +137,7 @@ def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
         put("relation", statement.relation, statement.id)
 
 
-def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
+def _put_records(change: EpisodeChange, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
     for mention, vector in change.name_vectors:
         put("vectors", "", _NameRow(mention.entity, prepare(vector)))
     for evidence in change.evidence:
@@ -154,7 +153,7 @@ def _put_records(change: Change, prepare: Callable[[Vector], Prepared], put: _Pu
 
 
 def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
-    """Whether a key's items mean the same to a reader; notes and statements by what is asked about them."""
+    """Whether a key's items look the same to a reader; notes and statements by what readers use."""
     if before is None or after is None:
         return before is after
     return [_told(i) for i in before] == [_told(i) for i in after]
@@ -168,8 +167,8 @@ def _told(item: object) -> object:
     return item
 
 
-class _View:
-    """One episode's look-ups among uncommitted rows: those below its sequence; what is read is noted."""
+class _EarlierRows:
+    """The uncommitted rows below one episode's sequence; notes the keys that are read."""
 
     def __init__(self, rows: AheadRows, sequence: int) -> None:
         self.rows, self.sequence = rows, sequence
@@ -181,9 +180,9 @@ class _View:
 
 
 class _Lists(Generic[K]):
-    """A look-up of lists: what is stored, then the rows'."""
+    """A look-up of lists: the stored items, then those of uncommitted rows."""
 
-    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _View) -> None:
+    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _EarlierRows) -> None:
         self._stored: Any = stored
         self._table, self._view = table, view
 
@@ -203,13 +202,13 @@ class _Lists(Generic[K]):
 
 
 class _Items(Generic[V]):
-    """A look-up of single items by id: what is stored, else what the first of these tables holds."""
+    """A look-up of single items by id: the stored one, else the first in these tables of uncommitted rows."""
 
     def __init__(
         self,
         stored: LookUp[str, V],
         tables: Sequence[str],
-        view: _View,
+        view: _EarlierRows,
         read: Callable[[Any], V] = lambda item: item,
     ) -> None:
         self._stored, self._tables, self._view, self._read = stored, tables, view, read
@@ -242,8 +241,8 @@ def _there(found: V | None, key: Hashable) -> V:
 class AheadGraph:
     """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
 
-    def __init__(self, base: GroupGraph, view: _View) -> None:
-        """See the rows of a view over the true graph."""
+    def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
+        """Put uncommitted rows over the true graph."""
         self._base, self._view = base, view
         self.fold = base.fold
         self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)
@@ -256,7 +255,7 @@ class AheadGraph:
         self.relations = self._seen_relations()
 
     def verdict(self, a: str, b: str) -> bool | None:
-        """Return what was judged of two statements, uncommitted verdicts included."""
+        """Return whether two statements were found exclusive, here or uncommitted; None = never judged."""
         known = self._base.verdict(a, b)
         if known is not None:
             return known
@@ -265,7 +264,7 @@ class AheadGraph:
 
     def _seen_relations(self) -> Relations:
         base, rows, sequence = self._base.relations, self._view.rows, self._view.sequence
-        # One key for all rulings: one is rare, and may fold any name. Few names are new, each is used often.
+        # All rulings share one key: they are rare, and one may fold any name. Names have a key each.
         rulings: list[tuple[Ruling, ...]] = rows.below("rulings", "", sequence)
         uses = {name: rows.below("use", name, sequence) for name in rows.used if not base.in_use(name)}
         if not rulings and not any(uses.values()):
@@ -283,8 +282,8 @@ class AheadState:
     """`KnownState`: a group's state as an uncommitted episode will probably find it."""
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
-        """See the rows below `sequence`; what is read is in `read_keys`."""
-        self._base, self._view = base, _View(rows, sequence)
+        """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""
+        self._base, self._view = base, _EarlierRows(rows, sequence)
         self.names = base.names.seen_through(lambda postings, table: _Lists[str](postings, table, self._view))
         self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest
@@ -293,17 +292,17 @@ class AheadState:
 
     @property
     def read_keys(self) -> set[ReadKey]:
-        """The keys that were looked up among uncommitted rows."""
+        """The keys looked up among uncommitted rows so far."""
         return self._view.keys
 
     def is_guess(self, entity: str) -> bool:
-        """Whether an uncommitted episode made the entity for want of an answer."""
+        """Whether an uncommitted episode made the entity while a question about it is open."""
         return bool(self._view.below("guess", entity))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
-        """Return the near names, those of uncommitted episodes among them."""
+        """Return (cosine, shown entity) of near names, nearest first, uncommitted ones included."""
         found = self._base.near_scored(vector, floor, limit)
-        # Not noted as read: every episode brings names, and each would have all later ones tried again.
+        # Not noted as read: every episode adds names, and each would make all later ones try again.
         rows: list[_NameRow] = self._view.rows.below("vectors", "", self._view.sequence)
         cosines = self.nearest.cosines(vector, [row.prepared for row in rows])
         found += [(float(cosines[n]), row.entity) for n, row in enumerate(rows) if cosines[n] >= floor]

@@ -1,4 +1,4 @@
-"""What was decided, as row changes: the one place where values become changes of rows."""
+"""Row changes of what was decided: the one place where values become changes of rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.derivation.change import Change, Difference
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.errors import ContentError
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Judged, Patch, RowChanges
@@ -35,8 +35,8 @@ def answers_row(key: str, judged: Judged) -> Row:
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
     """Return a request's answers and the episode that uses them. The first answers stay (R21).
 
-    answers: None where they came from the journal: the use alone is noted. Of an episode that was removed
-    meanwhile nothing is kept: it would be a trace of it (R25).
+    answers: None where they came from the journal, so that only the use is noted. Nothing is kept of an
+    episode that was removed meanwhile: it would be a trace of it (R25).
     """
     puts: dict[Kind, Sequence[Row]] = {kinds.ANSWER_USES: ((episode.sequence, key),)}
     if answers is not None:
@@ -45,12 +45,12 @@ def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChang
 
 
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
-    """Return the end of an episode that failed by its own content (R24)."""
+    """Return the failure of an episode by its own content (R24)."""
     row = rows.failed_row(episode, recorded_at, type(error).__name__, str(error), error.raw)
     return _of_episode(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
-def committed(change: Change, difference: Difference, recorded_at: Instant) -> RowChanges:
+def committed(change: EpisodeChange, difference: Difference, recorded_at: Instant) -> RowChanges:
     """Return the commit of an episode: its records, their vectors and names, what they derive (R23)."""
     episode = change.episode
     spoken = dict(difference.spoken)
@@ -97,7 +97,7 @@ def corrected(
     patches: Sequence[Patch] = (),
     erases: bool = False,
 ) -> RowChanges:
-    """Return the end of a correction: its result, what it derives, and what else goes, comes, changes."""
+    """Return a correction: its result, the difference in the graph, and further changes of rows."""
     return _of_operation(
         operation,
         recorded_at=recorded_at,
@@ -122,16 +122,16 @@ def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instan
 
 
 def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChanges:
-    """Return the end of a correction that cannot be carried out; what it named is not kept (R25)."""
+    """Return the refusal of a correction that cannot be carried out; what it named is not kept (R25)."""
     row = rows.operation_row(operation, kinds.REFUSED, recorded_at, {"error": reason})
     return _of_operation(operation, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
 
 
 def extraction_as_kept(episode: Episode, found: Extraction) -> tuple[Row, Extraction]:
-    """Return the row of an extraction, and the extraction as that row gives it back.
+    """Return the row of an extraction, and the extraction as read back from that row.
 
-    They differ where a model's output is no valid Unicode: what cannot be stored becomes a question mark, and
-    a replay must decide on the same text.
+    It differs where a model's output is invalid Unicode: what cannot be stored becomes a question mark, and a
+    replay must decide on the same text.
     """
     row = rows.extraction_row(episode.sequence, found)
     return row, rows.extraction(row) if "?" in row[-1] else found
@@ -179,7 +179,7 @@ def _derived_drops(difference: Difference) -> dict[Kind, Sequence[Key]]:
 
 
 def _spoken_patch(spoken: Iterable[tuple[Place, str | None]]) -> tuple[Patch, ...]:
-    """Return the change of what stored evidence speaks of; evidence that is not stored is left out."""
+    """Return the patch of what stored evidence shows as; it skips evidence that is not stored."""
     moved = tuple((*place, shown) for place, shown in spoken)
     return (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=moved),) if moved else ()
 

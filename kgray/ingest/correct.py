@@ -1,8 +1,8 @@
 """Corrections: merge, split, undo, retract, remove (R16, R25-R27).
 
-Each takes its place in the group's order and is one transaction. They may move records of any age,
-so the graph is derived anew from the records as they will stand, and compared with what stood: the
-price is a walk over the group, the gain is that R26 holds by construction.
+Each has its place in the group's order and is one transaction. A correction may affect records of any age, so
+the graph is derived anew from the records after it, and compared with the graph before. That costs a walk
+over the group, and R26 holds by construction.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kgray.times import Instant
 
 
 async def correct(store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant) -> RowChanges:
-    """Return what the operation changes.
+    """Return the row changes of the operation.
 
-    Raises NotFound or InputError, one line for its caller, where it cannot be done; the graph stays.
+    Raises NotFound or InputError, one line for the caller, where it cannot be done.
     """
     records = records_of(store, operation.group)
     old = GroupGraph.build(records)
@@ -84,12 +84,12 @@ def _merged(operation: Operation, graph: GroupGraph) -> tuple[str, ...]:
 
 
 def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tuple[Operation, Place]:
-    """Return the split with the part that leaves worked out, and the place that names it."""
+    """Return the split with the leaving part filled in, and the place that gives that part its id."""
     entity = _shown(graph, operation.entities[0])
     note = graph.entities[entity]
     keys = {names.key(s) for s in note.surfaces}
     asked = {names.key(s) for s in operation.surfaces}
-    # What is refused is kept: it names the entity by its id, and quotes no surface (R25).
+    # A refusal is stored, so its message quotes no surface (R25).
     for number, surface in enumerate(operation.surfaces, 1):
         if names.key(surface) not in keys:
             raise InputError(
@@ -98,7 +98,7 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
             )
     if not asked or asked == keys:
         raise InputError(f"a split needs some, not all, of the surfaces of entity {entity}.")
-    # Recorded as they are stored: a removal then finds each of them among the stored mentions.
+    # Record the surfaces as stored, so that a removal finds each of them among the stored mentions.
     surfaces = tuple(dict.fromkeys(_borne(s, list(note.surfaces)) or s for s in operation.surfaces))
     founding = names.key(next(iter(note.surfaces)))
     moved = keys - asked if founding in asked else asked
@@ -122,7 +122,7 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
 
 
 def _borne(surface: str, stored: Sequence[str]) -> str | None:
-    """Return the surface if it is stored, else the first that is the same name, else None."""
+    """Return the surface if it is stored, else the first stored one with the same name key, else None."""
     if surface in stored:
         return surface
     return next((s for s in stored if names.key(s) == names.key(surface)), None)
@@ -133,9 +133,9 @@ def _borne(surface: str, stored: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raised:
-    """What withdrawn episodes raised: rulings and verdicts that go, and places of those that stay.
+    """Rulings and verdicts of withdrawn episodes: those that go, and the places of those that stay.
 
-    Those that stay are used by a later sequence; they lose their reason (R25).
+    Those stay that a later sequence uses; they lose their reason (R25).
     """
 
     rulings: frozenset[Ruling]
@@ -145,7 +145,7 @@ class _Raised:
 
     @property
     def blanks(self) -> tuple[Patch, ...]:
-        """The change that takes the reasons of those that stay."""
+        """The patches that blank the reasons of those that stay."""
         kept = ((RULINGS, self.kept_rulings), (VERDICTS, self.kept_verdicts))
         return tuple(
             Patch(kind=kind, columns=("reason",), rows=tuple((*place, "") for place in sorted(places)))
@@ -154,7 +154,7 @@ class _Raised:
         )
 
     def retired(self, recorded_at: Instant) -> tuple[Patch, ...]:
-        """Return the change that takes those that go out of the derivation from now on."""
+        """Return the patches that retire those that go."""
         gone = ((RULINGS, self.rulings), (VERDICTS, self.verdicts))
         return tuple(
             Patch(
@@ -177,7 +177,7 @@ async def _withdraw(
 ) -> RowChanges:
     group = operation.group
     chosen = {"ids": operation.episodes, "source": operation.source, "everything": operation.everything}
-    # What was accepted after the request stands after it in the order: it is not withdrawn.
+    # Episodes accepted after the request come after it in the order, and are not withdrawn.
     named = [s for s in sequences_of(store, group, **chosen) if s < operation.sequence]  # type: ignore[arg-type]
     gone = set(named)
     raised = _raised_by(gone, records)
@@ -221,7 +221,7 @@ async def _withdraw(
 def _retired_episodes(
     store: Store, group: str, sequences: Sequence[int], recorded_at: Instant
 ) -> tuple[Patch, ...]:
-    """Return the change that retires these episodes; an earlier retirement stands."""
+    """Return the patch that retires these episodes; an earlier retirement is kept."""
     gone = set(sequences)
     heads = store.rows(EPISODE_HEADS, group)
     retired = tuple((row[0], recorded_at) for row in heads if row[0] in gone and row[7] is None)
@@ -229,7 +229,7 @@ def _retired_episodes(
 
 
 def _raised_by(gone: set[int], records: GroupRecords) -> _Raised:
-    """Sort withdrawn episodes' rulings and verdicts: used by a later, remaining sequence or not (R25)."""
+    """Return withdrawn episodes' rulings and verdicts; those a later remaining sequence uses stay (R25)."""
     used: dict[str, int] = {}
     spoken: dict[str, int] = {}
     for evidence in records.evidence:
@@ -249,7 +249,7 @@ def _raised_by(gone: set[int], records: GroupRecords) -> _Raised:
 
 
 def retracted(records: GroupRecords, gone: set[int]) -> GroupRecords:
-    """Return the records as they would stand without these sequences."""
+    """Return the records without these sequences."""
     return _without(records, gone, _raised_by(gone, records))
 
 
@@ -265,9 +265,9 @@ def _without(records: GroupRecords, gone: set[int], raised: _Raised) -> GroupRec
 
 
 def _rewritten(store: Store, records: GroupRecords, erased: Sequence[int]) -> dict[int, Operation]:
-    """Return the splits, undone ones too, that name what no stored mention bears once these are erased (R25).
+    """Return, by sequence, the splits (undone ones too) without names that no remaining mention bears (R25).
 
-    Nothing that shows changes: what is dropped moves no mention that remains.
+    The graph stays the same: a dropped name moves no remaining mention.
     """
     splits = [o for o in records.operations if o.surfaces or o.moved]
     if not splits:
@@ -286,7 +286,7 @@ def _rewritten(store: Store, records: GroupRecords, erased: Sequence[int]) -> di
 
 
 async def _first_wordings(embedder: Embedder, before: GroupRecords, after: GroupRecords) -> list[Row]:
-    """Return new vectors for surviving statements whose first wording goes (R25: its card goes with it)."""
+    """Return new vectors for remaining statements whose first wording goes (R25: the card goes with it)."""
     was = _firsts(before)
     texts = {s: text for s, (place, text) in _firsts(after).items() if was[s][0] != place}
     if not texts:
@@ -305,7 +305,7 @@ def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
 def _counts(
     old: GroupGraph, new: GroupGraph, difference: Difference, episodes: Iterable[int]
 ) -> dict[str, int]:
-    """Return what the caller reads (cli.md): a fact is closed where it no longer stands or ends earlier."""
+    """Return the result's counts (cli.md); a fact counts as closed where it is gone or ends earlier."""
     was = {
         f.id: f
         for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)

@@ -4,69 +4,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.derivation.entities import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.ingest.compare import compare_statements
-from kgray.ingest.connect import Connected, connect
-from kgray.ingest.known import KnownState
+from kgray.ingest.case import Answers, Case, KnownState, Questions, ReadEpisode, Rules
+from kgray.ingest.extract import shape
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
-from kgray.ingest.shape import shape
-from kgray.ingest.values import Answers, Case, Questions, ReadEpisode, Rules
+from kgray.ingest.statements import Connected, compare_statements, connect
 from kgray.records import Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One pass over an episode: what is open, and what it would change if every open answer were "new".
+class Decision:
+    """What one pass over an episode found: what is open, and the change if every open answer were "new".
 
-    change is None only while texts are missing, without which nothing can be tried.
+    change     None only while texts have no vector yet: without them nothing can be tried
+    entities   those that this episode makes; guessed: ids of those that only stand for an open question
+    aliases    (shown entity, surface) of each surface that a stored entity did not bear
     """
 
     asked: Questions
-    change: Change | None = None
-    entities: tuple[EntityNote, ...] = ()  # made by this episode
-    guessed: frozenset[str] = frozenset()  # those of them that stand for an open question
+    change: EpisodeChange | None = None
+    entities: tuple[EntityNote, ...] = ()
+    guessed: frozenset[str] = frozenset()
     statements: tuple[Statement, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()  # (shown entity, surface) that a stored entity did not bear
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
-def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Change | Questions:
-    """Return what `read` changes, or what must be known first. Pure; never waits.
+def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
+    """Return what `read` changes and what must be asked first. Pure: it waits for nothing.
 
-    The plain loop calls this on the true state, in order, until nothing is open. What is open is
-    returned a stage at a time, because the later questions depend on the earlier answers; each stage
-    is one request (R21).
-    """
-    attempt = attempt_to_decide(read, state, answers, rules)
-    if attempt.asked or attempt.change is None:
-        return attempt.asked
-    return attempt.change
+    Only the first stage with open questions asks, because later questions depend on its answers; each
+    stage is one request (R21). The change is final once nothing is asked.
 
-
-def attempt_to_decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Attempt:
-    """Return the open questions of the first stage that has any, and the change as it looks now.
-
-    The parallel runner calls this ahead of time, on a view of what is not committed yet, to learn the
-    questions and to let later episodes see what this one will probably change (design, section 5).
+    It is called on the true state, in order (`calls.settle`), and by the windowed runner ahead of time on
+    a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
+    will probably change (design, section 5).
     """
     extraction = shape(read.extraction, read.episode, rules.ontology)
     texts = _unembedded(read, extraction, state, answers)
     if texts:
-        return Attempt(asked=Questions(texts=texts))
+        return Decision(asked=Questions(texts=texts))
     asked = Questions()
     case = Case(
         episode=read.episode, extraction=extraction, state=state, answers=answers, rules=rules, asked=asked
     )
     resolved = resolve_entities(case)
     if asked:
-        # Past a stage with open questions the next ones are worked through, but not asked about.
+        # The later stages still run, for the probable change; their questions are dropped.
         case = replace(case, asked=Questions())
     related = relate(case, resolved)
     connected = connect(case, resolved, related)
     verdicts = compare_statements(case, connected, related)
-    change = Change(
+    change = EpisodeChange(
         episode=read.episode,
         entity_births=tuple(sorted(resolved.births.items())),
         statement_births=tuple(sorted(connected.births.items())),
@@ -76,7 +67,7 @@ def attempt_to_decide(read: ReadEpisode, state: KnownState, answers: Answers, ru
         verdicts=tuple(verdicts),
     )
     change = _with_vectors(change, case, resolved, connected)
-    return Attempt(
+    return Decision(
         asked=asked,
         change=change,
         entities=tuple(resolved.made.values()),
@@ -106,7 +97,9 @@ def _unembedded(read: ReadEpisode, extraction: Extraction, state: KnownState, an
     return [text for text in dict.fromkeys(wanted) if text not in answers.vectors]
 
 
-def _with_vectors(change: Change, case: Case, resolved: Resolved, connected: Connected) -> Change:
+def _with_vectors(
+    change: EpisodeChange, case: Case, resolved: Resolved, connected: Connected
+) -> EpisodeChange:
     """Return the change with the vectors to store: of the episode, new surfaces, new statements' wordings."""
     known, asked = case.answers.vectors, case.asked
     names = []

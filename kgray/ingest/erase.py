@@ -1,14 +1,14 @@
-"""What goes with erased episodes (R25): one rule, worked out from declared reads by their sequences.
+"""Which rows go with erased episodes (R25), found by declared reads of their sequences.
 
-A row that belongs to a sequence goes with it. A row that belongs to none goes when no stored row names it any
-more; the rows of retracted episodes count, because a read with an earlier `known_at` may still see them:
+A row of an erased sequence goes. A row that belongs to no sequence goes once no stored row names it; rows of
+retracted episodes count, because a read with an earlier `known_at` may still see them:
 
     names, name_vectors     an entity's surface, while a mention bears it
     births                  an entity or statement, while a mention, evidence, merge or split names it
-    statement_vectors       a statement, while evidence speaks of it
-    answers                 a request, until one of those who used it goes; then all uses of it go too
+    statement_vectors       a statement, while evidence is about it
+    answers                 a request, until one of the episodes that used it goes; then all its uses go too
 
-Which rulings and verdicts stay is decided with the graph: see `correct`.
+Which rulings and verdicts stay is decided with the graph, in `correct`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def erased_rows(
 ) -> dict[Kind, Sequence[Key]]:
     """Return the keys of all recorded rows that go with these episodes.
 
-    operations  the merges and splits of the group: what they name stays born
-    kept_*      places of rulings and verdicts that these episodes raised and that stay
+    operations  the group's merges and splits: the births of what they name stay
+    kept_*      places of these episodes' rulings and verdicts that stay
     """
     erased = set(sequences)
 
@@ -43,7 +43,7 @@ def erased_rows(
         return list(store.rows(of, group, asked)) if asked else []
 
     mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
-    # What the erased rows name, less what others name too.
+    # Names in erased rows, without those that other rows name too.
     others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
     surfaces = {(row[3], row[2]) for row in mentions} - {(entity, surface) for entity, surface, _ in others}
     entities = {row[3] for row in mentions} - {entity for entity, _, _ in others}

@@ -1,27 +1,26 @@
-"""The plain loop: one episode at a time, extract, decide, ask, commit; other runners equal it (R20)."""
+"""The plain loop: one episode at a time is extracted, decided and committed. Other runners equal it (R20)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
-from kgray.ingest.asking import journaled, patiently, requests_of
-from kgray.ingest.committer import Committer
-from kgray.ingest.decide import decide
+from kgray.ingest.calls import journaled, patiently, settle
+from kgray.ingest.case import Answers, ReadEpisode
+from kgray.ingest.committer import Committer, Outbox
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import extract
-from kgray.ingest.outbox import Outbox
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, ReadEpisode
-from kgray.ports import QuestionRequest
+from kgray.ports import Answer, QuestionRequest
 from kgray.records import Episode, Operation
 
 _CLAIM = 64  # entries read from the log at a time
 
 
 class Loop:
-    """Carries out what is pending, in each group's order, with the groups' states kept in memory."""
+    """Carries out pending entries in each group's order; the groups' states stay in memory."""
 
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
@@ -36,11 +35,11 @@ class Loop:
         stop: Stop = lambda: False,
         on_step: OnStep = lambda *_: None,
     ) -> Totals:
-        """Carry out everything pending until nothing is, or `stop()` is true; inside `store.writing()`.
+        """Carry out everything pending until nothing is, or `stop()` is true.
 
-        groups: of these alone, so that an outage that another group meets does not end the run.
-        Raises Unavailable where a model stays out of reach beyond its patience; what was accepted is
-        safe, and the next run goes on (R24).
+        Call it inside `store.writing()`. groups: only these (None = all); an outage that another group
+        meets does not end the run. Raises Unavailable where the model stays unavailable for
+        `patience_s`; accepted entries stay pending for the next run (R24).
         """
         totals = self.totals = Totals()
         self.committer.forget_stale()
@@ -49,7 +48,7 @@ class Loop:
                 await self._carry_out(groups, stop, on_step)
                 return totals
             except Outrun:
-                continue  # another process recorded: nothing of the batch was written; read anew
+                continue  # another process wrote first: nothing of our batch was written, so read again
             finally:
                 if not self.committer.outbox.idle:
                     self.committer.forget_all()
@@ -76,39 +75,40 @@ class Loop:
         try:
             extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
             read = ReadEpisode(episode=entry, extraction=extraction)
-            change = await patiently(lambda: self._settle(read), parts, stop)
+            change = await patiently(lambda: self._decided(read), parts, stop)
         except ContentError as error:
             self.committer.fail(entry, error)
             return "failed"
         await self.committer.commit(change)
         return "committed"
 
-    async def _settle(self, read: ReadEpisode) -> Change:
+    async def _decided(self, read: ReadEpisode) -> EpisodeChange:
         state = await self.committer.state(read.episode.group)
-        return await settle(self._parts, read, state, self.committer.outbox)
+        return await decided_change(self._parts, read, state, self.committer.outbox)
 
     def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
 
 
-async def settle(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None) -> Change:
-    """Decide, ask what is open, decide again, until the episode's change is known (R21).
+async def decided_change(
+    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None
+) -> EpisodeChange:
+    """Return what an episode changes on this state, with every question answered.
 
-    outbox: where answers go to the journal; None for a preview, which leaves no trace.
+    outbox: where answers go to the journal; None for a preview, which stores nothing.
     """
-    answers = Answers()
-    while True:
-        found = decide(read, state, answers, parts.rules)
-        if isinstance(found, Change):
-            return found
-        if found.texts:
-            vectors = await parts.embedder.embed(found.texts)
-            answers.vectors.update(zip(found.texts, vectors, strict=True))
-        for questions in requests_of(found, parts.pipeline.resolution):
-            request = QuestionRequest(episode=read.episode, questions=questions)
-            if outbox is None:
-                said = (await parts.judge.judge(request)).answers
-            else:
-                said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
-            answers.said.update(zip(questions, said, strict=True))
+
+    async def attempt(answers: Answers) -> Decision:
+        return decide(read, state, answers, parts.rules)
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        if outbox is None:
+            return (await parts.judge.judge(request)).answers
+        said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
+        return said
+
+    change, _ = await settle(
+        read, Answers(), parts.pipeline.resolution, attempt=attempt, embed=parts.embedder.embed, ask=ask
+    )
+    return change

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kgray.ingest.values import Rules
+from kgray.ingest.case import Rules
 from kgray.ontology import Ontology
 from kgray.ports import Embedder, Extractor, Judge, Store, Writer
 from kgray.records import Episode
 from kgray.settings import PipelineSettings
 
 Stop = Callable[[], bool]
-OnStep = Callable[[str, int, str], None]  # group, sequence, committed | failed | done | refused
-Watch = Callable[[str, float, Episode | None], None]  # stage, seconds, the episode where it is one's
+OnStep = Callable[[str, int, str], None]  # group, sequence, outcome: committed | failed | done | refused
+OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 
 STAGES = ("extract", "judge", "embed", "decide", "write")
 
 
 def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Do nothing: nobody watches."""
+    """Do nothing: the default `watch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a run works with.
 
-    window   episodes in flight (runtime.window); streams: model calls in flight
-    tokens_in_flight   about how many tokens the calls in flight may hold together; None = no bound
-    patience_s   how long an outage is waited out before the run stops with exit 75 (R24)
-    writer   who writes; None = the store itself, which the run then holds (`Store.writing`)
-    watch    told of each stage's seconds, from the taking of an episode out of the log on
+    window             most episodes in flight (runtime.window); streams: most model calls in flight
+    tokens_in_flight   about how many tokens the calls in flight may have in total; None = no limit
+    patience_s         how long the run waits out an outage before it stops with exit 75 (R24)
+    writer             who writes; None = the store itself, which the run then holds (`Store.writing`)
+    watch              called with the seconds of each stage, from when an episode is taken from the log
     """
 
     store: Store
@@ -45,21 +45,21 @@ class Parts:
     streams: int = 32
     tokens_in_flight: int | None = None
     writer: Writer | None = None
-    watch: Watch = unwatched
+    watch: OnStage = unwatched
 
     @property
     def rules(self) -> Rules:
-        """What deciding goes by."""
+        """The settings that deciding depends on."""
         return Rules(ontology=self.ontology, judge=self.judge.identity, judging=self.pipeline.judging)
 
 
 @dataclass(slots=True)
 class Totals:
-    """What a run ended, and how well it was ahead.
+    """What a run has done, and how much of it ahead of time.
 
-    stalls    requests first asked when their episode was next to commit
-    wasted    requests answered ahead of time and not used at the commit; wasted_tokens: what they cost
-    seconds   by stage, summed over what ran side by side
+    stalls    requests that were first asked by the commit of their episode, which waited for them
+    wasted    requests answered ahead of time and not used at the commit; wasted_tokens: their cost
+    seconds   by stage, summed over concurrent work
     first_claim, last_commit   `time.monotonic()` of the first episode taken and of the last one durable
     """
 

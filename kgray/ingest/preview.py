@@ -1,4 +1,4 @@
-"""What an episode would change in the store as it is: the rows of `kgray add --dry-run`."""
+"""What an episode would change in the current store: the rows of `kgray add --dry-run`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterable, Iterator
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.absorb import compare
-from kgray.derivation.change import Change, Difference, with_change
+from kgray.derivation.change import Difference, EpisodeChange, with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
+from kgray.ingest.case import ReadEpisode
 from kgray.ingest.committer import Committer
 from kgray.ingest.correct import retracted
 from kgray.ingest.extract import read_episode
-from kgray.ingest.loop import settle
+from kgray.ingest.loop import decided_change
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState, name_vectors
-from kgray.ingest.values import ReadEpisode
 from kgray.ledger import conflict, dumped_episodes, find, standing
 from kgray.records import Draft, Episode
 from kgray.times import Instant
 
 
 class Preview:
-    """What drafts would change in the store as it is, draft by draft; nothing is accepted.
+    """What each draft would change in the current store; nothing is accepted or written.
 
-    Each is decided against the graph as stored, not against the drafts before it; its sequence is the
-    one that it would be given.
+    Each draft is decided on the stored graph, without the drafts before it, with the sequence that it
+    would be given.
     """
 
     def __init__(self, parts: Parts, *, replace: bool = False) -> None:
-        """`replace`: a taken id with other content is retracted and accepted anew."""
+        """replace: an id that is taken with other content would be retracted and accepted anew."""
         self._parts, self._replace = parts, replace
         self._committer = Committer(parts)  # for the groups' states: nothing is posted
         self._now = times.now()
@@ -45,7 +45,7 @@ class Preview:
         return conflict(draft, held) if taken and held is not None else None
 
     async def rows(self, draft: Draft) -> list[dump.DumpRow]:
-        """Return what the draft would change, as dump rows with "op"; of one accepted already nothing.
+        """Return what the draft would change, as dump rows with "op"; [] where it is accepted already.
 
         Raises ContentError for a text that the model refuses.
         """
@@ -63,7 +63,7 @@ class Preview:
         if replaced:
             return await self._replacing(read, set(replaced), recorded_at)
         view = self._view(group)
-        change = await settle(self._parts, read, await self._committer.state(group), None)
+        change = await decided_change(self._parts, read, await self._committer.state(group), None)
         return list(changes(view, change, recorded_at))
 
     def _held(self, draft: Draft) -> str | None:
@@ -78,20 +78,20 @@ class Preview:
     async def _replacing(
         self, read: ReadEpisode, replaced: set[int], recorded_at: Instant
     ) -> list[dump.DumpRow]:
-        """Return the difference that the retraction of the old row and the new one make together."""
+        """Return the difference of retracting the old episodes and adding the new one."""
         parts, group = self._parts, read.episode.group
         before = self._view(group)
         left = retracted(before.records, replaced)
         state = GroupState(left, name_vectors(parts.store, group), parts.embedder.dimensions)
         state.fetch_vectors(parts.store, parts.pipeline.judging)
-        change = await settle(parts, read, state, None)
+        change = await decided_change(parts, read, state, None)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         episodes = list(dumped_episodes(parts.store, group))
         kept = [episode for episode in episodes if episode.sequence not in replaced]
         return list(difference(dump.rows(before, episodes), dump.rows(after, [*kept, read.episode])))
 
 
-# What makes a row of the dump the same row after a change.
+# The fields that identify a dump row, by type (default: id).
 _IDENTITY = {
     "episode": ("id", "sequence"),
     "mention": ("episode", "ordinal"),
@@ -103,7 +103,7 @@ _IDENTITY = {
 
 
 def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> Iterator[dump.DumpRow]:
-    """Yield the rows that go, come or change between two dumps, with "op"."""
+    """Yield the rows that differ between two dumps, with "op": remove, add or change."""
     was, now = ({_identity(row): row for row in rows} for rows in (before, after))
     for key, row in was.items():
         if key not in now:
@@ -119,8 +119,8 @@ def _identity(row: dump.DumpRow) -> tuple[object, ...]:
     return (row["type"], *(row[name] for name in _IDENTITY.get(row["type"], ("id",))))
 
 
-def changes(before: View, change: Change, recorded_at: Instant) -> Iterator[dump.DumpRow]:
-    """Yield dump rows with "op" (add, change, remove), in the order of the pipeline; nothing is written."""
+def changes(before: View, change: EpisodeChange, recorded_at: Instant) -> Iterator[dump.DumpRow]:
+    """Yield the change as dump rows with "op" (add, change, remove), in the order of the pipeline."""
     episode = change.episode
     after = View(with_change(before.records, change, recorded_at), lambda _: [])
     derived = compare(before.graph, after.graph)
@@ -164,7 +164,7 @@ def _fact_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
 
 
 def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:
-    """Return the episode that a draft would be at a sequence."""
+    """Return the episode that a draft would become."""
     return Episode(
         group=draft.group,
         sequence=sequence,

@@ -1,7 +1,7 @@
-"""Relation names: what the ontology declares of them, and what must be asked about two of them (R17).
+"""Relation names: what the ontology declares about them, and what must be asked about pairs of them (R17).
 
-Rulings, not facts: a pair of names is asked about once, when the second appears with a like wording
-or when they first meet on one pair of things.
+A pair of names is ruled on once: when the second name is first used and the two share a telling word, or when
+both are first used with the same subject and object.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgray.derivation.relations import UNKNOWN, Relations
-from kgray.ingest.known import KnownState
+from kgray.ingest.case import Case, KnownState
 from kgray.ingest.resolve import Resolved
-from kgray.ingest.values import Case
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import Answer, Question
 from kgray.records import ExtractedFact, Extraction, Ruling, Value
 
-# Words of a relation name that say nothing by themselves: WORKS_AT and LIVES_AT are not alike.
+# Words of a relation name that do not make two names alike: WORKS_AT and LIVES_AT share only AT.
 _FUNCTION_WORDS = frozenset(
     """A AN THE AT IN ON TO OF FOR BY WITH FROM AS IS ARE WAS WERE BE BEEN HAS HAVE HAD DOES DO DID NOT
     AND OR""".split()
@@ -28,16 +27,16 @@ _LATER = 1 << 62
 
 @dataclass(slots=True)
 class Related:
-    """The relations as they will stand after this episode, and the rulings that take them there."""
+    """The relations with this episode's rulings applied, and those rulings."""
 
     relations: Relations
     rulings: list[Ruling] = field(default_factory=list)
-    # Names with an open question of what they are to another.
+    # Names with an open question about how they relate to another name.
     undecided: set[str] = field(default_factory=set)
 
 
 def relate(case: Case, resolved: Resolved) -> Related:
-    """Rule on the names of the episode's facts; what is open is asked."""
+    """Rule on the relation names of the episode's facts; asks about pairs that are open."""
     extraction, state, ontology = case.extraction, case.state, case.rules.ontology
     fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not _in_use(n, state)]
     related = Related(state.graph.relations)
@@ -50,7 +49,7 @@ def relate(case: Case, resolved: Resolved) -> Related:
         rule(related, state, ruling)
     for newer, older, fact in _pairs_to_rule(case, resolved, fresh, related):
         both_declared = ontology.get(newer) is not None and ontology.get(older) is not None
-        # Of two declared names the ontology says, by its silence too, what they are to each other.
+        # Of two declared names the ontology says everything; where it says nothing, they are independent.
         if both_declared or related.relations.pair_ruling(newer, older) is not None:
             continue
         cards = (fact.text, *_example(older, extraction, state))
@@ -63,12 +62,12 @@ def relate(case: Case, resolved: Resolved) -> Related:
 
 
 def rule(related: Related, state: KnownState, ruling: Ruling) -> None:
-    """Take a ruling that this episode raises."""
+    """Add a ruling of this episode."""
     if related.relations is state.graph.relations:
         related.relations = state.graph.relations.copy()
     ruling = replace(ruling, ordinal=len(related.rulings))
     related.rulings.append(ruling)
-    # Its record time is given at the commit: later than all there are.
+    # Its record time is given at the commit, later than all before.
     related.relations.rule(ruling, _LATER)
 
 
@@ -93,7 +92,7 @@ def _pair_ruling(newer: str, older: str, answer: Answer, case: Case) -> Ruling:
 def _pairs_to_rule(
     case: Case, resolved: Resolved, fresh: list[str], related: Related
 ) -> list[tuple[str, str, ExtractedFact]]:
-    """Return (newer name, older name, a fact with the newer) for each pair that could need a ruling, once."""
+    """Return (newer name, older name, a fact with the newer) once for each pair that may need a ruling."""
     graph, facts = case.state.graph, case.extraction.facts
     found: dict[tuple[str, str], ExtractedFact] = {}
     order = {name: place for place, name in enumerate(related.relations.names())}
@@ -124,7 +123,7 @@ def _pairs_to_rule(
 
 
 def _example(name: str, extraction: Extraction, state: KnownState) -> tuple[str, ...]:
-    """Return the first wording of a name: stored, else of this episode."""
+    """Return the first wording of a relation name, stored or of this episode, as 0 or 1 items."""
     stored = state.graph.by_relation.get(state.graph.relations.folded(name).name)
     if stored:
         return (state.graph.statements[stored[0]].wording,)
@@ -144,7 +143,7 @@ def _stem(word: str) -> str:
 
 
 def _declared(fresh: list[str], state: KnownState, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return the rulings that the ontology makes on names now first used, and on all where it changed."""
+    """Return the ontology's rulings on new names; at a run's first commit, on all names it changed."""
     names = list(fresh)
     rulings: list[Ruling] = []
     if not state.ontology_settled:
@@ -156,7 +155,7 @@ def _declared(fresh: list[str], state: KnownState, ontology: Ontology, sequence:
 
 
 def _withdrawn(relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return rulings that take back what the ontology once declared and declares no longer."""
+    """Return rulings that withdraw what the ontology declared once and no longer does."""
     found = []
     for held in relations.declared():
         kind = ontology.get(held.name)
@@ -174,7 +173,7 @@ def _withdrawn(relations: Relations, ontology: Ontology, sequence: int) -> list[
 
 
 def _tied(a: str, b: str, ontology: Ontology) -> bool:
-    """Whether the ontology declares anything of two names to each other."""
+    """Whether the ontology relates two names to each other."""
     for name, other in ((a, b), (b, a)):
         kind = ontology.get(name)
         if kind is not None and other in (*kind.excludes, kind.same_as, kind.inverse_of):
@@ -183,7 +182,7 @@ def _tied(a: str, b: str, ontology: Ontology) -> bool:
 
 
 def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
-    """Return the declared among the names, and what those are the same as or inverse of, for its traits."""
+    """Return the declared relations among the names, and those they are the same as or inverse of."""
     found: dict[str, RelationType] = {}
     waiting = list(reversed(names))
     while waiting:
@@ -195,7 +194,7 @@ def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
 
 
 def _differing(kind: RelationType, relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return what the declaration says and no ruling in force says already."""
+    """Return rulings for what the declaration says and no ruling in force says already."""
     found: list[Ruling] = []
 
     def say(aspect: Literal["cardinality", "symmetric", "pair"], value: str, other: str = "") -> None:
@@ -224,14 +223,14 @@ def _differing(kind: RelationType, relations: Relations, ontology: Ontology, seq
 
 
 def _ties(kind: RelationType, ontology: Ontology) -> Iterator[tuple[str, str]]:
-    """Yield (what they are to each other, the other relation) of each pair that the ontology declares."""
+    """Yield (ruling value, other relation) for each pair with this relation that the ontology declares."""
     for other in kind.excludes:
         yield "excludes", other
     if kind.same_as:
         yield "same_as", kind.same_as
     if kind.inverse_of:
         yield "inverse_of", kind.inverse_of
-    # A tie is declared on one of the two; the other one's first use must bring it as well.
+    # The settings declare a pair on one of its two names; the first use of either must bring it.
     for partner in ontology:
         if kind.name in partner.excludes:
             yield "excludes", partner.name

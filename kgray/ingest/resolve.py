@@ -1,8 +1,8 @@
-"""Mentions to entities: which known entity a name means, or that it makes a new one (R14, R15).
+"""Mentions to entities: which known entity a name means, or a new one (R14, R15).
 
-The ladder: one entity bears exactly this name -> one entity's name is surely this one, written
-otherwise -> the model, which sees the candidates' cards in order of birth. Nothing is merged on
-cosine alone; digits that differ are never one.
+Three steps, the first that decides: exactly one entity has this name; exactly one entity's name is surely
+this one in another spelling; the model answers, with the candidates' cards in order of birth. Nothing is
+merged by cosine alone, and names whose digits differ are never the same.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 
 from kgray.derivation import names
 from kgray.derivation.entities import EntityNote, card
-from kgray.ingest.known import KnownState
-from kgray.ingest.lookup import Likeness, likeness
-from kgray.ingest.values import Case
+from kgray.ingest.candidates import Likeness, likeness
+from kgray.ingest.case import Case, KnownState
 from kgray.ports import Question
 from kgray.records import ExtractedEntity, Mention, Place, entity_id
 
-# With the shipped hashing embedder some 500 made-up names stay below 0.43 of each other; "M. Webb" and
-# "Marcus Webb" have 0.69, "Vicky" and "Victoria Kelstaholm" 0.58, "Bob" and "Robert Smith" 0.48: nicknames
-# come by their surname, not by this. What passes is only asked about, never merged.
+# Cosines of the shipped hashing embedder. A name above the floor is only asked about, never merged.
+#   pairs of some 500 made-up names       below 0.43
+#   "M. Webb", "Marcus Webb"              0.69
+#   "Vicky", "Victoria" (Kelstaholm)      0.58: nicknames are found by their surname instead
+#   "Bob", "Robert" (Smith)               0.48
 NAME_FLOOR = 0.6
 NEAR_LIMIT = 5
 MAX_CANDIDATES = 10
@@ -28,17 +29,17 @@ CARD_LENGTH = 240
 
 @dataclass(slots=True)
 class Resolved:
-    """The mentions of an episode so far, and the entities they made."""
+    """The mentions of an episode so far, and the entities that they make."""
 
     mentions: list[Mention] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)  # by ordinal: the entity as it shows
+    shown: list[str] = field(default_factory=list)  # by ordinal: the entity that the mention shows as
     births: dict[str, Place] = field(default_factory=dict)
     made: dict[str, EntityNote] = field(default_factory=dict)
-    guessed: set[str] = field(default_factory=set)  # of those made, for want of an answer
+    guessed: set[str] = field(default_factory=set)  # those made while their question is open
 
 
 def resolve_entities(case: Case) -> Resolved:
-    """Resolve the mentions in order; one whose question is open counts as new for now."""
+    """Resolve the mentions in order; while its question is open, a mention counts as a new entity."""
     resolved = Resolved()
     for ordinal, entity in enumerate(case.extraction.entities):
         sentence = sentence_of(case.episode.text, entity.span)
@@ -49,11 +50,11 @@ def resolve_entities(case: Case) -> Resolved:
             note = EntityNote(made, place)
             resolved.births[made] = place
             resolved.made[made] = note
-        # A surface that the entity bears is recorded with the id it was first recorded with, so that
-        # undoing a merge gives later mentions back too (R16).
+        # A known surface is recorded with the id it was first recorded with, so that undoing a merge gives
+        # later mentions back too (R16).
         recorded = note.surfaces.get(entity.name, note.id)
         if case.state.graph.fold.shown(recorded, entity.name, place[0])[0] != note.id:
-            recorded = note.id  # a split gave the surface to this entity: later mentions are its own
+            recorded = note.id  # a split gave the surface to this entity, so its later mentions are its own
         mention = Mention(
             sequence=place[0],
             ordinal=ordinal,
@@ -73,7 +74,7 @@ def resolve_entities(case: Case) -> Resolved:
 def _entity_for(
     case: Case, resolved: Resolved, place: Place, entity: ExtractedEntity, sentence: str
 ) -> EntityNote | None:
-    """Return the entity that the mention means, or None for a new one."""
+    """Return the entity that the mention means; None = a new one."""
     state = case.state
     bearers = _notes(state, resolved, state.names.bearers(entity.name))
     bearers += [n for n in resolved.made.values() if _bears(n, entity.name)]
@@ -97,10 +98,10 @@ def _entity_for(
         )
     )
     if answer is None:
-        # On a view a candidate may be a guess of its own: it goes when an earlier question is answered.
+        # On a view a candidate may be a guess, which disappears when an earlier question is answered.
         case.asked.early = case.asked.early or any(state.is_guess(n.id) for n in chosen)
         if len(chosen) == 1:
-            return chosen[0]  # a name with one candidate is mostly that one: what later episodes will see
+            return chosen[0]  # usually right, so show it to later episodes
         resolved.guessed.add(entity_id(case.episode.group, place))
         return None
     index = answer["duplicate_of"]
@@ -110,7 +111,7 @@ def _entity_for(
 def _candidates(
     case: Case, resolved: Resolved, entity: ExtractedEntity, known: list[EntityNote]
 ) -> list[EntityNote]:
-    """Return who the name may mean, by birth: those known by its letters, and those near by its vector."""
+    """Return the candidates, by birth: those alike by letters, and those near by vector."""
     candidates = {note.id: note for note in known}
     vector = case.answers.vectors.get(entity.name)
     if vector is not None:
@@ -122,19 +123,19 @@ def _candidates(
 
 
 def _is_certain(entity: ExtractedEntity, note: EntityNote, state: KnownState, resolved: Resolved) -> bool:
-    """Whether nothing speaks against the only entity that bears the name."""
+    """Whether nothing contradicts the only entity that bears the name."""
     return _types_agree(entity, note) and not _doubtful(entity, note, state, resolved)
 
 
 def _alike(
     entity: ExtractedEntity, state: KnownState, resolved: Resolved
 ) -> list[tuple[EntityNote, Likeness]]:
-    """Return the entities whose shown name is alike by its letters, with how."""
+    """Return the entities whose shown name is alike by its letters, each with how."""
     notes = [*_notes(state, resolved, state.names.near(entity.name)), *resolved.made.values()]
     found = []
     for note in notes:
         how = likeness(entity.name, note.name)
-        # Members of one family are not one; but a person may go by two first names, so the model is asked.
+        # Two first names with one surname may be relatives or one person: the model is asked, for persons.
         if how == "surname" and "Person" not in (entity.type, *note.labels):
             continue
         if how is not None:
@@ -162,7 +163,7 @@ def _initials_only(entity: ExtractedEntity, note: EntityNote) -> bool:
     """Whether two personal names differ only in initials before the last: "M. Webb", "Marcus Webb" (R15).
 
     A last token is never an initial ("World War I"), a longer prefix is another name ("Ann", "Anna"),
-    and a bare letter counts only where a person is meant or a dot stands behind it.
+    and a single letter counts only for a person or with a dot after it.
     """
     a, b = names.tokens(entity.name), names.tokens(note.name)
     if len(a) != len(b) or a[-1] != b[-1]:
@@ -180,7 +181,7 @@ def _initials_only(entity: ExtractedEntity, note: EntityNote) -> bool:
 
 
 def _doubtful(entity: ExtractedEntity, bearer: EntityNote, state: KnownState, resolved: Resolved) -> bool:
-    """Whether a one-word personal name could mean another entity that bears the word too (R15)."""
+    """Whether another entity also has the word of a one-word personal name (R15)."""
     tokens = names.tokens(entity.name)
     if len(tokens) != 1 or ("Person" not in (entity.type, *bearer.labels)):
         return False

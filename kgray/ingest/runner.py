@@ -1,11 +1,11 @@
-"""The windowed runner: many episodes in flight, and the same graph as the plain loop's (design section 5).
+"""The windowed runner: many episodes in flight, the same graph as the plain loop's (R20; design, section 5).
 
-Episodes are extracted side by side, of one group too. Each is decided ahead of time, on a view of what
+Episodes are extracted side by side, also those of one group. Each is decided ahead of time on a view of what
 earlier ones will probably add, only to find its questions; then it is decided again, in order, on the true
 state.
 
-Two lanes share the window. Live entries go first: the backfill lane leaves them some places in the window and
-at the model. Inside a group the order holds whatever the lane.
+Two lanes share the window. The live lane goes first: the backfill lane leaves it some places in the window
+and at the model. Within a group the order of acceptance holds whatever the lane.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.stored import garbage_collected_rarely
 from kgray.errors import Outrun, Unavailable
+from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer
-from kgray.ingest.gate import Gate
 from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ingest.window import GroupWindow
 from kgray.records import Episode
 
-GRACE_S = 5.0  # how long a run that is asked to stop goes on committing what is in flight
-LIVE_SHARE = 16  # one place in so many, of the window and of the model, is kept from the backfill lane;
-LIVE_LATELY_S = 10.0  # at the model only for so long after the last live entry, because idle places cost
-_LOOK_S = 0.25  # how often a run looks for new entries, and whether it is asked to stop
-Takes = Callable[[str], bool]
+GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in flight
+# One place in LIVE_SHARE, of the window and of the model, is reserved for the live lane; at the model only
+# until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
+LIVE_SHARE = 16
+LIVE_LATELY_S = 10.0
+_LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
+Takes = Callable[[str], bool]  # whether this runner works on a group
 
 
 class Runner:
-    """Carries out what is pending in all groups: many episodes in flight, commits in each group's order."""
+    """Carries out pending entries of all groups: many episodes in flight, commits in each group's order."""
 
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
         self._parts = parts
-        self.totals = Totals()  # of the run that goes on, or of the last one
+        self.totals = Totals()  # of the current run, or of the last one
         self.committer = Committer(parts, self._watch)
-        self._run: _Run | None = None
+        self._run: _WindowedRun | None = None
 
     async def run(
         self,
@@ -51,16 +53,16 @@ class Runner:
     ) -> Totals:
         """Carry out everything pending until nothing is, or `stop()` is true.
 
-        Inside `store.writing()`, unless the parts have a writer: then that one holds the store.
-        groups: of these alone, so that an outage that another group meets does not end the run.
-        Raises as the plain loop does; what was accepted is safe, and the next run goes on (R24).
+        Call it inside `store.writing()`, unless the parts have a writer, which then holds the store.
+        groups: only these (None = all); an outage that another group meets does not end the run.
+        Raises as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
         try:
             await self._go(_among(groups), stop, on_step)
         except Unavailable:
             if not stop():
-                raise  # asked to stop, nobody waits for the model any longer
+                raise  # after a request to stop an outage is no error: nobody waits for the model
         return self.totals
 
     async def serve(
@@ -71,7 +73,7 @@ class Runner:
         on_step: OnStep = lambda *_: None,
         idle_s: float = _LOOK_S,
     ) -> None:
-        """Carry out what is pending and what comes, until `stop()` is true; raises as `run` does."""
+        """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
         self.totals = Totals()
         while not stop():
             await self._go(mine, stop, on_step)
@@ -79,19 +81,19 @@ class Runner:
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
-        flight = self._run  # asked from other threads too
+        flight = self._run  # read once: other threads call this too
         return flight.in_flight if flight is not None else 0
 
     async def _go(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self.committer.forget_stale()
         while True:
-            run = self._run = _Run(self, self._parts, takes, stop, on_step)
+            run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step)
             try:
                 with garbage_collected_rarely():
                     await run.go()
                 return
             except Outrun:
-                self.committer.forget_all()  # nothing of the batch was written; read anew and decide again
+                self.committer.forget_all()  # another process wrote first: our batch was not written
             finally:
                 await run.end()
                 self._run = None
@@ -101,8 +103,8 @@ class Runner:
         self._parts.watch(stage, seconds, episode)
 
 
-class _Run:
-    """One run: its windows and its tasks."""
+class _WindowedRun:
+    """One run: its windows and its tasks. A run ends when nothing is pending, or at a request to stop."""
 
     def __init__(self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep) -> None:
         self._runner, self._parts, self._takes = runner, parts, takes
@@ -114,8 +116,8 @@ class _Run:
         self._took: deque[float] = deque(maxlen=32)
         self.in_flight = 0
         self._taken = 0
-        self._served: dict[str, int] = {}  # group -> how many were taken when it last had its turn
-        self._tail: int | None = None  # how many were taken when the end of the backlog came in sight
+        self._served: dict[str, int] = {}  # group -> number of entries taken when it last had its turn
+        self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = -_LOOK_S
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -130,7 +132,7 @@ class _Run:
                 self._fill()
             if not self._heads:
                 await self._committer.outbox.flush()
-                # What was posted may have been all that the store could show of a group.
+                # Posted entries stay pending until they are durable, and may have hidden later ones.
                 if grace is not None or not self._fill(anyway=True):
                     return
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
@@ -153,13 +155,14 @@ class _Run:
             self._start(window)
 
     def _start(self, window: GroupWindow) -> None:
-        """Have the window's next entry decided for good; an empty window goes once all of it is durable."""
+        """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
         if window.items:
             self._heads[self._spawn(window.commit_head())] = window
         elif not window.posted:
             del self._windows[window.group]
 
     def _ended(self, group: str, sequence: int, outcome: str) -> None:
+        """Count an entry that is durable: the windows' hook."""
         self._totals.count(outcome)
         if outcome == "committed":
             self._totals.last_commit = time.monotonic()
@@ -171,11 +174,12 @@ class _Run:
     # ------------------------------------------------------------------ the window
 
     def _fill(self, *, anyway: bool = False) -> int:
-        """Take entries into the window, the groups in turn, live ones first; return how many.
+        """Take entries into the window until it is full or nothing more is pending; return how many.
 
-        Until it is full or nothing more is pending. Looking once a commit would ask the store too often.
+        Groups with live entries go first, then by turn. Unless `anyway`, it looks only every _LOOK_S seconds
+        or when an eighth of the window is free: once per commit would ask the store too often.
         """
-        # What waits for the writer is held in memory too: while it is slow, or away, no more is decided.
+        # Entries that wait for the writer are in memory too: while it is slow, no more are taken.
         posted = sum(window.posted for window in self._windows.values())
         room, now = self._parts.window - max(self.in_flight, posted), time.monotonic()
         due = now - self._looked_at >= _LOOK_S or room >= max(1, self._parts.window // 8)
@@ -183,15 +187,15 @@ class _Run:
             return 0
         self._looked_at = now
         found = self._parts.store.pending_groups()
-        # In turn: who was served longest ago first, else the last of many groups would wait for the first.
+        # The group served longest ago goes first, so that no group waits for all others.
         order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._takes(g)}
         groups = sorted(order, key=order.__getitem__)
         self._see_the_end(posted)
-        free = {False: room, True: room - self._parts.window // LIVE_SHARE}  # by whether it is bulk
+        free = {False: room, True: room - self._parts.window // LIVE_SHARE}  # places by lane: bulk or not
         taken = 0
         for turn, group in enumerate(groups):
             if free[False] <= 0 or (free[True] <= 0 and not found[group]):
-                break  # the rest is bulk: asking the store about each of many groups would cost the most
+                break  # only bulk groups are left: do not ask the store about each of them
             share = -(-free[False] // (len(groups) - turn))
             taken += self._take(group, share, free)
         if any(found[group] for group in groups):
@@ -201,7 +205,7 @@ class _Run:
         return taken
 
     def _see_the_end(self, posted: int) -> None:
-        """Note where the end of the backlog began: from there on the longest texts go first."""
+        """Note where the end of the backlog begins: from there the longest texts go first."""
         untaken = self._parts.store.pending_count() - self.in_flight - posted
         if untaken > 2 * self._parts.streams:
             self._tail = None
@@ -209,7 +213,7 @@ class _Run:
             self._tail = self._taken
 
     def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
-        """Take a group's next entries, as long as its window has room; return how many."""
+        """Take at most `share` of a group's next entries; return how many. Lowers `free`."""
         window = self._windows.get(group) or self._window(group)
         taken = 0
         for entry in self._parts.store.pending(group, share, after=window.last):
@@ -241,7 +245,7 @@ class _Run:
             took=self._took,
             spawn=self._spawn,
             totals=self._totals,
-            watch=self._runner._watch,  # noqa: SLF001 - of its own run
+            watch=self._runner._watch,  # noqa: SLF001 - the runner that owns this run
             ended=self._ended,
             stop=self._stop,
         )
@@ -260,7 +264,7 @@ class _Run:
             self._broken.set_exception(error)
 
     async def end(self) -> None:
-        """End every task, and write what was decided; what the tasks had in hand is pending still."""
+        """Cancel every task and write what was decided; entries in flight stay pending."""
         tasks = list(self._tasks)
         for window in self._windows.values():
             tasks += [call for item in window.items for call in item.asked.values()]
@@ -272,7 +276,7 @@ class _Run:
         else:
             self._broken.cancel()
         outbox = self._committer.outbox
-        with suppress(Exception):  # the run has raised it, or was asked to stop and does not wait for long
+        with suppress(Exception):  # the run has raised it already, or stops and waits only briefly
             async with asyncio.timeout(GRACE_S if self._stop() else None):
                 await outbox.flush()
         if not outbox.idle:

@@ -1,8 +1,7 @@
-"""What deciding reads of a group, in memory: the graph, the names, their vectors.
+"""A group's state in memory, which deciding reads: the graph, the names, their vectors.
 
-Built from the store when first needed, kept current by commits, dropped whole when a commit fails
-or a correction moves records of any age. Loaded equals kept: a property test holds one against the
-other.
+It is built from the store when first needed, kept current by commits, and dropped when a commit fails or a
+correction changes records of any age. A property test checks that a loaded state equals a kept one.
 """
 
 from __future__ import annotations
@@ -13,26 +12,24 @@ import numpy as np
 
 from kgray import rows
 from kgray.derivation.absorb import absorb, refolds
-from kgray.derivation.change import Change, Difference
-from kgray.derivation.garbage import garbage_collected_rarely
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import records_of
-from kgray.ingest.lookup import NameIndex
-from kgray.ingest.nearest import Nearest
+from kgray.derivation.stored import garbage_collected_rarely, records_of
+from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, STATEMENT_VECTORS_OF
 from kgray.ports import Store, Vector
 from kgray.records import GroupRecords
 from kgray.times import Instant
 
-# Together what resident memory grew by when a generated group of 24,900 statements and 35,577 names was
-# loaded (327 MB), what loading leaves behind included; the split between the two is an estimate.
+# Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
+# How that divides between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
 
 
 class GroupState:
-    """One group's graph with the look-ups that resolution needs. One owner; not thread-safe."""
+    """One group's graph with the look-ups that resolution needs. Has one owner; not thread-safe."""
 
     def __init__(
         self, records: GroupRecords, vectors: Iterable[tuple[str, str, Vector]], dimensions: int
@@ -46,14 +43,14 @@ class GroupState:
         self.ontology_settled = False
         self.statement_vectors: dict[str, Vector] = {}
         self._owners: list[tuple[str, str]] = []  # row of `nearest` -> (recorded entity, surface)
-        self._rulings = 0  # how often rulings came: what is compared may have changed
+        self._rulings = 0  # commits with rulings: each may change which statements are compared
         self._vectors_for: tuple[str, int] = ("relation", 0 if not records.rulings else -1)
         self._index_names()
         self._index_vectors(vectors)
 
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
-        """ReadEpisode the group from the store."""
+        """Read the group from the store."""
         with garbage_collected_rarely():
             return cls(records_of(store, group), name_vectors(store, group), dimensions)
 
@@ -62,11 +59,11 @@ class GroupState:
         return len(self.graph.statements) * BYTES_A_STATEMENT + len(self._owners) * BYTES_A_NAME
 
     def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
-        """Whether an entity stands for a question that is still open: never, on the true state."""
+        """Return False: only a view has guesses."""
         return False
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
-        """Return (cosine, shown entity) of the names that are near, nearest first."""
+        """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
         found = []
         for cosine, row in self.nearest.near(vector, floor, limit):
             recorded, surface = self._owners[row]
@@ -76,8 +73,8 @@ class GroupState:
                 found.append((cosine, shown))
         return found
 
-    def commit(self, change: Change, recorded_at: Instant) -> Difference | None:
-        """Take a decided change in; None = it folds stored names, so the state must be built anew."""
+    def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
+        """Apply a decided change; None = it folds stored relation names, so the state must be built anew."""
         if refolds(self.graph, change, recorded_at):
             return None
         difference = absorb(self.graph, change, recorded_at)
@@ -107,9 +104,9 @@ class GroupState:
             self.nearest.extend(np.stack(rows))
         self._owned = set(self._owners)
 
-    def _take_vectors(self, change: Change) -> None:
+    def _take_vectors(self, change: EpisodeChange) -> None:
         for mention, vector in change.name_vectors:
-            # A surface that only retracted mentions bore has its row still, here as in the store.
+            # The row of a surface that only retracted mentions had is still there, as in the store.
             owner = (mention.entity, mention.surface)
             if owner not in self._owned:
                 self._owners.append(owner)
@@ -120,14 +117,14 @@ class GroupState:
                 self.statement_vectors[statement] = vector
 
     def lacks_vectors(self, judging: str) -> bool:
-        """Whether a ruling came since `fetch_vectors`, so that it may have something to read."""
+        """Whether `fetch_vectors` may have something to read: a ruling came since the last call."""
         return self._vectors_for != (judging, self._rulings)
 
     def fetch_vectors(self, store: Store, judging: str) -> None:
-        """ReadEpisode the vectors of statements that are compared by likeness, where a ruling made them so.
+        """Read the missing vectors of the statements that are compared by similarity.
 
-        Called before deciding, never by it: `depends` relations only, or all with
-        pipeline.judging = "statement"; nothing is read twice.
+        Those of `depends` relations, or all with pipeline.judging = "statement". Called before deciding,
+        never by it; nothing is read twice.
         """
         if not self.lacks_vectors(judging):
             return

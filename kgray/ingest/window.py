@@ -1,8 +1,10 @@
 """One group's episodes in flight: extracted ahead, decided ahead, committed in order.
 
-The commit is the plain loop with remembered answers: `decide` runs on the true state from no answers
-at all, and each round's request is looked up among those that were asked ahead. So what was guessed
-ahead can be wasted, never wrong (R20).
+The commit decides on the true state, from no answers at all, as the plain loop does; its requests are first
+looked up among those asked ahead. So work done ahead of time can be wasted, but never wrong (R20).
+
+`runner` calls a window; the window calls back through two hooks only: `spawn` starts a task of the run, and
+`ended` reports an entry once it is durable, from the outbox's `done` callback in `committer`.
 """
 
 from __future__ import annotations
@@ -16,59 +18,58 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kgray.derivation.change import Change
+from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
-from kgray.ingest.asking import journaled, patiently, requests_of
+from kgray.ingest.calls import Gate, Urgency, journaled, patiently, requests_of, settle
+from kgray.ingest.case import Answers, KnownState, Questions, ReadEpisode
 from kgray.ingest.committer import Committer
-from kgray.ingest.decide import Attempt, attempt_to_decide
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
-from kgray.ingest.gate import Gate, Urgency
-from kgray.ingest.known import KnownState
-from kgray.ingest.parts import Parts, Stop, Totals, Watch
+from kgray.ingest.parts import OnStage, Parts, Stop, Totals
 from kgray.ingest.state import GroupState
-from kgray.ingest.values import Answers, Questions, ReadEpisode
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.records import Episode, Extraction, Operation
 
-# A head of line whose extraction was sent this long ago is sent once more: with 1 % of calls 10 s late a
-# trial went from 0.74 to 0.89 of the ceiling.
+# The extraction of the next entry to commit is sent a second time after LATE_S, but not before LATE_TIMES the
+# median of the latest extractions: a model that is slow as a whole is not late. With 1 % of calls 10 s late,
+# throughput in a trial rose from 0.74 to 0.89 of the model's limit.
 LATE_S = 6.0
-LATE_TIMES = 4.0  # and never before so many times what an extraction takes of late: a slow model is not late
+LATE_TIMES = 4.0
 
-# Deciding ahead waits for what is mostly near as long as an extraction usually takes, and this.
+# Deciding ahead waits for an event as long as an extraction usually takes, plus this.
 PATIENT_S = 0.02
-# About what the fixed head of a prompt holds, in tokens: only the budget of tokens in flight goes by it.
+# About how many tokens a prompt has besides the text; only the limit on tokens in flight uses it.
 HEAD_TOKENS = 800
 CHARACTERS_A_TOKEN = 4
 
 GivenAnswers = tuple[Answer, ...]
-Ended = Callable[[str, int, str], None]  # group, sequence, outcome: durable now
+Ended = Callable[[str, int, str], None]  # group, sequence, outcome; called when it is durable
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One entry in flight."""
+    """One entry in flight; number: how many were taken before it, over all groups."""
 
     entry: Episode | Operation
     number: int
     extracted: asyncio.Future[Extraction] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call is under way
+    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call has begun
     sent_at: float = 0.0
-    tried: bool = False  # decided ahead once, or nothing can be
-    clear: asyncio.Event = field(default_factory=asyncio.Event)  # all before it were tried
-    touched: asyncio.Event = field(default_factory=asyncio.Event)  # what its last try read has changed
+    tried: bool = False  # decided ahead at least once, or never to be
+    clear: asyncio.Event = field(default_factory=asyncio.Event)  # set once all entries before it were tried
+    touched: asyncio.Event = field(default_factory=asyncio.Event)  # something its last try read has changed
     vectors: dict[str, Vector] = field(default_factory=dict)
     asked: dict[str, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # request key -> its answers
-    used: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)  # request keys that the commit used
     spent: dict[str, int] = field(default_factory=dict)  # request key -> tokens
 
     @property
     def bulk(self) -> bool:
-        """Whether it is the backfill lane's; a correction never is."""
+        """Whether it belongs to the backfill lane; a correction never does."""
         return isinstance(self.entry, Episode) and self.entry.bulk
 
 
@@ -85,18 +86,18 @@ class GroupWindow:
         took: deque[float],
         spawn: Spawn,
         totals: Totals,
-        watch: Watch,
+        watch: OnStage,
         ended: Ended,
         stop: Stop,
     ) -> None:
         """Start with nothing in flight.
 
-        took: seconds of the run's latest extractions; spawn starts tasks whose failure ends the run.
+        took: seconds of the run's latest extractions. spawn: starts tasks whose failure ends the run.
         """
         self.group = group
         self.items: deque[InFlight] = deque()
-        self.posted = 0  # entries that are decided and not yet durable: pending, as the store sees it
-        self.last = 0  # the sequence of the newest entry that was taken
+        self.posted = 0  # entries decided but not yet durable: still pending in the store
+        self.last = 0  # the sequence of the newest entry taken
         self._parts, self._committer, self._gate = parts, committer, gate
         self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
         self._rows = AheadRows(parts.embedder.dimensions)
@@ -106,14 +107,15 @@ class GroupWindow:
 
     @property
     def barred(self) -> bool:
-        """Whether a correction waits: what stands after it is read once it is carried out (R22, R25)."""
+        """Whether the newest entry is a correction: later entries are taken once it is done (R22, R25)."""
         return bool(self.items) and isinstance(self.items[-1].entry, Operation)
 
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
         """Take an entry into the window.
 
-        number: how many were taken before it, over all groups: the order in which the model is asked.
-        tail: where the end of a backlog began, None before it; from there on the longest text goes first.
+        number: how many were taken before it, over all groups; the model is asked in this order.
+        tail: the number at which the end of a backlog began; from there the longest text goes first. None =
+        the end is not in sight.
         """
         item = InFlight(entry, number)
         self.items.append(item)
@@ -128,9 +130,9 @@ class GroupWindow:
     # ------------------------------------------------------------------ ahead
 
     async def _prepare(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
-        """Extract, then try to decide as often as what was read changes, to have the questions asked.
+        """Extract, then decide ahead, so that the questions are asked early.
 
-        What the episode itself is to blame for is met again at the head of the line, which fails it in order.
+        Errors of the episode's own content are ignored here: its commit meets them again, in order.
         """
         with suppress(ContentError):
             try:
@@ -143,7 +145,7 @@ class GroupWindow:
             await self._decide_ahead(item, read)
 
     def _tried(self, item: InFlight) -> None:
-        """Note that later episodes see what this one probably adds; let them go on in order."""
+        """Note that this entry was tried; let the entries after it go on, up to the next untried episode."""
         item.tried = True
         for later in self.items:
             later.clear.set()
@@ -151,25 +153,25 @@ class GroupWindow:
                 return
 
     async def _soon(self, event: asyncio.Event) -> None:
-        """Wait for an event that is mostly near: as long as an extraction usually takes, and a little."""
+        """Wait for an event that usually comes soon; at most the median extraction time plus PATIENT_S."""
         usual = statistics.median(self._took) if self._took else 0.0
         with suppress(TimeoutError):
             async with asyncio.timeout(usual + PATIENT_S):
                 await event.wait()
 
     async def _decide_ahead(self, item: InFlight, read: ReadEpisode) -> None:
-        """Try again whenever what was read has changed, until the commit ends it.
+        """Try again whenever something that the last try read has changed; the commit cancels this task.
 
-        A question asked before the episodes ahead of this one were tried, or about an entity that is itself a
-        guess, is mostly asked again in other words: with a model of 0-10 ms, 242 of 271 answers were
-        wasted. So both are waited for, but not long: a late episode must not keep the model idle.
+        A question asked before the earlier episodes were tried, or about an entity that is itself a guess, is
+        usually asked again in other words: with a model of 0-10 ms, 242 of 271 answers were wasted. So both
+        are waited for, but only briefly: one late episode must not keep the model idle.
         """
         hold = True
         while True:
             item.touched.clear()
             waiting = self._try(item, read, await self._committer.state(self.group), hold=hold)
             if isinstance(waiting, list):
-                await self._embed(waiting, item.vectors)
+                item.vectors.update(zip(waiting, await self._embed(waiting), strict=True))
                 continue
             if not item.tried:
                 self._tried(item)
@@ -186,10 +188,11 @@ class GroupWindow:
     def _try(
         self, item: InFlight, read: ReadEpisode, base: GroupState, *, hold: bool
     ) -> list[str] | set[asyncio.Task[GivenAnswers]] | None:
-        """Decide on a view; return the texts to embed, or the calls whose answers would take it further.
+        """Decide on a view; return the texts to embed, or the calls in flight whose answers are needed next.
 
-        None: with `hold`, where the questions hang on a guess. Its rows are replaced by what this try
-        found, and the later episodes that read them are touched.
+        hold: where the questions depend on a guess, ask nothing and return None.
+        Unless texts are missing, the episode's rows are replaced by what this try found, and later
+        episodes that read them are touched.
         """
         answers = Answers(vectors=item.vectors)
         keys: set[ReadKey] = {("ruling", fact.relation) for fact in read.extraction.facts}
@@ -215,9 +218,9 @@ class GroupWindow:
                 answers.said.update(zip(questions, call.result(), strict=True))
 
     def _ask_ahead(
-        self, item: InFlight, episode: Episode, attempt: Attempt
+        self, item: InFlight, episode: Episode, attempt: Decision
     ) -> list[tuple[tuple[Question, ...], asyncio.Task[GivenAnswers]]]:
-        """Have the open questions asked, each request once; a missing embedding waits for the commit."""
+        """Return the open requests with their calls; missing vectors wait for the commit."""
         return [
             (
                 questions,
@@ -227,13 +230,14 @@ class GroupWindow:
         ]
 
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[GivenAnswers]:
+        """Return the call of a request, started once; stalled: whether the commit waits for it."""
         key = self._parts.judge.key(request)
         call = item.asked.get(key)
         if call is None:
             self._totals.requests += 1
             self._totals.stalls += stalled
             call = item.asked[key] = asyncio.create_task(self._answer(item, request, key))
-            # A refusal is met again at the commit, which fails the episode; until then nobody may await it.
+            # Mark an error as seen: a refusal fails the episode at its commit; nobody may await it earlier.
             call.add_done_callback(lambda done: done.cancelled() or done.exception())
         if stalled:
             item.used.add(key)
@@ -252,28 +256,29 @@ class GroupWindow:
 
         return await patiently(once, self._parts, self._stop)
 
-    async def _embed(self, texts: list[str], vectors: dict[str, Vector]) -> None:
+    async def _embed(self, texts: list[str]) -> Matrix:
         async def once() -> Matrix:
             return await self._parts.embedder.embed(texts)
 
         since = time.monotonic()
         found = await patiently(once, self._parts, self._stop)
         self._watch("embed", time.monotonic() - since, None)
-        vectors.update(zip(texts, found, strict=True))
+        return found
 
-    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Attempt:
+    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()
-        attempt = attempt_to_decide(read, state, answers, self._parts.rules)
+        attempt = decide(read, state, answers, self._parts.rules)
         self._watch("decide", time.monotonic() - since, read.episode)
         return attempt
 
-    def _show(self, sequence: int, attempt: Attempt) -> None:
+    def _show(self, sequence: int, attempt: Decision) -> None:
+        """Replace the episode's rows in the views; touch the later episodes that read what changed."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self._by_sequence:
                 self._by_sequence[reader].touched.set()
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
-        """Have the episode read, where the journal has no extraction; the first of two calls counts."""
+        """Set the episode's extraction, from the journal or the model; of two calls the first counts."""
         if (stored := await stored_extraction(self._parts, episode)) is not None:
             item.sent.set()
             item.extracted.set_result(stored)
@@ -298,7 +303,7 @@ class GroupWindow:
         except ContentError as error:
             if not item.extracted.done():
                 item.extracted.set_exception(error)
-                item.extracted.exception()  # met again by whoever awaits it
+                item.extracted.exception()  # marks it as seen; whoever awaits the future gets it again
             return
         if not item.extracted.done():
             item.extracted.set_result(keep(self._committer.outbox, episode, extraction))
@@ -306,7 +311,7 @@ class GroupWindow:
     # ------------------------------------------------------------------ in order
 
     async def commit_head(self) -> None:
-        """Decide the next entry of the group for good and post it; `ended` is told when it is durable."""
+        """Decide the group's next entry on the true state and post it; `ended` is called once durable."""
         item = self.items[0]
         entry = item.entry
         try:
@@ -335,7 +340,7 @@ class GroupWindow:
             call.cancel()
         self._rows.reads(entry.sequence, set())
         if self._committer.kept(self.group) is None:
-            # The state will be read anew: what was decided ahead stands on rows that are gone.
+            # The state was dropped and will be read anew: drop what was decided ahead of the old one.
             self._rows = AheadRows(self._parts.embedder.dimensions)
             for later in self.items:
                 later.touched.set()
@@ -345,16 +350,17 @@ class GroupWindow:
             read = ReadEpisode(episode=episode, extraction=await self._head_extraction(item, episode))
             change, attempt = await self._settle(item, read)
         except ContentError as error:
-            self._show(episode.sequence, Attempt(asked=Questions()))
+            self._show(episode.sequence, Decision(asked=Questions()))
             self._rows.put(episode.sequence, None)
             self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
-        # Readers are touched where the change is not what was expected; then its rows are the state's.
+        # Touch the readers where the change differs from the expected one; from now on the state holds it.
         self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
         await self._committer.commit(change, self._posted(episode, "committed"))
 
     def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
+        """Count a posted entry; return the callback for when it is durable."""
         self.posted += 1
 
         def durable() -> None:
@@ -363,22 +369,21 @@ class GroupWindow:
 
         return durable
 
-    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[Change, Attempt]:
-        """Decide on the true state as the plain loop does; the requests' answers are mostly there (R21)."""
+    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[EpisodeChange, Decision]:
+        """Decide on the true state as the plain loop does; most requests were answered ahead of time."""
+
+        async def attempt(answers: Answers) -> Decision:
+            return self._attempt(read, await self._committer.state(self.group), answers)
+
+        async def ask(request: QuestionRequest) -> GivenAnswers:
+            return await self._call(item, request, stalled=True)
+
         answers = Answers(vectors=item.vectors)
-        while True:
-            attempt = self._attempt(read, await self._committer.state(self.group), answers)
-            if attempt.change is not None and not attempt.asked:
-                return attempt.change, attempt
-            if attempt.asked.texts:
-                await self._embed(attempt.asked.texts, answers.vectors)
-            for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
-                request = QuestionRequest(episode=read.episode, questions=questions)
-                said = await self._call(item, request, stalled=True)
-                answers.said.update(zip(questions, said, strict=True))
+        resolution = self._parts.pipeline.resolution
+        return await settle(read, answers, resolution, attempt=attempt, embed=self._embed, ask=ask)
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
-        """Wait for the extraction; one that was sent too long ago is sent once more."""
+        """Return the extraction of the next entry to commit; send it a second time where it is late."""
         if not item.extracted.done():
             await item.sent.wait()
             usual = statistics.median(self._took) if self._took else 0.0

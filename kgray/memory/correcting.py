@@ -7,7 +7,7 @@ changes between the look and its turn is seen then, and the correction ends as r
 from __future__ import annotations
 
 from kgray.derivation import names
-from kgray.derivation.fold import Fold
+from kgray.derivation.entities import Fold
 from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity

@@ -20,7 +20,7 @@ from kgray.derivation.verify import differences
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Hit
-from kgray.ingest.parts import Parts
+from kgray.ingest.parts import OnStep, Parts, Stop
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import FailedEpisode, dumped_episodes, episodes_at, failures, find, request, result, retry
 from kgray.memory.accepting import Item, Submission, refusals_of
@@ -30,10 +30,8 @@ from kgray.memory.ingesting import (
     Ingest,
     IngestOutcome,
     LocalIngest,
-    OnStep,
     OnWait,
     Queued,
-    Stop,
     ignore,
     last_sequences,
     never,

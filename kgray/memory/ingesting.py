@@ -10,15 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ingest.parts import Parts, Totals
+from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ledger import failures
 from kgray.ports import Store
 
 if TYPE_CHECKING:
     from kgray.ingest.runner import Runner
 
-Stop = Callable[[], bool]
-OnStep = Callable[[str, int, str], None]
 OnWait = Callable[[str], None]
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -154,7 +152,7 @@ class LocalIngest:
     @cached_property
     def _runner(self) -> Runner:
         """The runner, made when something is to be ingested: who only reads does without."""
-        from kgray.ingest.outbox import Direct
+        from kgray.ingest.committer import Direct
         from kgray.ingest.runner import Runner
 
         # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.

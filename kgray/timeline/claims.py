@@ -1,4 +1,4 @@
-"""The timeline's values: evidence as it sees it, and the spans it derives."""
+"""The timeline's input and output: claims, rivals, spans."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One fact without its names: the statement held over [start, end) (R8-R12).
+    """A period [start, end) over which a statement held (R8-R12).
 
     opened   the evidence that opened it, by its start, confirmation or end point
     start    None = always
     end      None = still; equal to `start` where it is kept as history only (R12)
     ended    what ended it: the statement's own `ended`, the supporter whose stated end stands, the
-             rival's evidence that cut it, or the claim that overruled it; None while it is open
+             rival's evidence that cut it, or the claim that overruled it; None = it is open
     support  in order of `said`, the opener included
     """
 
@@ -55,12 +55,12 @@ class Span:
 
 
 class Rivals(Protocol):
-    """Which statements cannot hold at one moment; symmetric, and fixed for the life of a sweep."""
+    """Which statements cannot hold at the same time; symmetric, and fixed for the life of a sweep."""
 
-    def cliques(self, statement: str) -> Sequence[Hashable]:
-        """Return the keys of its slots: all statements that share a key are mutual rivals."""
+    def slot_keys(self, statement: str) -> Sequence[Hashable]:
+        """Return the keys of a statement's slots: statements that share a key are mutual rivals."""
         ...
 
     def pairs(self, statement: str) -> Collection[str]:
-        """Return its further rivals, one by one: verdicts and excluding relations."""
+        """Return its further rivals: by verdicts and by excluding relations."""
         ...

@@ -1,9 +1,9 @@
 """The rules of semantics section 3, instant by instant, over one component.
 
-A component is a set of statements connected by rivalry. It logs what each instant changed. Evidence
-about the past undoes the log back to that instant and sweeps forward again. So the newest claim costs its
-own instant, and a late claim costs the instants after it: without the log it would cost all of them, 20 us
-each, and a slot of 10,000 values that is told slightly out of order would take 200 ms a commit.
+A component is a set of statements connected by rivalry. It logs what each instant changed; evidence about
+the past undoes the log back to its instant and sweeps forward again. So the newest claim costs one instant,
+and a late claim costs the instants after it. Without the log each claim would cost all instants, 20 us each:
+200 ms a commit for a slot of 10,000 values.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kgray.timeline.state import (
 from kgray.times import Instant
 
 _END, _CONFIRMATION, _START = range(3)  # the order of points at one instant (R7)
-_FEW = 8  # new instants up to which inserting each beats sorting all
-# Log entries for a list's items, an ended span and a changed one; any other name is an attribute's.
+_FEW = 8  # up to this many new instants are inserted one by one; more are sorted in
+# Kinds of log entry: item added to or taken from a list, span ended, statement changed; else an attribute.
 _ADDED, _TAKEN, _OVER, _CHANGED = "+", "-", "over", "changed"
 
 
 def points(claim: Claim) -> list[tuple[Instant, int]]:
-    """Return the points that a claim gives, each its instant and rank (R7); a denial gives none."""
+    """Return the points of a claim as (instant, rank) (R7); a denial has none."""
     if claim.kind == "denied":
         return []
     if claim.kind == "ended":
@@ -46,19 +46,19 @@ def points(claim: Claim) -> list[tuple[Instant, int]]:
 
 
 class _Batch:
-    """All that happens at one instant."""
+    """The events of one instant."""
 
     __slots__ = ("arranged", "due", "ends", "events", "starts")
 
     def __init__(self) -> None:
         self.events: list[tuple[int, Said, OwnClaim]] = []
-        self.due: list[OwnClaim] = []  # `holds` whose stated end this is
+        self.due: list[OwnClaim] = []  # `holds` with their stated end here
         self.starts: list[OwnClaim] = []
         self.ends: list[OwnClaim] = []  # `ended`
         self.arranged = False
 
     def arrange(self) -> None:
-        """Sort the events by (end, confirmation, start; said), an end after own earlier starts."""
+        """Sort the events by (end, confirmation, start; said); an end after its own earlier starts (R7)."""
         self.starts = [own for rank, _, own in self.events if rank == _START and own[0].kind == "holds"]
         self.ends = [own for _, _, own in self.events if own[0].kind == "ended"]
         if self.ends:  # every time: a denial may have set the earlier start aside
@@ -101,7 +101,7 @@ class Component:
     # -- in and out
 
     def change(self, new: Iterable[OwnClaim], gone: Iterable[OwnClaim] = ()) -> None:
-        """Add claims, take those out that a denial set aside, and sweep from the first touched instant."""
+        """Add new claims, remove those that a denial set aside, and sweep from the first touched instant."""
         arriving = [(at, rank, own) for own in new for at, rank in points(own[0])]
         leaving = [(at, rank, own) for own in gone for at, rank in points(own[0])]
         if not arriving and not leaving:
@@ -120,7 +120,7 @@ class Component:
         self._sweep()
 
     def dissolve(self) -> list[OwnClaim]:
-        """Undo everything and return the claims, for another component to take in."""
+        """Undo everything and return the claims, for another component."""
         self._rewind(ALWAYS)
         return [(claim, state) for state in self.statements for claim in state.claims]
 
@@ -139,7 +139,7 @@ class Component:
         return new
 
     def _take_out(self, at: Instant, rank: int, own: OwnClaim) -> None:
-        """Take one point out; its instant stays: an empty one costs nothing."""
+        """Remove one point; its instant stays, because an empty one costs nothing."""
         batch = self._batches[at]
         batch.events = [event for event in batch.events if event[2][0] is not own[0]]
         batch.arranged = False
@@ -225,7 +225,7 @@ class Component:
             self._close(instant, state, state.spans[-1].stated, cut=False)
 
     def _stop_claiming(self, claim: Claim, state: StatementState) -> None:
-        """Apply an `ended` claim: what was said before it and starts before it stops claiming (R10)."""
+        """Apply an `ended` claim: claims said before it that have started stop claiming (R10)."""
         place = bisect_left(state.claiming, claim.said, key=said)
         if place:
             self._set_claiming(state, state.claiming[place:])
@@ -233,7 +233,7 @@ class Component:
             self._set(state, "ended", claim)
 
     def _set_claiming(self, state: StatementState, claiming: tuple[Claim, ...]) -> None:
-        """Set what claims this instant for a statement; its slots keep the claim said last of each."""
+        """Set the claims for a statement at this instant; its slots keep the one said last."""
         if claiming is state.claiming:
             return
         old, new = state.claiming[-1:], claiming[-1:]
@@ -297,7 +297,7 @@ class Component:
     def _overrule(
         self, instant: Instant, claim: Claim, state: StatementState, point: Point, better: Claim
     ) -> None:
-        """R10: something said later knew better."""
+        """R10: overruled by something said later."""
         if state.spans:
             self._support(instant, claim, state)
         else:
@@ -313,7 +313,7 @@ class Component:
         self._weigh_stated_end(claim, state.spans[-1])
 
     def _keep(self, draft: SpanDraft, end: Instant, by: Claim, state: StatementState) -> None:
-        """Add a span that is over as it begins: the open rivals stay open."""
+        """Add a span that is already ended: open rivals stay open."""
         self._insert(state.spans, len(state.spans), draft)
         self._touch(state)
         draft.end, draft.ended = end, by
@@ -361,7 +361,7 @@ class Component:
             self._note_ended(draft, end, state)
 
     def _note_ended(self, draft: SpanDraft, end: Instant, state: StatementState) -> None:
-        """Note an ended span of positive length where rivals look (R8, R11)."""
+        """Note an ended span of positive length in the fields that rivals read (R8, R11)."""
         if state.first is None:
             self._set(state, "first", draft)
             for slot in state.slots:

@@ -1,6 +1,6 @@
-"""The state of a sweep: of one statement, and of one slot, at the instant that the sweep has reached.
+"""The state of a sweep at the instant that it has reached: of one statement, and of one slot.
 
-A component changes it through its log only, so that a late claim can undo what came after it.
+A component changes it only through its log, so that a late claim can undo later instants.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kgray.times import Instant
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-ALWAYS: Instant = -(1 << 62)  # the unknown start: an instant before everything
-STILL: Instant = 1 << 62  # no stated end, where ends are compared
+ALWAYS: Instant = -(1 << 62)  # an unknown start: before every instant
+STILL: Instant = 1 << 62  # no stated end: after every instant
 
-# Said ascending, ends descending: no claim was both said earlier and ends earlier than another.
+# In order of `said`, ends strictly descending: no claim is both said earlier and ends earlier than another.
 Front = tuple[Claim, ...]
 Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
 OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
@@ -34,7 +34,7 @@ def until(claim: Claim) -> Instant:
 
 
 def extended(front: Front, claim: Claim) -> Front:
-    """Return the front with `claim` added, without those that were said earlier and end no later."""
+    """Return the front with `claim` added, without claims that were said earlier and end no later."""
     place = bisect_left(front, claim.said, key=said)
     if place < len(front) and until(front[place]) >= until(claim):
         return front
@@ -96,7 +96,7 @@ class StatementState:
         self.statement = statement
         self.slots: list[SlotState] = []
         self.partners: list[StatementState] = []
-        self.claims: list[Claim] = []  # those in force: not set aside by a denial
+        self.claims: list[Claim] = []  # without those that a denial set aside
         self.denied: Said | None = None  # the last denial; what was said before it does not count
 
         self.spans: list[SpanDraft] = []  # in order of start
@@ -112,7 +112,7 @@ class StatementState:
         self.low = 0  # how many of those are certainly unchanged
 
     def view(self) -> tuple[Span, ...]:
-        """Return the spans in order of start; only what changed since the last call is made anew."""
+        """Return the spans in order of start; only those changed since the last call are built anew."""
         if self.low < len(self.shown) or self.low < len(self.spans):
             fresh = tuple(self._span(draft) for draft in self.spans[self.low :])
             self.shown = (*self.shown[: self.low], *fresh)
@@ -125,7 +125,7 @@ class StatementState:
         return Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
 
     def open_rivals(self) -> Iterator[StatementState]:
-        """Yield the rivals whose last span is open; a caller may close one between two."""
+        """Yield the rivals whose last span is open; the caller may close one before taking the next."""
         for slot in self.slots:
             if slot.open is not None and slot.open is not self:
                 yield slot.open
@@ -134,7 +134,7 @@ class StatementState:
                 yield partner
 
     def overruled_by(self, moment: Said) -> Claim | None:
-        """Return the claim said last that knows better than a point said at `moment` (R10)."""
+        """Return the claim said last that overrules a point said at `moment`, None for none (R10)."""
         best = self.ended
         for slot in self.slots:
             other = slot.latest_of_others(self)
@@ -146,7 +146,7 @@ class StatementState:
         return best if best is not None and best.said > moment else None
 
     def outlives(self, end: Claim, instant: Instant) -> bool:
-        """Whether something said later than this `ended` speaks for the time after it (R8)."""
+        """Whether a claim said later than this `ended` extends past its instant (R8)."""
         if self.unbounded is not None and self.unbounded.said > end.said and self.unbounded.said[0] > instant:
             return True
         place = bisect_left(self.bounded, end.said, key=said)
@@ -180,12 +180,12 @@ class SlotState:
         self.open: StatementState | None = None
         # (said, statement, its state): the last of the claims in force of each statement, sorted.
         self.latest: list[tuple[Said, str, StatementState]] = []
-        # Two statements each, so that one is left when a statement asks about its rivals.
+        # Two statements each, so that one remains when a statement asks about its rivals.
         self.firsts: tuple[Leader, ...] = ()  # with the earliest first spans
         self.ends: tuple[Leader, ...] = ()  # with the latest ends
 
     def latest_of_others(self, state: StatementState) -> Claim | None:
-        """Return the claim in force that was said last, of all statements but this one."""
+        """Return the claim said last among the other statements' claims at this instant."""
         for _, _, rival in reversed(self.latest[-2:]):
             if rival is not state:
                 return rival.claiming[-1]
@@ -193,7 +193,7 @@ class SlotState:
 
 
 def first_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
-    """Return the two earliest; a statement has one first span, so all are of different ones."""
+    """Return the two earliest; they are of different statements, since each has one first span."""
     return tuple(sorted((*leaders, new), key=_instant)[:2])
 
 

@@ -237,7 +237,7 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
         "bearers": {s: sorted(state.names.bearers(s)) for n in graph.entities.values() for s in n.surfaces},
         "vectors": state._owners,
         "spans": graph.spans_of(sorted(graph.statements)),
-        "cliques": {s: graph.cliques(s) for s in graph.statements},
+        "slot_keys": {s: graph.slot_keys(s) for s in graph.statements},
     }
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from kgray.backends.hashing import HashingEmbedder
-from kgray.derivation.change import Change, Difference
+from kgray.derivation.change import Difference, EpisodeChange
 from kgray.graph import Entity, Fact
 from kgray.ingest import changes
 from kgray.kinds import EPISODES
@@ -262,7 +262,7 @@ class _Page:
         for fact in self.changed.values():
             self.world.facts[self.group, fact.text] = fact
         [episode] = episodes_at(self.world.store, self.group, [self.sequence])
-        change = Change(
+        change = EpisodeChange(
             episode=episode,
             entity_births=tuple(self.births),
             mentions=tuple(self.mentions),

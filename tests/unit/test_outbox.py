@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgray.errors import StaleWriter
-from kgray.ingest.outbox import Outbox
+from kgray.ingest.committer import Outbox
 from kgray.kinds import EPISODES
 from kgray.ports import RowChanges
 

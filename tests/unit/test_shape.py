@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.ingest.shape import shape
+from kgray.ingest.extract import shape
 from kgray.ontology import shipped
 from kgray.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 

@@ -16,7 +16,7 @@ Row = tuple[str, int | None, int | None, int]  # statement, start, end, episodes
 class Slot:
     """One single-valued slot that holds every statement."""
 
-    def cliques(self, statement: str) -> Sequence[str]:  # noqa: ARG002 - one slot for all
+    def slot_keys(self, statement: str) -> Sequence[str]:  # noqa: ARG002 - one slot for all
         return ("alice works at",)
 
     def pairs(self, statement: str) -> Collection[str]:  # noqa: ARG002 - and nothing else

@@ -25,14 +25,14 @@ class Group:
     slots: tuple[tuple[str, ...], ...]  # of each name
     exclusive: frozenset[frozenset[str]]
 
-    def cliques(self, statement: str) -> Sequence[str]:
+    def slot_keys(self, statement: str) -> Sequence[str]:
         return self.slots[NAMES.index(statement)]
 
     def pairs(self, statement: str) -> Collection[str]:
         return [other for pair in self.exclusive if statement in pair for other in pair - {statement}]
 
     def rivals(self, a: str, b: str) -> bool:
-        return frozenset((a, b)) in self.exclusive or bool(set(self.cliques(a)) & set(self.cliques(b)))
+        return frozenset((a, b)) in self.exclusive or bool(set(self.slot_keys(a)) & set(self.slot_keys(b)))
 
 
 PAIRS = [frozenset((a, b)) for a in NAMES for b in NAMES if a < b]

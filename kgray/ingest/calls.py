@@ -1,0 +1,211 @@
+"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal of answers.
+
+`settle` is the loop in which an episode's questions are asked until its change is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import NamedTuple, TypeVar
+
+from kgray import rows
+from kgray.derivation.change import EpisodeChange
+from kgray.errors import Unavailable
+from kgray.ingest import changes
+from kgray.ingest.case import Answers, Questions, ReadEpisode
+from kgray.ingest.committer import Outbox, off_the_loop
+from kgray.ingest.decide import Decision
+from kgray.ingest.parts import Parts, Stop
+from kgray.kinds import ANSWERS_TO
+from kgray.ports import Answer, Matrix, Question, QuestionRequest
+
+
+class Urgency(NamedTuple):
+    """Sort key of a call to the model: the smallest goes first.
+
+    bulk     whether it belongs to the backfill lane, which goes after the live lane
+    number   how many episodes were taken before this one
+    step     0 = questions, 1 = extraction
+    length   minus the text's length near the end of a backlog (longest first), else 0
+    """
+
+    bulk: bool
+    number: int
+    step: int
+    length: int = 0
+
+
+class Gate:
+    """Limits the calls in flight to `width`; waiting calls enter by urgency, then by arrival.
+
+    By arrival alone, extractions of distant episodes would delay the questions of the next ones:
+
+    order         wasted calls   stalls
+    by arrival              46     30 s
+    by urgency              14      7 s
+    """
+
+    def __init__(self, width: int, *, tokens: int | None = None) -> None:
+        """Allow `width` calls at a time, with about `tokens` tokens in total (None: no limit)."""
+        self._free = width
+        self._in_flight = 0
+        self._tokens_free = tokens
+        self._held_back = 0
+        self._waiting: list[tuple[Urgency, int, int, asyncio.Future[None]]] = []
+        self._order = count()
+
+    def hold_back(self, places: int) -> None:
+        """Reserve this many places for the live lane."""
+        self._held_back = places
+        self._let_in()
+
+    @asynccontextmanager
+    async def pass_through(self, urgency: Urgency, tokens: int = 0) -> AsyncIterator[None]:
+        """Hold one place and this many tokens inside the `with` block; waits until they are free."""
+        await self._enter(urgency, tokens)
+        try:
+            yield
+        finally:
+            self._leave(tokens)
+
+    async def _enter(self, urgency: Urgency, tokens: int) -> None:
+        if not self._waiting and self._fits(urgency, tokens):
+            self._take(tokens)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (urgency, next(self._order), tokens, turn))
+        self._let_in()  # it may be first in line now, and fit where the former first did not
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave(tokens)  # it was let in just before the cancellation: give the place back
+            raise
+
+    def _fits(self, urgency: Urgency, tokens: int) -> bool:
+        if self._free <= (self._held_back if urgency.bulk else 0):
+            return False
+        # A call alone always fits: a text larger than the limit would otherwise wait for ever.
+        return self._tokens_free is None or self._in_flight == 0 or tokens <= self._tokens_free
+
+    def _take(self, tokens: int) -> None:
+        self._free -= 1
+        self._in_flight += 1
+        if self._tokens_free is not None:
+            self._tokens_free -= tokens
+
+    def _leave(self, tokens: int) -> None:
+        self._free += 1
+        self._in_flight -= 1
+        if self._tokens_free is not None:
+            self._tokens_free += tokens
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Let calls in by urgency. Stops at the first that does not fit: smaller ones must not starve it."""
+        while self._waiting:
+            urgency, _, tokens, turn = self._waiting[0]
+            if turn.done():
+                heapq.heappop(self._waiting)
+                continue
+            if not self._fits(urgency, tokens):
+                return
+            heapq.heappop(self._waiting)
+            self._take(tokens)
+            turn.set_result(None)
+
+
+_T = TypeVar("_T")
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 30.0
+
+
+def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
+    """Return the open questions, request by request.
+
+    One request for all; with resolution "per_node" one for each entity question and one for the rest.
+    """
+    if not questions.open:
+        return []
+    if resolution != "per_node":
+        return [tuple(questions.open)]
+    nodes = [(q,) for q in questions.open if q.kind == "entity"]
+    rest = tuple(q for q in questions.open if q.kind != "entity")
+    return [*nodes, rest] if rest else [*nodes]
+
+
+async def settle(
+    read: ReadEpisode,
+    answers: Answers,
+    resolution: str,
+    *,
+    attempt: Callable[[Answers], Awaitable[Decision]],
+    embed: Callable[[list[str]], Awaitable[Matrix]],
+    ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
+) -> tuple[EpisodeChange, Decision]:
+    """Decide, ask what is open, decide again, until the episode's change is final (R21).
+
+    Both runners and the preview settle episodes with this loop, so their results are equal (R20); the
+    three callbacks are all in which they differ. `answers` grows.
+    """
+    while True:
+        decision = await attempt(answers)
+        if decision.change is not None and not decision.asked:
+            return decision.change, decision
+        if texts := decision.asked.texts:
+            answers.vectors.update(zip(texts, await embed(texts), strict=True))
+        for questions in requests_of(decision.asked, resolution):
+            said = await ask(QuestionRequest(episode=read.episode, questions=questions))
+            answers.said.update(zip(questions, said, strict=True))
+
+
+async def journaled(
+    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str
+) -> tuple[tuple[Answer, ...], int]:
+    """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
+
+    New answers are posted to the journal at once. Where two ask the same concurrently, the first answer
+    to arrive holds for both (R21).
+    """
+    episode = request.episode
+    said = outbox.recall(episode.group, key)
+    if said is None:
+        store = parts.store
+        kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
+        said = rows.answers(kept[0]) if kept else None
+    if said is None:
+        judged = await parts.judge.judge(request)
+        said = outbox.recall(episode.group, key)
+        if said is None:
+            # In the form the journal gives back, so that a replay decides on the same values.
+            row = changes.answers_row(key, judged)
+            said = rows.answers(row)
+            outbox.post(changes.answered(episode, key, row))
+            outbox.remember(episode.group, key, said)
+            return said, judged.prompt_tokens + judged.completion_tokens
+    outbox.post(changes.answered(episode, key))
+    return said, 0
+
+
+async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:
+    """Return what `call` returns; repeat it with growing pauses while the model is unavailable (R24).
+
+    Raises Unavailable after `parts.patience_s` seconds, on `stop()`, or where the backend has already
+    waited itself. Content errors are raised at once.
+    """
+    deadline = time.monotonic() + parts.patience_s
+    delay = _FIRST_DELAY_S
+    while True:
+        try:
+            return await call()
+        except Unavailable as error:
+            left = deadline - time.monotonic()
+            if error.waited or left <= 0 or stop():
+                raise
+            await asyncio.sleep(min(delay, left))
+            delay = min(2 * delay, _LONGEST_DELAY_S)
