@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,12 @@ from typing import Any, Literal
 from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import VERSION, Manifest
 from kgray.backfill.sorting import Sorter
+from kgray.ingest.parts import Stop
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
 from kgray.memory.run_files import SORTED
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]
-Stop = Callable[[], bool]
 _AT_ONCE = 16  # rows that are read before other tasks run
 _REFUSED_FIRST, _UNTIMED_LAST = -(1 << 62), 1 << 62
 
@@ -31,7 +31,7 @@ class PlacedRow:
     item: Submitted | Refusal | None
 
 
-class RowReader:
+class BackfillRows:
     """Reads the rows of a run that no earlier attempt has had; tells how many are left."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:

@@ -15,7 +15,7 @@ from kgray.cli.adding import KINDS
 from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, common, finished
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.progress import Ticker
-from kgray.errors import InputError
+from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
     from kgray.backfill import RunRequest
@@ -189,7 +189,7 @@ def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], op
         )
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
-        return 75
+        return STOPPED
     call.code = ended.code
     if (document := ended.document) is not None:
         print_counts(call, document, tuple(Refusal(**row) for row in document["refusals"]))

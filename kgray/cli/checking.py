@@ -196,7 +196,7 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
 def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
     with call.memory() as memory:
         counts = finished(memory.groups())
-        embedder = memory.parts.embedder
+        embedder = memory.embedder
         size = path.stat().st_size / 1e6
         built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
         yield (
@@ -216,7 +216,7 @@ def _server_store(call: Call) -> Iterator[Check]:
         if not isinstance(store, Neo4jStore):
             raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
         counts = finished(memory.groups())
-        embedder, server = memory.parts.embedder, store.server
+        embedder, server = memory.embedder, store.server
         built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
         held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
         yield "store", True, f"Neo4j {server.version} {server.edition} ({held}), {built}"

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from kgray.errors import KgrayError
+from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
 _T = TypeVar("_T")
-STOPPED = 75
-BUG = 70
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
@@ -162,7 +160,7 @@ class KgrayGroup(click.Group):
         if sys.stdout is None:
             # Nothing has been done yet. A file that is opened later could get the number of standard output.
             line = "standard output is closed: send it to /dev/null where it is not wanted"
-            sys.exit(_say_error(None, line, 2))
+            sys.exit(_say_error(None, line, FAULTY))
         with Signals.caught():
             code = self._run_to_code(given, extra)
             fault = _flush()
@@ -206,7 +204,7 @@ def _while_printing(error: OSError) -> bool:
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
     line = f"standard output cannot be written: {error.strerror or error}"
-    return _say_error(error, line, STOPPED if code == STOPPED else 2, debug=debug)
+    return _say_error(error, line, STOPPED if code == STOPPED else FAULTY, debug=debug)
 
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
@@ -279,21 +277,22 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapped
 
 
-class Group(click.ParamType[str]):
+class GroupParam(click.ParamType[str]):
     """A group's name."""
 
     name = "group"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
         """Refuse a malformed name."""
-        from kgray.records import GROUP_NAME
+        from kgray.records import check_group
 
-        if not GROUP_NAME.fullmatch(value):
-            self.fail(f"{value[:140]!a} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx)
-        return str(value)
+        try:
+            return check_group(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
-class Moment(click.ParamType[datetime]):
+class MomentParam(click.ParamType[datetime]):
     """A time, as an aware datetime, which every verb of the library takes."""
 
     name = "time"
@@ -308,7 +307,7 @@ class Moment(click.ParamType[datetime]):
             self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
 
 
-class Text(click.ParamType[str]):
+class TextParam(click.ParamType[str]):
     """A text that is valid Unicode; the shell may pass any bytes."""
 
     name = "text"
@@ -322,7 +321,7 @@ class Text(click.ParamType[str]):
         return str(value)
 
 
-GROUP, MOMENT, TEXT = Group(), Moment(), Text()
+GROUP, MOMENT, TEXT = GroupParam(), MomentParam(), TextParam()
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")

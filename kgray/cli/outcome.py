@@ -8,6 +8,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call
+from kgray.errors import FAULTY
 
 if TYPE_CHECKING:
     from kgray.intake import Refusal
@@ -28,7 +29,7 @@ def nothing_accepted(call: Call, document: dict[str, Any], refusals: tuple[Refus
     """Print that nothing was accepted because of refusals; return the exit code."""
     print_counts(call, document, refusals)
     printing.note(f"{document['refused']} refused, so nothing of this run was accepted (--on-error stop)")
-    return 2
+    return FAULTY
 
 
 def print_counts(call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...]) -> None:

@@ -14,7 +14,15 @@ from typing import Any
 from kgray import times
 from kgray.errors import InputError
 from kgray.intake import triples
-from kgray.records import EPISODE_KINDS, GROUP_NAME, MAX_CLIENT_ID, Draft, EpisodeKind, canonical, clean_text
+from kgray.records import (
+    EPISODE_KINDS,
+    MAX_CLIENT_ID,
+    Draft,
+    EpisodeKind,
+    canonical,
+    check_group,
+    clean_text,
+)
 from kgray.times import Instant
 
 MAX_DEPTH = 64  # of nested JSON: deeper than any record, and no recursion of ours comes near its limit
@@ -199,11 +207,9 @@ def _group(value: object, default: str | None) -> str:
     value = default if value is None else value
     if value is None:
         raise InputError("no group: give the row one, or say --group", field="group")
-    if not isinstance(value, str) or not GROUP_NAME.fullmatch(value):
-        raise InputError(
-            f"group {_cut(value)} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
-        )
-    return value
+    if not isinstance(value, str):
+        raise InputError(f"group must be a text, not {_kind_of(value)}", field="group")
+    return check_group(value)
 
 
 def _source(value: object, default: str | None) -> str:

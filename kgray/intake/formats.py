@@ -69,7 +69,7 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Num
                 yield number, error
 
 
-class _Text:
+class _TextBuffer:
     """The part of a file's text that was read and not yet taken, with its line number; it can grow."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -170,7 +170,7 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
     What cannot be read ends the file with one refusal, for no border is left to go on from; lines
     after the array's end are read as JSON Lines.
     """
-    text = _Text(file)
+    text = _TextBuffer(file)
     try:
         text.skip_blanks()
         text.take_sign()  # the "[" that the caller saw
@@ -184,7 +184,7 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
         yield text.line, error
 
 
-def _items(text: _Text) -> Iterator[NumberedRow]:
+def _items(text: _TextBuffer) -> Iterator[NumberedRow]:
     while True:
         text.skip_blanks()
         line = text.line

@@ -10,15 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ingest.parts import Parts, Totals
+from kgray.ingest.parts import OnStep, Parts, Stop, Totals
 from kgray.ledger import failures
 from kgray.ports import Store
 
 if TYPE_CHECKING:
     from kgray.ingest.runner import Runner
 
-Stop = Callable[[], bool]
-OnStep = Callable[[str, int, str], None]
 OnWait = Callable[[str], None]
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -146,19 +144,19 @@ class Ingest(Protocol):
 class LocalIngest:
     """Carries out in this process; where another one holds the folder, waits until that one has done it."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Keep the groups' states from one verb to the next."""
-        self._parts = parts
-        self._store = parts.store
+    def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
+        """Keep the groups' states from one verb to the next; parts: called when something is ingested."""
+        self._store, self._parts = store, parts
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner, made when something is to be ingested: who only reads does without."""
+        """The runner. It is imported and made here, so that a process that only reads does without it."""
         from kgray.ingest.outbox import Direct
         from kgray.ingest.runner import Runner
 
-        # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.
-        return Runner(replace(self._parts, writer=self._parts.writer or Direct(self._store)))
+        # A run that has a writer leaves it to its caller to hold the store: `carry_out` holds it.
+        parts = self._parts()
+        return Runner(replace(parts, writer=parts.writer or Direct(self._store)))
 
     async def carry_out(
         self,

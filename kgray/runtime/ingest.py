@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgray.errors import KgrayError, Unavailable
-from kgray.ingest.parts import Totals
+from kgray.ingest.parts import OnStep, Stop, Totals
 from kgray.memory import ingesting
-from kgray.memory.ingesting import IngestOutcome, OnStep, OnWait, Queued, Stop, done_elsewhere, joined
+from kgray.memory.ingesting import IngestOutcome, OnWait, Queued, done_elsewhere, joined
 from kgray.ports import Store
 from kgray.runtime import head as heads
 from kgray.runtime.faults import error_of

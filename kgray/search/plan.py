@@ -1,14 +1,45 @@
-"""What is asked: the query value and its validation."""
+"""What is asked: the query, its recipe and its filters, each checked when it is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
 
 from kgray.errors import InputError, NotBuilt
-from kgray.ports import SearchScope
-from kgray.records import GROUP_NAME
-from kgray.search.recipes import METHODS, RECIPES, RERANKERS, Method, Recipe, Reranker
+from kgray.graph import Entity, Fact
+from kgray.ledger import sequences_of
+from kgray.ports import GraphView, SearchScope, Store
+from kgray.records import Episode, check_group
 from kgray.times import Instant
+
+Method = Literal["bm25", "cosine", "bfs"]
+Reranker = Literal["rrf", "mmr", "episode_mentions", "node_distance"]
+METHODS: tuple[Method, ...] = ("bm25", "cosine", "bfs")
+RERANKERS: tuple[Reranker, ...] = ("rrf", "mmr", "episode_mentions", "node_distance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to search. Source: the search and reranker functions of Zep, arXiv 2501.13956, section 3."""
+
+    methods: tuple[Method, ...] = METHODS
+    reranker: Reranker = "rrf"
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "hybrid": Recipe(),
+        "lexical": Recipe(methods=("bm25",)),
+        "semantic": Recipe(methods=("cosine",)),
+        "neighbours": Recipe(methods=("bfs",)),  # what lies around a centre or seeds, nearest first
+        "diverse": Recipe(reranker="mmr"),
+        "mentions": Recipe(reranker="episode_mentions"),
+        "nearby": Recipe(reranker="node_distance"),  # hybrid, then by distance from the centre
+    }
+)
+
 
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
@@ -86,10 +117,7 @@ class Query:
         """Check every field; the message names the one to blame."""
         if not self.text.strip():
             raise InputError("the query is empty: say what to search for", field="query")
-        if not GROUP_NAME.fullmatch(self.group):
-            raise InputError(
-                f"group {self.group[:140]!r} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
-            )
+        check_group(self.group)
         if isinstance(self.limit, bool) or not 1 <= self.limit <= MAX_LIMIT:
             raise InputError(f"limit is {self.limit!r}: use 1 to {MAX_LIMIT}", field="limit")
         if self.any_time and self.as_of is not None:
@@ -132,3 +160,54 @@ class Query:
             raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
         if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:
             raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
+
+
+# -------------------------------------------------------------------------------------- applying filters
+
+
+def keep_facts(store: Store, view: GraphView, facts: Sequence[Fact], filters: Filters) -> list[Fact]:
+    """Return the facts that pass, in their order."""
+    kept = [fact for fact in facts if _passes(fact, filters)]
+    if filters.labels and kept:
+        entities = view.entities(list(dict.fromkeys(end for fact in kept for end in fact.ends)))
+        labelled = {entity.id for entity in keep_entities(entities, filters)}
+        kept = [fact for fact in kept if labelled.intersection(fact.ends)]
+    if filters.sources and kept:
+        ids = sorted({episode for fact in kept for episode in fact.episodes})
+        episodes = view.episodes(sequences_of(store, view.group, ids=ids))
+        sourced = {episode.id for episode in episodes if episode.source in filters.sources}
+        kept = [fact for fact in kept if sourced.intersection(fact.episodes)]
+    return kept
+
+
+def keep_entities(entities: Sequence[Entity], filters: Filters) -> list[Entity]:
+    """Return the entities that pass, in their order."""
+    if not filters.labels:
+        return list(entities)
+    return [entity for entity in entities if not set(filters.labels).isdisjoint(entity.labels)]
+
+
+def keep_episodes(episodes: Sequence[Episode], filters: Filters, said_by: Instant | None) -> list[Episode]:
+    """Return the episodes that pass, in their order; said_by None = whenever they were said."""
+    return [
+        episode
+        for episode in episodes
+        if (not filters.sources or episode.source in filters.sources)
+        and (said_by is None or episode.reference_time <= said_by)
+    ]
+
+
+def _passes(fact: Fact, filters: Filters) -> bool:
+    return (
+        (not filters.relations or fact.relation in filters.relations)
+        and _within(fact.valid_at, filters.valid_at)
+        and _within(fact.invalid_at, filters.invalid_at)
+        and _within(fact.created_at, filters.created_at)
+    )
+
+
+def _within(instant: Instant | None, span: Range | None) -> bool:
+    if span is None:
+        return True
+    start, end = span
+    return instant is not None and (start is None or start <= instant) and (end is None or instant < end)

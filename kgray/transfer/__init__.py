@@ -6,6 +6,6 @@ graphiti  a Graphiti database as episodes of triples
 
 from __future__ import annotations
 
-from kgray.transfer.copying import Copied, Side, copy_group, open_side, settings_of_target
+from kgray.transfer.copying import Copied, copy_group, settings_of_target
 
-__all__ = ["Copied", "Side", "copy_group", "open_side", "settings_of_target"]
+__all__ = ["Copied", "copy_group", "settings_of_target"]
