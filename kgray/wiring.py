@@ -1,4 +1,7 @@
-"""Settings to the parts of one process: store, embedder, models. A backend is imported when it is chosen."""
+"""The parts of one process, built from its settings: store, embedder, models.
+
+A backend is imported only where it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def open_reader(
     """Open the store with its embedder, without the models that fill it.
 
     create      make the folder and its store where there are none
-    cache_mb    of pages of the embedded store; None = what suits a process that searches
+    cache_mb    size of the embedded store's page cache; None = the size for a process that searches
     Raises NotBuilt, SettingsError, StoreError.
     """
     require_built(settings)
@@ -200,7 +203,7 @@ def build_models(
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
-    """Return the prompts as these settings fill them: the same for every episode of a run."""
+    """Return the prompts with these settings filled in: the same for every episode of a run."""
     from kgray.prompting import Prompts
 
     model = settings.model
@@ -232,7 +235,7 @@ def build_embedder(settings: Settings) -> Embedder:
 
 
 def _client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
-    """Return the client of a server; the embedder's waits as long and as wide as the model's."""
+    """Return the client of a server; both have the model's timeout, patience and number of calls at once."""
     from kgray.backends.openai_api.client import Client, Endpoint
 
     model = settings.model

@@ -1,4 +1,4 @@
-"""doctor: what is installed, what would be used and why, whether stored graphs equal their records."""
+"""doctor: what is installed, what would be used, whether stored graphs equal what their records derive."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _database() -> Iterator[Check]:
     try:
         engine = importlib.import_module("apsw")
     except ImportError:
-        return  # said above
+        return  # reported by `_packages`
     fts5 = "ENABLE_FTS5" in engine.compile_options
     yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
     yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"

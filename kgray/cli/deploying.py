@@ -1,4 +1,4 @@
-"""up, down: the actors that stay, for the runtime `ray`."""
+"""up, down: Ray actors that stay when a command ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def up(call: Call, profile: Path | None) -> int:
     if profile is not None:
         settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
     with call.memory(create=True):
-        pass  # the folder is made, and what is wrong with it is said, before Ray is started
+        pass  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
         told = lifecycle.up(settings, call.folder)
     if call.as_json:

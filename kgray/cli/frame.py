@@ -1,4 +1,4 @@
-"""What all commands share: lazy loading, the common options, errors to one line and an exit code, signals."""
+"""What all commands share: lazy loading, common options, errors as one line and an exit code, signals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Call:
     config: str | None
     as_json: bool
     debug: bool
-    code: int = 0  # the exit code where the reader of standard output goes away
+    code: int = 0  # the exit code where the reader of standard output closes the pipe
 
     @property
     def folder(self) -> Path:
@@ -90,7 +90,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to end; any other ends it at once."""
+    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to stop; any other ends it at once."""
 
     stopped = False
     _gentle = False
@@ -119,7 +119,7 @@ class Signals:
     @classmethod
     @contextmanager
     def caught(cls) -> Iterator[None]:
-        """Take the two signals over, where this is the main thread."""
+        """Handle the two signals, where this is the main thread."""
         cls.stopped = False
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -133,7 +133,7 @@ class Signals:
 
 
 class KgrayGroup(click.Group):
-    """Loads a command when it is named; turns what it raises into one line and an exit code."""
+    """Imports a command when it is run; turns its errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the table."""
@@ -158,7 +158,7 @@ class KgrayGroup(click.Group):
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         if sys.stdout is None:
-            # Nothing has been done yet. A file that is opened later could get the number of standard output.
+            # Refused before anything is done: a file opened later could get the descriptor of standard output.
             line = "standard output is closed: send it to /dev/null where it is not wanted"
             sys.exit(_say_error(None, line, FAULTY))
         with Signals.caught():
@@ -198,7 +198,7 @@ def _fault(error: Exception) -> str:
 
 
 def _while_printing(error: OSError) -> bool:
-    """Whether the error is about standard output; one about another file names that file already."""
+    """Whether the error was raised while printing. An error about another file names that file already."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
@@ -215,7 +215,7 @@ def finished(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
-    with suppress(OSError):  # standard error may be closed: the exit code is left
+    with suppress(OSError):  # standard error may be closed; the exit code still tells
         if debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         _say(line)
@@ -229,7 +229,7 @@ def _say(line: str) -> None:
 
 
 def _flush(stream: TextIO | None = None) -> OSError | None:
-    """Flush standard output (or a stream); return what prevents it. A closed pipe is no error."""
+    """Flush standard output (or a stream); return the error, if any. A closed pipe is none."""
     try:
         (stream or sys.stdout).flush()
     except OSError as error:
@@ -308,7 +308,7 @@ class MomentParam(click.ParamType[datetime]):
 
 
 class TextParam(click.ParamType[str]):
-    """A text that is valid Unicode; the shell may pass any bytes."""
+    """A text that is valid Unicode; a shell may pass any bytes."""
 
     name = "text"
 

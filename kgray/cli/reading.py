@@ -1,4 +1,4 @@
-"""search, context, history, show, dump: reading, as of any moment, without a model."""
+"""search, context, history, show, dump: reading as of any moment, without a model."""
 
 from __future__ import annotations
 

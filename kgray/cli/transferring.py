@@ -178,8 +178,8 @@ def _check_uri(uri: str) -> None:
 
     if not is_address(uri, NEO4J_SCHEMES):
         raise InputError(
-            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; no "
-            f"user or password: --user and {_PASSWORD} are for that)"
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
+            f"no user or password: --user and {_PASSWORD} are for that)"
         )
 
 

@@ -1,4 +1,4 @@
-"""One row of input to one Draft: the fields of cli.md, Input."""
+"""One row of input to one Draft. The fields are those that every input format has."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from kgray.records import (
 )
 from kgray.times import Instant
 
-MAX_DEPTH = 64  # of nested JSON: deeper than any record, and no recursion of ours comes near its limit
-MAX_DIGITS = 400  # of an integer: beyond the range of a double there is no such quantity
+MAX_DEPTH = 64  # of nested JSON: deeper than any record, and far from Python's limit of recursion
+MAX_DIGITS = 400  # of an integer: a double has at most 309
 MAX_SOURCE = 256
-# The names of each field: the first that is present wins, and the other is then metadata like any key.
+# The names of each field. The first one that is present is used; the other is then metadata, as any key.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "content"),
     "at": ("at", "timestamp"),
@@ -339,4 +339,6 @@ def _constant(name: str) -> float:
 STRICT = json.JSONDecoder(
     object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
-LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)  # finds where a value ends, reads no number
+LENIENT = json.JSONDecoder(
+    parse_int=len, parse_float=len
+)  # only finds where a value ends; its numbers are not used

@@ -30,7 +30,7 @@ class Acceptance:
 
 
 def conflict(draft: Draft, stored: str) -> str:
-    """Return why a draft whose id is taken by other content is refused; stored: the hash of that content."""
+    """Return why a draft is refused whose id is taken by other content; stored: the hash of that content."""
     return (
         f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
         f"submitted sha256 {draft.content_sha256}; use --replace to retract the old one"
@@ -47,7 +47,7 @@ def accept(
 
     now     the reference time of drafts that have none
     bulk    in the backfill lane
-    Raises InputError for a group's name that is none; nothing is accepted then.
+    Raises InputError for what is not a group's name; nothing is accepted then.
     """
     for draft in drafts:
         check_group(draft.group)
@@ -124,7 +124,7 @@ def _requested(log: Appending, operation: Operation) -> Operation:
 
 
 def _last_with_id(found: Iterable[Row]) -> dict[str, Row]:
-    """Return id -> the row that the id means: the last one that bears it (columns of TAKEN_BY)."""
+    """Return id -> the row that the id means: the last one with it (columns of TAKEN_IDS)."""
     return {row[1]: row for row in found}
 
 

@@ -15,7 +15,7 @@ from kgray.times import Instant
 
 
 class RowSource(Protocol):
-    """What reads declared rows: a store, or a transaction that appends to it."""
+    """Reads declared rows: a store, or a transaction that appends to it."""
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
         """Return the rows of a declared read."""
@@ -24,7 +24,11 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """The pending retractions and removals of a group, in order. What was accepted after one is not its."""
+    """The pending retractions and removals of a group, in order.
+
+    What was accepted after one of them is not affected by it. Acceptance, previous context and retry must
+    not count on what they will take away.
+    """
 
     operations: tuple[Operation, ...] = ()
 
@@ -37,7 +41,7 @@ class Removals:
     def cover(
         self, sequence: int, names: tuple[str | None, ...], source: str, before: int | None = None
     ) -> bool:
-        """Whether one of them (with a sequence below `before`) takes the row with these ids away."""
+        """Whether one of them (with a sequence below `before`) takes away the row with one of these ids."""
         return any(
             sequence < asked.sequence
             and (before is None or asked.sequence < before)
@@ -48,7 +52,7 @@ class Removals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearers:
-    """What bears an id. episodes: sequences of live episodes, by their own or by the client's id."""
+    """What has an id. episodes: sequences of live episodes, by their own or by the client's id."""
 
     episodes: tuple[int, ...] = ()
     entity: bool = False
@@ -56,12 +60,12 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything does."""
+        """Whether anything has it."""
         return self != Bearers()
 
 
 def find(store: Store, group: str, identifier: str) -> Bearers:
-    """Return what bears this id, as known now."""
+    """Return what has this id, as known now."""
     if not _is_storable(identifier):
         return Bearers()
 
@@ -112,7 +116,7 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
     """Return the previous context (R22), oldest first, at most `limit`.
 
     An episode that a pending retraction or removal, asked before this one was accepted, takes
-    away is left out already: the plain loop would not see it either.
+    away is left out already, because the plain loop would not see it either.
     """
     if limit <= 0:
         return []
@@ -152,7 +156,7 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
 
 
 def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
-    """Return the rows that bear one of these ids, their own or the client's (columns of TAKEN_BY)."""
+    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_IDS)."""
     asked = [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
     if not asked:
         return []
@@ -162,7 +166,7 @@ def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
 
 
 def _is_storable(text: str) -> bool:
-    """Whether the text can be stored at all: one with a lone surrogate cannot, so nothing bears it."""
+    """Whether the text can be stored at all: one with a lone surrogate cannot, so it is no id."""
     try:
         text.encode()
     except UnicodeEncodeError:

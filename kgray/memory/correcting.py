@@ -39,7 +39,7 @@ class Corrections:
         Raises Stopped where `stop()` or an outage came first, InputError where it was refused.
         """
         check_group(group)
-        # Only this group's: what another one waits for is no reason to keep a correction waiting.
+        # This group's alone: a correction does not wait for other groups.
         done = await self._carry_out({}, groups={group}, stop=stop)
         if done.stopped or stop():
             raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
@@ -47,13 +47,13 @@ class Corrections:
         if not would_change(self._store, operation):
             return {}
         if kind == "remove":
-            self._forget_texts()  # first: once it is asked for, whoever ingests next carries it out
+            self._forget_texts()  # before the request: from then on any process that ingests carries it out
         sequence = request(self._store, operation)
         try:
             done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
         finally:
             if kind == "remove":
-                self._forget_texts()  # what a run kept meanwhile
+                self._forget_texts()  # what a run has kept since
         answer = result(self._store, group, sequence)
         if answer is None:
             raise Stopped(
@@ -98,8 +98,8 @@ class Corrections:
 def would_change(store: Store, operation: Operation) -> bool:
     """Return whether the operation would change anything.
 
-    Raises NotFound or InputError where it cannot be done: of a merge, split or undo with what is
-    committed; while anything is pending in the group, that alone cannot tell of an undo.
+    Raises NotFound or InputError where a merge, split or undo is not possible on what is committed. While
+    anything is pending in the group, an undo is not checked: what is committed cannot decide it.
     """
     with store.reading():
         match operation.kind:
@@ -152,7 +152,7 @@ def _check_undo(store: Store, operation: Operation) -> None:
 
 
 def _stored(store: Store, operation: Operation) -> bool:
-    """Whether anything of what a removal names is stored, retracted rows included."""
+    """Whether anything that a removal names is stored, retracted rows included."""
     if operation.everything:
         return store.heads([operation.group])[operation.group].named
     return bool(sequences_of(store, operation.group, ids=operation.episodes, source=operation.source))

@@ -1,7 +1,7 @@
 """The library's face: one data folder, the verbs on it. Every verb that reads or writes names its group.
 
-Reads never ask a model. Corrections first ingest what is pending, take their place in the group's
-order, and wait until they are carried out; where another process ingests the folder, it does so.
+Reads never ask a model. A correction first has what is pending ingested, then takes its place in the
+group's order and waits until it is carried out, by this process or the one that ingests the folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
 
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
-_VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
+_VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 
 
 class Memory:
@@ -72,7 +72,7 @@ class Memory:
         data    the folder whose runs may keep texts; what is removed goes from there too
         """
         self.store = store
-        self.on_wait: OnWait = silent  # told whom a verb waits for, where another process ingests
+        self.on_wait: OnWait = silent  # called with a line where a verb waits for another process
         self.embedder = embedder
         self._build = build
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
@@ -127,7 +127,7 @@ class Memory:
         """Accept drafts, rows or what the intake read, then ingest until nothing is pending.
 
         group   for rows that name none. A row that cannot be used is in the report's refusals
-        bulk    in the backfill lane: what others add meanwhile is read first
+        bulk    in the backfill lane: what others add meanwhile is ingested first
         """
         before = last_sequences(self.store)
         taken = Submission(self.store, replace=replace, bulk=bulk)
@@ -156,8 +156,8 @@ class Memory:
         return Report(refusals=tuple(refusals_of(self.store, items)))
 
     def preview(self, *, replace: bool = False) -> Preview:
-        """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
-        from kgray.ingest.preview import Preview  # deciding's modules: who only reads does without
+        """Return what computes the changes that drafts would make, one by one (dump rows with "op")."""
+        from kgray.ingest.preview import Preview  # a process that only reads does not import them
 
         return Preview(self.parts, replace=replace)
 
@@ -281,19 +281,19 @@ class Memory:
     # ---------------------------------------------------------------------------- correcting
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Say that two entities are one (R16). Raises NotFound for an id that is not there."""
+        """Merge two entities into one (R16). Raises NotFound for an id that is not there."""
         return await self._corrections.ask(group, "merge", stop, entities=(first, second))
 
     async def split(
         self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
     ) -> dict[str, Any]:
-        """Say that the mentions with these surfaces are another entity (R16)."""
+        """Make the mentions with these surfaces another entity (R16)."""
         if not surfaces:
             raise InputError("no surface: say which names are another entity", field="surface")
         return await self._corrections.ask(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
 
     async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Take a merge or a split back."""
+        """Undo the merge or split with this sequence."""
         return await self._corrections.ask(group, "undo", stop, target=sequence)
 
     async def retract(
@@ -305,7 +305,7 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """End the part of episodes in what is derived; `known_at` before it still sees them (R25)."""
+        """Take episodes out of the graph; reads with an earlier `known_at` still see them (R25)."""
         return await self._corrections.take_out("retract", group, episodes, source, everything, stop)
 
     async def remove(
@@ -337,13 +337,13 @@ class Memory:
                 yield Refusal(file="<items>", line=number, field=error.field, reason=str(error))
 
     def _view_at(self, group: str, known_at: Instant | None) -> View | None:
-        """Return the graph as known then; None = as known now, which the store holds derived."""
+        """Return the graph as known then; None = as known now, which the store holds."""
         if known_at is None:
             return None
         last = self.store.heads([group])[group].last_recorded
         if known_at >= last:
             return None
-        # What was removed since must not show: a view is good only until the group's next record.
+        # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
         view = self._views.pop(key, None) or derived(self.store, group, known_at)
         self._views[key] = view
@@ -370,7 +370,7 @@ class Memory:
         self.close()
 
     def __enter__(self) -> Blocking:
-        """Return the blocking twin: the same verbs, without `await`."""
+        """Return the same verbs for code that does not await."""
         return Blocking(self)
 
     def __exit__(

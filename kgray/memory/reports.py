@@ -24,9 +24,9 @@ class Report:
 
     committed, failed   of all that was pending in the store, earlier leftovers included
     retracted           episodes that a replaced text file no longer holds
-    untimed             accepted without a reference time: acceptance gave them one (R19)
-    stopped             a signal, or a model out of reach beyond its patience (then `reason` says so), ended
-                        the run; what was accepted is safe, and the next run goes on
+    untimed             accepted without a reference time; acceptance gave them one (R19)
+    stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
+                        accepted is safe, and the next run goes on
     """
 
     accepted: int = 0
@@ -191,7 +191,7 @@ def dumped(store: Store, group: str, known_at: Instant | None) -> list[dump.Dump
 
 
 def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
-    """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
+    """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
     with store.reading():
         found = find(store, group, identifier)
         if not found:
@@ -204,7 +204,7 @@ def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
 
 
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
-    """Return the dump rows of what bears an id and of what hangs on it, in the order of the dump.
+    """Return the dump rows of what has an id and of what belongs to it, in the order of the dump.
 
     An episode brings its mentions and evidence, and what these speak of; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
@@ -230,7 +230,7 @@ class _Wanted:
         self.relations: set[str] = set()
 
     def start(self, identifier: str, found: Bearers, rows: list[dump.DumpRow], view: View) -> None:
-        """Take in what was asked for."""
+        """Add what was asked for."""
         self.asked |= {row["id"] for row in _of(rows, "episode") if row["sequence"] in found.episodes}
         if found.entity:
             self.subjects |= {entity.id for entity in view.entities([identifier])}
@@ -240,7 +240,7 @@ class _Wanted:
             self.statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
 
     def spread(self, rows: list[dump.DumpRow]) -> None:
-        """Follow what was asked for to what hangs on it."""
+        """Add what belongs to what was asked for."""
         self.statements |= {
             row["id"] for row in _of(rows, "statement") if {row["subject"], row["object"]} & self.subjects
         }

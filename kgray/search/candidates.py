@@ -22,7 +22,7 @@ from kgray.times import Instant
 FoundRow = Fact | Entity | Episode
 
 OVER_FETCH = 3
-MIN_DEPTH = 30  # under RRF ranks past 30 order what stands far below a limit of 10
+MIN_DEPTH = 30  # with RRF, ranks below 30 have hardly any effect on the first 10 hits
 MAX_DEPTH = 10_000
 _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 # Graph steps:
@@ -32,13 +32,13 @@ _SHARE = 10  # facts each entity gives where a hop starts from many
 _FROM_HITS = 6  # entities of the best hits from which steps start
 _RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
 _FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
-_FILTERED = 8  # filters drop what was reached, so steps take that many times as much
+_FILTERED = 8  # with filters, steps take this many times as many facts, because filters drop some
 _CENTRE_HOPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRun:
-    """All that one search reads with.
+    """One search: its query, and what it reads from.
 
     text    the query as well-formed Unicode
     moment  when facts must hold; None = any time
@@ -99,7 +99,7 @@ def by_meaning(run: SearchRun, scope: SearchScope, wanted: int) -> Gathered:
 
 
 def _shown(run: SearchRun, scope: SearchScope, places: list[Place], ids: list[str]) -> list[FoundRow]:
-    """Return what these records show as, in their order, each once, in one read."""
+    """Return the rows that the view shows for these records, in order, each once; one read."""
     view, moment = run.view, run.moment
     if scope == "episode":
         return [*view.episodes([sequence for sequence, _ in places])]
@@ -111,7 +111,7 @@ def _shown(run: SearchRun, scope: SearchScope, places: list[Place], ids: list[st
 def _enough(
     run: SearchRun, scope: SearchScope, wanted: int, fetch: Callable[[int], tuple[int, list[FoundRow]]]
 ) -> Gathered:
-    """Fetch deeper until enough is left, the store has no more, or MAX_DEPTH is reached."""
+    """Fetch more until `wanted` rows pass, the store has no more, or MAX_DEPTH is reached."""
     depth = max(MIN_DEPTH, OVER_FETCH * wanted)
     while True:
         count, rows = fetch(depth)
@@ -191,8 +191,8 @@ def _around(
 ) -> dict[str, dict[str, Fact]]:
     """Return entity -> its newest facts, at most `width`, in few reads.
 
-    One read serves all. Where it came back full, hubs may have crowded out the others: those that
-    have their share step aside and the rest are read again. A full answer holds `width` facts an
+    One read serves all. Where it came back full, hubs may have crowded out the others: entities that
+    have their share are left out and the others are read again. A full answer holds `width` facts an
     entity, so at least one has its share and every round makes progress.
     """
     found: dict[str, dict[str, Fact]] = {entity: {} for entity in entities}
@@ -225,7 +225,7 @@ def from_centre(run: SearchRun, centre: Sequence[str]) -> Walk:
 
 
 def reached(run: SearchRun, walked: Walk, scope: SearchScope) -> list[FoundRow]:
-    """Return the rows of one scope that the walk met, nearest first; episodes lie on no path."""
+    """Return the rows of one scope that the walk met, nearest first; never episodes."""
     if scope == "fact":
         return run.keep(scope, walked.facts)
     if scope == "entity":
@@ -253,7 +253,7 @@ def _known(run: SearchRun, ids: Sequence[str]) -> list[str]:
     found: list[str] = []
     for identifier in ids:
         entities = view.entities([identifier])
-        if entities:  # several where a split divided it: the part that kept the id is meant
+        if entities:  # a split entity resolves to several: the part that kept the id is meant
             shown = [entity.id for entity in entities]
             found += [identifier] if identifier in shown else shown
             continue

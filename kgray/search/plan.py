@@ -49,9 +49,9 @@ Range = tuple[Instant | None, Instant | None]  # [from, to); None = open on that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What a hit must be, beside relevant; () or None = anything.
+    """What hits are restricted to; () or None = no restriction.
 
-    A filter leaves alone the scopes it does not name:
+    A filter has no effect on scopes that are not listed for it:
 
     relations   facts: one of these relation names, as the graph shows them (folded, R17)
     labels      entities: bears one of these; facts: an endpoint does
@@ -67,7 +67,7 @@ class Filters:
     created_at: Range | None = None
 
     def __post_init__(self) -> None:
-        """Refuse ranges that contain nothing."""
+        """Refuse empty ranges."""
         for name in ("valid_at", "invalid_at", "created_at"):
             span: Range | None = getattr(self, name)
             if span is not None and None not in span and span[0] >= span[1]:  # type: ignore[operator]
@@ -88,7 +88,7 @@ _NO_FILTERS = Filters()
 class Query:
     """A question to one group; a value, checked when it is made (InputError, NotBuilt).
 
-    text        any text with a sign in it; never read as a query language
+    text        any text that is not blank; never read as a query language
     as_of       the moment the facts hold at; None = now (R5)
     known_at    None = what the graph knows now; else the caller hands a view as of then
     any_time    True: facts of any span, held once or still or not yet; excludes as_of
@@ -114,7 +114,7 @@ class Query:
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
-        """Check every field; the message names the one to blame."""
+        """Check every field; the error names the faulty one."""
         if not self.text.strip():
             raise InputError("the query is empty: say what to search for", field="query")
         check_group(self.group)
@@ -129,7 +129,7 @@ class Query:
 
     @property
     def ways(self) -> Recipe:
-        """The methods and the reranker in force."""
+        """The methods and the reranker that are used: those given, else the recipe's."""
         recipe = RECIPES[self.recipe]
         return Recipe(methods=self.methods or recipe.methods, reranker=self.reranker or recipe.reranker)
 

@@ -120,11 +120,11 @@ def rerank(
     fused: Mapping[SearchScope, list[Scored]],
     rows: Mapping[SearchScope, Mapping[str, FoundRow]],
 ) -> dict[SearchScope, list[Scored]]:
-    """Order each scope by the query's reranker; what it cannot tell apart keeps its fused order.
+    """Order each scope by the query's reranker; equal scores keep their fused order.
 
     rrf                 the fused score
-    mmr                 near the query, unlike what stands above: facts by their vectors, the others
-                        (whose vectors no read gives by id) by the words they share
+    mmr                 near the query and unlike the hits above: facts by their vectors, entities and
+                        episodes by the words they share, because no read returns their vectors by id
     episode_mentions    facts: how many episodes support it; entities: how many support its newest
                         facts, of any time (32 an entity on average); episodes: none
     node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps; episodes: 0
@@ -157,7 +157,7 @@ def _diverse(
 
 
 def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
-    """Return a vector a fact; None where one has none (a split may have made its statement)."""
+    """Return a vector a fact; None where a fact has none (a split may have made its statement)."""
     statements = [row.statement for row in rows if isinstance(row, Fact)]
     if not statements:
         return None

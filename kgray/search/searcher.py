@@ -38,7 +38,7 @@ async def search(
     Facts are those that hold at `as_of`. Entities have no span: all that the view shows are searched.
     With `as_of` given, episodes said after it are left out; with the default (now) none is.
     Each scope is ranked on its own: BM25 and cosine over what the view shows, then graph steps from
-    the centre, the seeds and the entities of the best hits. A rank counts what shows, after filters.
+    the centre, the seeds and the entities of the best hits. Ranks are counted after filters.
     All reads see one snapshot. An unknown group reads as empty.
 
     Raises NotFound for a centre or a seed that the group does not have, ValueError for a `known_at`
@@ -84,7 +84,7 @@ def _candidates(run: SearchRun) -> Found:
 
 
 def _by_text(run: SearchRun) -> Found:
-    """Gather by words and meaning: each scope its part of the limit, all of it where others fall short."""
+    """Gather by BM25 and cosine: a share of the limit for each scope, more where others fall short."""
     limit, scopes = run.query.limit, [scope for scope in SCOPES if scope in run.query.scopes]
     ways: list[tuple[Method, Gather]] = [("bm25", by_words), ("cosine", by_meaning)]
     found: Found = {scope: {} for scope in scopes}

@@ -1,6 +1,7 @@
-"""Memory from elsewhere: a group from one store to another, and what another program has gathered.
+"""Groups from one store to another, and imports from other programs.
 
 copying   a group into a store that never had it, verified row by row
+sums      counts and hashes of a group's rows, by which two stores are compared
 graphiti  a Graphiti database as episodes of triples
 """
 

@@ -39,8 +39,8 @@ class Copied:
 def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
     """Return the settings of the other side: of its file, else of `kgray.toml` in its folder, else defaults.
 
-    KGRAY_STORE_* variables speak of the source, so they are left out here; but the password is taken where
-    the file names none. The other variables hold for both.
+    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
+    where the file names none. The other variables apply to both.
     """
     if config is None and data is not None and (data / CONFIG_NAME).is_file():
         config = data / CONFIG_NAME
@@ -55,9 +55,9 @@ def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[
 def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
     """Copy a group with all its records and record times into a store that never had it, and compare.
 
-    Where the group is there already it is compared alone. Raises NotFound where the source has no such
-    group, InputError where the two cannot go together, StoreError where the copy is not the same: it is
-    taken away again then.
+    Where the target has the group already, the two are only compared. Raises NotFound where the source has
+    no such group, InputError where a copy is not possible between the two, and StoreError where the copy is
+    not the same; it is then deleted.
     """
     _check(source, target)
     with _held(source, target), source.store.reading():
@@ -110,7 +110,7 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
 
 
 def _let_go_of_folder(side: OpenStore) -> None:
-    """Leave the lock of a data folder that both sides have to the embedded store: a server has a lease."""
+    """Leave the lock of a folder that both sides have to the embedded store: a server has its own lease."""
     if side.settings.store.backend == "neo4j":
         from kgray.stores.neo4j import Neo4jStore
 
@@ -119,7 +119,7 @@ def _let_go_of_folder(side: OpenStore) -> None:
 
 
 def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:
-    """Compare what is there with the source; the same is what a copy would give."""
+    """Compare the group that the target has already with the source's."""
     ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
     if different := ours.differing(theirs):
         raise StoreError(
