@@ -14,7 +14,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call, common, finished
-from kgray.errors import KgrayError
+from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
@@ -45,7 +45,7 @@ def doctor(call: Call) -> int:
     wrong = [name for name, good, _ in found if not good]
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
-    return 2 if set(wrong) & set(_ENGINE) else 1 if wrong else 0
+    return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
 
 
 def _checks(call: Call) -> Iterator[Check]:

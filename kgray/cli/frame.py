@@ -158,7 +158,7 @@ class KgrayGroup(click.Group):
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         if sys.stdout is None:
-            # Refused before anything is done: a file opened later could get the descriptor of standard output.
+            # Refused before anything is done: a file opened later could get its descriptor.
             line = "standard output is closed: send it to /dev/null where it is not wanted"
             sys.exit(_say_error(None, line, FAULTY))
         with Signals.caught():

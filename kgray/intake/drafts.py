@@ -339,6 +339,5 @@ def _constant(name: str) -> float:
 STRICT = json.JSONDecoder(
     object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
-LENIENT = json.JSONDecoder(
-    parse_int=len, parse_float=len
-)  # only finds where a value ends; its numbers are not used
+# Only finds where a value ends: the numbers that it reads are not used.
+LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)

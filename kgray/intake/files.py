@@ -32,9 +32,7 @@ _EXTENSIONS: dict[str, Format] = {
     ".txt": "text",
     ".md": "text",
 }
-EXTENSIONS = frozenset(_EXTENSIONS) | {
-    ".json"
-}  # what a folder is searched for; .json: by its first character
+EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for
 _SNIFFED = 1 << 16
 
 
