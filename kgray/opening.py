@@ -43,7 +43,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
     if on_ray:
         from kgray.runtime import profile
 
-        profile.chosen(settings)  # a fault in it is told before anything is made or accepted
+        profile.chosen(settings)  # a fault in it is reported before anything is made or accepted
     check_models(settings)
     reader = open_reader(settings, folder, create=create)
     ingest = None

@@ -63,7 +63,7 @@ def open_reader(
 def check_models(settings: Settings) -> None:
     """Raise NotBuilt or SettingsError where the models of these settings cannot be built.
 
-    It is called before a store is opened: a fault in the settings is told before a folder is made or
+    It is called before a store is opened: a fault in the settings is reported before a folder is made or
     anything is accepted.
     """
     require_built(settings)

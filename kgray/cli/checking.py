@@ -122,9 +122,9 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
         ),
     }
     wrong = {} if lines else dict(_unusable(settings))
-    for name, (backend, told) in why.items():
-        detail = wrong.get(name) or f"{backend}: {told.get(backend, 'not built in this version')}"
-        yield name, backend in told and name not in wrong, detail
+    for name, (backend, backends) in why.items():
+        detail = wrong.get(name) or f"{backend}: {backends.get(backend, 'not built in this version')}"
+        yield name, backend in backends and name not in wrong, detail
     yield from _optional()
 
 

@@ -32,14 +32,14 @@ def up(call: Call, profile: Path | None) -> int:
     with call.memory(create=True):
         pass  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        told = lifecycle.up(settings, call.folder)
+        found = lifecycle.up(settings, call.folder)
     if call.as_json:
-        printing.emit_json(told)
+        printing.emit_json(found)
         return 0
-    verb = "started" if told["started"] else "are up"
-    click.echo(f"{printing.counted(len(told['actors']), 'actor')} {verb} at {told['address']}.")
-    if told["jobs"]:
-        click.echo(f"Jobs are submitted to {told['jobs']}.")
+    verb = "started" if found["started"] else "are up"
+    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+    if found["jobs"]:
+        click.echo(f"Jobs are submitted to {found['jobs']}.")
     if settings.runtime.backend != "ray":
         printing.note('runtime.backend is "local": with "ray" other commands use what is up')
     return 0

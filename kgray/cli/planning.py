@@ -123,5 +123,5 @@ def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, opt
         ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
         ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
     ]
-    for name, told in rows:
-        click.echo(f"{name:18} {told}")
+    for name, value in rows:
+        click.echo(f"{name:18} {value}")

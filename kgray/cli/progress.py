@@ -70,10 +70,10 @@ class Ticker:
         moment = time.monotonic()
         if not self._terminal and moment - self._told >= self._every_s:
             self._told = moment
-            printing.note(told(standing))
+            printing.note(progress_line(standing))
         elif self._terminal and moment - self._started > _PATIENCE_S:
             self._shown = True
-            click.echo(f"\r\x1b[K{_bar(standing)}{told(standing)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{_bar(standing)}{progress_line(standing)}", err=True, nl=False)
 
     def close(self) -> None:
         """Remove the bar from the screen."""
@@ -81,7 +81,7 @@ class Ticker:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def told(standing: RunProgress) -> str:
+def progress_line(standing: RunProgress) -> str:
     """Return the progress of a run in one line."""
     counts = (
         (standing.accepted, "accepted", True),

@@ -294,7 +294,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None
                     if number > skip:
                         yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if skip and number < skip:  # an earlier reading told of this fault as its last row
+        if skip and number < skip:  # an earlier reading yielded this fault as its last row
             return
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield (

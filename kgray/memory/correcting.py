@@ -91,8 +91,8 @@ class Corrections:
         try:
             return self._store.compact()
         except NoSpace as error:
-            told = "what was named is removed, but its bytes are still in the file"
-            raise Stopped(f"{told}: {error}") from None
+            left = "what was named is removed, but its bytes are still in the file"
+            raise Stopped(f"{left}: {error}") from None
 
 
 def would_change(store: Store, operation: Operation) -> bool:

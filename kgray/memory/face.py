@@ -243,7 +243,7 @@ class Memory:
             return history_of(self.store, view, group, name_or_id)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
-        """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
+        """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
         return shown(self.store, check_group(group), identifier)
 
     async def dump(self, *, group: str, known_at: When | None = None) -> list[str]:

@@ -174,23 +174,23 @@ class LocalIngest:
         store = self._store
         before = last_sequences(store) if before is None else before
         own: Mapping[str, Queued] = {} if queued is None else queued
-        told = False
+        announced = False
         while True:
             try:
                 with store.writing():
                     count = Count(before, own, done_elsewhere(store, own), on_step)
                     return await self._run(count, groups, more, stop)
             except Locked as error:
-                if not told and queued is None:
+                if not announced and queued is None:
                     own = all_pending(store)
                 coming = more()  # asked first, as below
                 left = waiting(store, own)
                 if stop() or not (left or coming):
                     done = done_elsewhere(store, own)
                     return IngestOutcome(committed=done.committed, failed=done.failed, stopped=left or coming)
-                if not told:
+                if not announced:
                     on_wait(f"waiting: {error}")
-                    told = True
+                    announced = True
                 await asyncio.sleep(_PAUSE_S)
             except NoSpace as error:
                 return IngestOutcome(stopped=True, reason=str(error))

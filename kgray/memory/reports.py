@@ -206,7 +206,7 @@ def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
     """Return the dump rows of what has an id and of what belongs to it, in the order of the dump.
 
-    An episode brings its mentions and evidence, and what these speak of; an entity its mentions,
+    An episode brings its mentions and evidence, and what these are about; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
     """
     rows = list(dump.rows(view, list(episodes)))

@@ -96,7 +96,7 @@ class Query:
     recipe      a name in RECIPES: methods and reranker together; each may be set on its own too
     centre      entity id: distances are measured from it, and graph steps start there
     seeds       ids of entities and episodes (ours or the client's), at most 64: graph steps start
-                at these entities and at those the episodes speak of
+                at these entities and at those that the episodes are about
     """
 
     text: str
