@@ -29,11 +29,12 @@ from kgray.ledger import accept as ledger_accept
 from kgray.memory import Memory
 from kgray.memory.ingesting import ignore, joined
 from kgray.ontology import shipped
+from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.records import Draft
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
 from kgray.stores.sqlite import open_sqlite
-from kgray.wiring import build_models, build_parts
+from kgray.wiring import build_models
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
@@ -116,12 +117,7 @@ def environ_of(given: Mapping[str, Any]) -> dict[str, str]:
 
 def opened(settings: Settings, data: Path) -> Memory:
     """Open a memory with exactly these settings; its store is made where it is missing."""
-    parts = build_parts(settings, data, create=True)
-    if settings.runtime.backend == "local":
-        return Memory(parts, data=data)
-    from kgray.runtime.ingest import RayIngest
-
-    return Memory(parts, RayIngest(settings, data, parts.store), data=data)
+    return open_with(settings, data, create=True)
 
 
 def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:

@@ -17,14 +17,13 @@ from bench.reading import ledger
 from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarget, RestartedTarget, Target
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
-from kgray.errors import Unavailable
+from kgray.errors import STOPPED, Unavailable
 from kgray.memory import Memory
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster
     from kgray.runtime.profile import Profile
 
-_STOPPED = 75  # the exit code of a driver that goes on when it is started again
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
 _DOWN_S = 1.0  # how long a killed model server stays away
 _LOOK_S = 0.1
@@ -200,11 +199,11 @@ class KilledBackfill:
             )
         elif code is None:
             return False
-        elif code not in (0, _STOPPED):
+        elif code not in (0, STOPPED):
             log.faults.append(f"the driver ended with {code}: {self.driver.said()}")
         elif code == 0 and committed >= episodes and left:
             log.faults.append(f"{len(left)} kills did not fit: all was committed before")
-        elif code == _STOPPED or left or away:
+        elif code == STOPPED or left or away:
             self.driver.start()  # it gave up in an outage, or waits for what was killed
             return False
         return True

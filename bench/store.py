@@ -23,7 +23,7 @@ from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
 from kgray.records import Draft
 from kgray.search import Query, search
-from kgray.search.recipes import Method
+from kgray.search.plan import Method
 from kgray.settings import Settings
 from kgray.wiring import open_store
 

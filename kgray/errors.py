@@ -1,30 +1,37 @@
 """Every error kgray raises on purpose; the message is the one line a user reads.
 
-    KgrayError                      exit 2 unless said
-    ├── InputError                  an argument, a line, a name, a time
-    ├── SettingsError               the configuration
-    ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
-    │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
-    │   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
-    │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
-    │   └── Locked                  another process ingests this folder (its pid is in the message)
-    ├── NotFound                    an id or a name that is not there
-    ├── Ambiguous                   a name that several entities bear
-    ├── NotBuilt                    promised by the interface, not in this version
-    ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
-    ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
-    └── ContentError                never leaves a run: it fails one episode (R24)
-        ├── Refused                 the model's server refused the text itself
-        └── InvalidAnswer           no usable answer, after repair
+KgrayError                      exit 2 unless said
+├── InputError                  an argument, a line, a name, a time
+├── SettingsError               the configuration
+├── StoreError                  the data folder: not ours, too new, another embedder, damaged
+│   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
+│   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
+│   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
+│   └── Locked                  another process ingests this folder (its pid is in the message)
+├── NotFound                    an id or a name that is not there
+├── Ambiguous                   a name that several entities bear
+├── NotBuilt                    promised by the interface, not in this version
+├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
+├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
+└── ContentError                never leaves a run: it fails one episode (R24)
+    ├── Refused                 the model's server refused the text itself
+    └── InvalidAnswer           no usable answer, after repair
 """
 
 from __future__ import annotations
+
+DONE, INCOMPLETE, FAULTY, BUG, STOPPED = 0, 1, 2, 70, 75  # the exit codes of every command
+
+
+def exit_code_of(*, stopped: bool, incomplete: bool) -> int:
+    """Return the exit code of a run; incomplete: something was refused or failed."""
+    return STOPPED if stopped else INCOMPLETE if incomplete else DONE
 
 
 class KgrayError(Exception):
     """What, where, why and what to do, in one line."""
 
-    exit_code = 2
+    exit_code = FAULTY
 
 
 class InputError(KgrayError):
@@ -75,7 +82,7 @@ class NotBuilt(KgrayError):
 class Stopped(KgrayError):
     """The run was asked to stop; run it again to go on."""
 
-    exit_code = 75
+    exit_code = STOPPED
 
 
 class Unavailable(KgrayError):
@@ -84,7 +91,7 @@ class Unavailable(KgrayError):
     waited: the patience was spent where it was raised, and nobody waits for it once more.
     """
 
-    exit_code = 75
+    exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
         """Keep whether it was waited for."""

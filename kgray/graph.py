@@ -44,6 +44,11 @@ class Fact:
     episodes: tuple[str, ...] = ()  # ids of the episodes that support it, sorted
     ended_by: tuple[str, int] | None = None  # (episode id, evidence ordinal)
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The entities that it connects; one where the object is a value."""
+        return (self.source,) if self.target is None else (self.source, self.target)
+
     def holds_at(self, instant: Instant) -> bool:
         """Whether it held in the world at `instant`."""
         started = self.valid_at is None or self.valid_at <= instant

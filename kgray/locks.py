@@ -21,10 +21,10 @@ _HOLDER_BYTES = 200
 def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of a file, which is made where it is missing; its folder is there.
 
-    busy    called with who holds it as often as it is found taken: raises, or returns to try again
+    busy    called with the holder each time the lock is found taken; it raises, or returns to try again
 
-    flock belongs to the open file: a second call in the same process finds it taken too. The file's
-    content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
+    flock belongs to the open file, so a second call in the same process finds the lock taken too. The
+    file's content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
     NoSpace where the disk is full.
     """
     try:
@@ -35,7 +35,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
         while not _taken(path, handle):
             named = os.pread(handle, _HOLDER_BYTES, 0).decode(errors="replace").strip()
             busy(named or "another process")
-        with suppress(OSError):  # a full disk: the lock holds, only its holder stays without a name
+        with suppress(OSError):  # on a full disk the lock still holds; only the name of its holder is missing
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
@@ -49,7 +49,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
 def ingesting(folder: Path) -> Iterator[None]:
     """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming who holds it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # the store may be a server's
+        folder.mkdir(parents=True, exist_ok=True)  # the folder may be missing where the store is on a server
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
 
@@ -68,7 +68,7 @@ def _taken(path: Path, handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # a file system that knows no locks
+    except OSError as error:  # a file system without locks
         raise _unusable(path, error) from None
     return True
 

@@ -1,13 +1,15 @@
-"""The one door for Python code: `kgray.open(...)`."""
+"""`kgray.open(...)`: the entry for Python code."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kgray.memory import Memory
-from kgray.settings import config_file, data_folder, load
-from kgray.wiring import build_parts
+from kgray.settings import Settings, config_file, data_folder, load
+from kgray.wiring import check_models, ingesting, open_reader
 
 
 def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
@@ -32,12 +34,21 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     Raises SettingsError, NotBuilt, StoreError.
     """
     folder = data_folder(data, os.environ)
-    chosen = load(config_file(config, folder, os.environ), overrides=settings)
-    if chosen.runtime.backend == "local":
-        return Memory(build_parts(chosen, folder, create=create), data=folder)
-    from kgray.runtime import profile
-    from kgray.runtime.ingest import RayIngest
+    return open_with(load(config_file(config, folder, os.environ), overrides=settings), folder, create=create)
 
-    profile.chosen(chosen)  # what is wrong with it is said before anything is made or accepted
-    parts = build_parts(chosen, folder, create=create)
-    return Memory(parts, RayIngest(chosen, folder, parts.store), data=folder)
+
+def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
+    """Open a memory with exactly these settings; arguments and errors are those of `open`."""
+    on_ray = settings.runtime.backend != "local"
+    if on_ray:
+        from kgray.runtime import profile
+
+        profile.chosen(settings)  # a fault in it is reported before anything is made or accepted
+    check_models(settings)
+    reader = open_reader(settings, folder, create=create)
+    ingest = None
+    if on_ray:
+        from kgray.runtime.ingest import RayIngest
+
+        ingest = RayIngest(settings, folder, reader.store)
+    return Memory(reader.store, reader.embedder, partial(ingesting, reader), ingest=ingest, data=folder)

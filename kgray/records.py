@@ -17,6 +17,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from kgray import times
+from kgray.errors import InputError
 from kgray.times import Instant, Precision
 
 EpisodeKind = Literal["message", "text", "json", "triples"]
@@ -33,6 +34,14 @@ _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # wo
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _PLAIN_DIGITS = 40  # numbers longer than this are written with an exponent
 _NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11")
+
+
+def check_group(name: str) -> str:
+    """Return a group's name as it is. Raises InputError where it cannot name a group."""
+    if not GROUP_NAME.fullmatch(name):
+        shown = ascii(name[:80]) + ("..." if len(name) > 80 else "")
+        raise InputError(f"group {shown} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
+    return name
 
 
 def canonical(value: object) -> str:

@@ -1,9 +1,11 @@
-"""Settings to the parts of one process: store, embedder, models. A backend is imported when it is chosen."""
+"""The parts of one process, built from its settings: store, embedder, models.
+
+A backend is imported only where it is chosen.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,56 +15,76 @@ from kgray.settings.checks import is_sendable
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
-    from kgray.backends.rules.extractor import RulesExtractor
     from kgray.ingest.parts import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, ResponseCache, Store
+    from kgray.ports import Embedder, Extractor, Judge, ResponseCache, Store
     from kgray.prompting import Prompts
-    from kgray.records import Extraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingParts:
-    """What searching and showing need. cache: of a model's replies, beside an embedded store that has one."""
+class OpenStore:
+    """A store, open, with the embedder of its vectors: all that reading needs.
 
+    cache   of a language model's replies, beside an embedded store that has one
+    """
+
+    settings: Settings
+    folder: Path
     store: Store
     embedder: Embedder
     cache: ResponseCache | None = None
 
+    @property
+    def shown(self) -> str:
+        """Where it is, for a person."""
+        chosen = self.settings.store
+        return str(self.folder) if chosen.backend == "sqlite" else f"{chosen.backend} at {chosen.uri}"
+
+    def close(self) -> None:
+        """Release the store."""
+        self.store.close()
+
 
 def open_reader(
     settings: Settings, data: Path, *, create: bool = False, cache_mb: int | None = None
-) -> ReadingParts:
+) -> OpenStore:
     """Open the store with its embedder, without the models that fill it.
 
-    create: make the folder and its store where there are none. cache_mb: of pages of the embedded store;
-    None = what suits a process that searches. Raises NotBuilt, SettingsError, StoreError.
+    create      make the folder and its store where there are none
+    cache_mb    size of the embedded store's page cache; None = the size for a process that searches
+    Raises NotBuilt, SettingsError, StoreError.
     """
     require_built(settings)
     embedder = build_embedder(settings)
     store, cache = open_store(settings, data, embedder, create=create, cache_mb=cache_mb)
-    return ReadingParts(store=store, embedder=embedder, cache=cache)
+    return OpenStore(settings=settings, folder=data, store=store, embedder=embedder, cache=cache)
 
 
-def build_parts(settings: Settings, data: Path, *, create: bool, cache_mb: int | None = None) -> Parts:
-    """Return what ingesting a data folder needs; arguments and errors are those of `open_reader`."""
+def check_models(settings: Settings) -> None:
+    """Raise NotBuilt or SettingsError where the models of these settings cannot be built.
+
+    It is called before a store is opened: a fault in the settings is reported before a folder is made or
+    anything is accepted.
+    """
     require_built(settings)
-    # Built once for their checks alone: what is wrong with the settings is said before a folder is made.
-    build_models(settings, build_ontology(settings))
-    return ingesting(settings, open_reader(settings, data, create=create, cache_mb=cache_mb))
+    require(settings, "model")
+    ontology = build_ontology(settings)
+    if settings.model.backend != "rules":  # its settings are the ontology's alone, and it is slow to import
+        build_models(settings, ontology)
 
 
-def ingesting(settings: Settings, reader: ReadingParts) -> Parts:
-    """Return what ingesting needs over a store that is open; raises SettingsError."""
+def ingesting(opened: OpenStore) -> Parts:
+    """Return what ingesting into an open store needs. Raises SettingsError."""
     from kgray.ingest.parts import Parts
 
+    settings = opened.settings
     ontology = build_ontology(settings)
-    extractor, judge = build_models(settings, ontology, reader.cache)
+    extractor, judge = build_models(settings, ontology, opened.cache)
     return Parts(
-        store=reader.store,
+        store=opened.store,
         extractor=extractor,
         judge=judge,
-        embedder=reader.embedder,
+        embedder=opened.embedder,
         ontology=ontology,
         pipeline=settings.pipeline,
         state_bytes=settings.runtime.state_mb << 20,
@@ -151,7 +173,7 @@ def build_ontology(settings: Settings) -> Ontology:
 def build_models(
     settings: Settings, ontology: Ontology, cache: ResponseCache | None = None
 ) -> tuple[Extractor, Judge]:
-    """Return who reads episodes and who answers questions; cache: keeps a language model's replies."""
+    """Return the extractor and the judge; cache: keeps a language model's replies."""
     require(settings, "model")
     if settings.model.backend == "scripted":
         from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
@@ -174,33 +196,14 @@ def build_models(
             ),
             OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache),
         )
+    from kgray.backends.rules.extractor import RulesExtractor
     from kgray.backends.rules.judge import RulesJudge
 
-    return _RulesWhenRead(ontology), RulesJudge()
-
-
-class _RulesWhenRead:
-    """The rules extractor, made when an episode is read: commands that only ask do not wait for it."""
-
-    def __init__(self, ontology: Ontology) -> None:
-        self._ontology = ontology
-
-    @cached_property
-    def _rules(self) -> RulesExtractor:
-        from kgray.backends.rules.extractor import RulesExtractor
-
-        return RulesExtractor(self._ontology)
-
-    @property
-    def identity(self) -> str:
-        return self._rules.identity
-
-    async def extract(self, request: ExtractionRequest) -> Extraction:
-        return await self._rules.extract(request)
+    return RulesExtractor(ontology), RulesJudge()
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
-    """Return the prompts as these settings fill them: the same for every episode of a run."""
+    """Return the prompts with these settings filled in: the same for every episode of a run."""
     from kgray.prompting import Prompts
 
     model = settings.model
@@ -210,7 +213,7 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
 
 
 def build_embedder(settings: Settings) -> Embedder:
-    """Return who turns texts into vectors."""
+    """Return the embedder."""
     require(settings, "embedder")
     chosen = settings.embedder
     if chosen.backend == "openai":
@@ -232,7 +235,7 @@ def build_embedder(settings: Settings) -> Embedder:
 
 
 def _client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
-    """Return the client of a server; the embedder's waits as long and as wide as the model's."""
+    """Return the client of a server; both have the model's timeout, patience and number of calls at once."""
     from kgray.backends.openai_api.client import Client, Endpoint
 
     model = settings.model

@@ -25,7 +25,7 @@ from kgray.errors import InputError
 from kgray.intake import Refusal
 from kgray.memory.run_files import REPORT, RUNS, explained
 
-State = Literal["running", "done", "stopped", "limited"]
+RunState = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
 _MANIFEST, _REFUSED = "manifest.json", "refused.jsonl"
 
@@ -41,7 +41,7 @@ class Manifest:
 
     run: str
     attempt: int = 1
-    state: State = "running"
+    state: RunState = "running"
     reason: str = ""
     options: dict[str, Any]
     ordered: int = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from kgray.backfill.budget import Spending
 from kgray.backfill.manifest import Manifest
+from kgray.errors import exit_code_of
 from kgray.ingest.parts import Totals
 from kgray.ledger import FailedEpisode
 from kgray.memory import Report
@@ -69,7 +70,7 @@ class RunReport:
     @property
     def exit_code(self) -> int:
         """75 stopped, 1 something refused or failed, 0 all done."""
-        return 75 if self.report.stopped else 1 if self.refused or self.report.failed else 0
+        return exit_code_of(stopped=self.report.stopped, incomplete=bool(self.refused or self.report.failed))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form: as of `kgray add`, and "report"."""

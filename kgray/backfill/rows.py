@@ -31,7 +31,7 @@ class PlacedRow:
     item: Submitted | Refusal | None
 
 
-class RowReader:
+class BackfillRows:
     """Reads the rows of a run that no earlier attempt has had; tells how many are left."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from kgray import times
 from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import InputFile, check_sources
-from kgray.backfill.manifest import Manifest, RunFolder, State, next_attempt
+from kgray.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
 from kgray.backfill.report import SHOWN, RunProgress, RunReport, failures_of
-from kgray.backfill.rows import Order, PlacedRow, RowReader
+from kgray.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.errors import KgrayError, NoSpace, Unavailable
 from kgray.ingest.parts import Stop
 from kgray.intake import Defaults, Refusal
@@ -66,11 +66,11 @@ class RunRequest:
         }
 
 
-Watch = Callable[[RunProgress], None]
+OnProgress = Callable[[RunProgress], None]
 
 
 async def backfill(
-    memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: Watch | None = None
+    memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: OnProgress | None = None
 ) -> RunReport:
     """Carry out a run, or what earlier attempts left of it; data: the folder that keeps its manifest.
 
@@ -85,12 +85,12 @@ async def backfill(
             shutil.rmtree(folder.path / SORTED, ignore_errors=True)
         manifest = next_attempt(request.run, request.inputs, request.options, folder.load())
         folder.open_refused(manifest)
-        report = await _Attempt(memory, folder, manifest, request, stop).run(watch)
+        report = await _RunAttempt(memory, folder, manifest, request, stop).run(watch)
         folder.save_report(report.as_dict())
         return report
 
 
-class _Attempt:
+class _RunAttempt:
     """One attempt: a task that feeds the log, one that tells progress, and the runtime that carries out."""
 
     def __init__(
@@ -118,12 +118,12 @@ class _Attempt:
         self._next_save = 0.0
         self._lately: deque[tuple[float, int]] = deque()
         self._budget = Budget(self._store, calls=request.max_calls, tokens=request.max_tokens)
-        self._reader = RowReader(manifest, request.defaults, folder.path, self._stop)
+        self._reader = BackfillRows(manifest, request.defaults, folder.path, self._stop)
         self._submission = Submission(
             self._store, replace=request.replace, bulk=True, on_answer=self._answered
         )
 
-    async def run(self, watch: Watch | None) -> RunReport:
+    async def run(self, watch: OnProgress | None) -> RunReport:
         self._save()
         feeding = asyncio.create_task(self._feed())
         feeding.add_done_callback(self._feeding_ended)
@@ -241,13 +241,13 @@ class _Attempt:
             ended = time.monotonic()
             self._next_save = ended + max(_SAVE_S, _SAVE_SHARE * (ended - began))
 
-    def _end(self, state: State, reason: str) -> None:
+    def _end(self, state: RunState, reason: str) -> None:
         self._manifest.state, self._manifest.reason = state, reason
         self._save()
 
     # ------------------------------------------------------------------------- the progress
 
-    async def _tick(self, watch: Watch | None) -> None:
+    async def _tick(self, watch: OnProgress | None) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             self._save_now_and_then()

@@ -1,4 +1,4 @@
-"""add, retry: input to the log, and what is pending to the graph."""
+"""add, retry: input into the log, and what is pending into the graph."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _refusals(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Ref
 
 
 def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callback
-    """Return a callback for steps; at the first one, when accepting is over, it counts what is pending."""
+    """Return a callback for steps. At the first one all input is accepted, so it counts what is pending."""
 
     def step(_group: str, _sequence: int, outcome: str) -> None:
         if not progress.total:
@@ -194,7 +194,7 @@ async def _print_changes(
 def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
     import json
 
-    if call.as_json:  # one document, written as it comes: the input may be long
+    if call.as_json:  # one document, written row by row: the input may be long
         start = '{"changes": [' if first else ", "
         click.echo((start + json.dumps(row, ensure_ascii=False)).encode(), nl=False)
         return

@@ -15,7 +15,7 @@ from kgray.cli.adding import KINDS
 from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, common, finished
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.progress import Ticker
-from kgray.errors import InputError
+from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
     from kgray.backfill import RunRequest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgray.settings import Settings
 
 _ANY = click.IntRange(min=1)
-# Options that a job is given as they were given here.
+# Options that are passed on to a job.
 _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
 
@@ -189,7 +189,7 @@ def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], op
         )
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
-        return 75
+        return STOPPED
     call.code = ended.code
     if (document := ended.document) is not None:
         print_counts(call, document, tuple(Refusal(**row) for row in document["refusals"]))
@@ -200,7 +200,10 @@ def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], op
 
 
 def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, Path | None]:
-    """Return the job server's address and its token's file: as said, as set, else that of `kgray up`."""
+    """Return the job server's address and its token's file.
+
+    The address is that of --job-server, else of runtime.address, else of `kgray up`.
+    """
     from kgray.runtime import head as heads
 
     address = said or settings.runtime.address or ""
@@ -216,7 +219,7 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
 
 
 def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
-    """Yield the job's options: this command's, with paths that do not depend on where it runs."""
+    """Yield the job's options: those of this command, with absolute paths."""
     from kgray.settings import config_file
 
     yield from ("--json", "--run", run, "--data", str(call.folder.absolute()))

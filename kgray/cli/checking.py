@@ -1,4 +1,4 @@
-"""doctor: what is installed, what would be used and why, whether stored graphs equal their records."""
+"""doctor: what is installed, what would be used, whether stored graphs equal what their records derive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call, common, finished
-from kgray.errors import KgrayError
+from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
@@ -45,7 +45,7 @@ def doctor(call: Call) -> int:
     wrong = [name for name, good, _ in found if not good]
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
-    return 2 if set(wrong) & set(_ENGINE) else 1 if wrong else 0
+    return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
 
 
 def _checks(call: Call) -> Iterator[Check]:
@@ -75,7 +75,7 @@ def _database() -> Iterator[Check]:
     try:
         engine = importlib.import_module("apsw")
     except ImportError:
-        return  # said above
+        return  # reported by `_packages`
     fts5 = "ENABLE_FTS5" in engine.compile_options
     yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
     yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"
@@ -122,9 +122,9 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
         ),
     }
     wrong = {} if lines else dict(_unusable(settings))
-    for name, (backend, told) in why.items():
-        detail = wrong.get(name) or f"{backend}: {told.get(backend, 'not built in this version')}"
-        yield name, backend in told and name not in wrong, detail
+    for name, (backend, backends) in why.items():
+        detail = wrong.get(name) or f"{backend}: {backends.get(backend, 'not built in this version')}"
+        yield name, backend in backends and name not in wrong, detail
     yield from _optional()
 
 
@@ -196,7 +196,7 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
 def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
     with call.memory() as memory:
         counts = finished(memory.groups())
-        embedder = memory.parts.embedder
+        embedder = memory.embedder
         size = path.stat().st_size / 1e6
         built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
         yield (
@@ -216,7 +216,7 @@ def _server_store(call: Call) -> Iterator[Check]:
         if not isinstance(store, Neo4jStore):
             raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
         counts = finished(memory.groups())
-        embedder, server = memory.parts.embedder, store.server
+        embedder, server = memory.embedder, store.server
         built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
         held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
         yield "store", True, f"Neo4j {server.version} {server.edition} ({held}), {built}"

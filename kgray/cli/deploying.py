@@ -1,4 +1,4 @@
-"""up, down: the actors that stay, for the runtime `ray`."""
+"""up, down: Ray actors that stay when a command ends."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def up(call: Call, profile: Path | None) -> int:
     if profile is not None:
         settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
     with call.memory(create=True):
-        pass  # the folder is made, and what is wrong with it is said, before Ray is started
+        pass  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        told = lifecycle.up(settings, call.folder)
+        found = lifecycle.up(settings, call.folder)
     if call.as_json:
-        printing.emit_json(told)
+        printing.emit_json(found)
         return 0
-    verb = "started" if told["started"] else "are up"
-    click.echo(f"{printing.counted(len(told['actors']), 'actor')} {verb} at {told['address']}.")
-    if told["jobs"]:
-        click.echo(f"Jobs are submitted to {told['jobs']}.")
+    verb = "started" if found["started"] else "are up"
+    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+    if found["jobs"]:
+        click.echo(f"Jobs are submitted to {found['jobs']}.")
     if settings.runtime.backend != "ray":
         printing.note('runtime.backend is "local": with "ray" other commands use what is up')
     return 0

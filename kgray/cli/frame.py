@@ -1,4 +1,4 @@
-"""What all commands share: lazy loading, the common options, errors to one line and an exit code, signals."""
+"""What all commands share: lazy loading, common options, errors as one line and an exit code, signals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from kgray.errors import KgrayError
+from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
 _T = TypeVar("_T")
-STOPPED = 75
-BUG = 70
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
@@ -63,7 +61,7 @@ class Call:
     config: str | None
     as_json: bool
     debug: bool
-    code: int = 0  # the exit code where the reader of standard output goes away
+    code: int = 0  # the exit code where the reader of standard output closes the pipe
 
     @property
     def folder(self) -> Path:
@@ -92,7 +90,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to end; any other ends it at once."""
+    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to stop; any other ends it at once."""
 
     stopped = False
     _gentle = False
@@ -121,7 +119,7 @@ class Signals:
     @classmethod
     @contextmanager
     def caught(cls) -> Iterator[None]:
-        """Take the two signals over, where this is the main thread."""
+        """Handle the two signals, where this is the main thread."""
         cls.stopped = False
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -135,7 +133,7 @@ class Signals:
 
 
 class KgrayGroup(click.Group):
-    """Loads a command when it is named; turns what it raises into one line and an exit code."""
+    """Imports a command when it is run; turns its errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the table."""
@@ -160,9 +158,9 @@ class KgrayGroup(click.Group):
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         if sys.stdout is None:
-            # Nothing has been done yet. A file that is opened later could get the number of standard output.
+            # Refused before anything is done: a file opened later could get its descriptor.
             line = "standard output is closed: send it to /dev/null where it is not wanted"
-            sys.exit(_say_error(None, line, 2))
+            sys.exit(_say_error(None, line, FAULTY))
         with Signals.caught():
             code = self._run_to_code(given, extra)
             fault = _flush()
@@ -200,13 +198,13 @@ def _fault(error: Exception) -> str:
 
 
 def _while_printing(error: OSError) -> bool:
-    """Whether the error is about standard output; one about another file names that file already."""
+    """Whether the error was raised while printing. An error about another file names that file already."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
     line = f"standard output cannot be written: {error.strerror or error}"
-    return _say_error(error, line, STOPPED if code == STOPPED else 2, debug=debug)
+    return _say_error(error, line, STOPPED if code == STOPPED else FAULTY, debug=debug)
 
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
@@ -217,7 +215,7 @@ def finished(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
-    with suppress(OSError):  # standard error may be closed: the exit code is left
+    with suppress(OSError):  # standard error may be closed; the exit code still tells
         if debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         _say(line)
@@ -231,7 +229,7 @@ def _say(line: str) -> None:
 
 
 def _flush(stream: TextIO | None = None) -> OSError | None:
-    """Flush standard output (or a stream); return what prevents it. A closed pipe is no error."""
+    """Flush standard output (or a stream); return the error, if any. A closed pipe is none."""
     try:
         (stream or sys.stdout).flush()
     except OSError as error:
@@ -279,21 +277,22 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapped
 
 
-class Group(click.ParamType[str]):
+class GroupParam(click.ParamType[str]):
     """A group's name."""
 
     name = "group"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
         """Refuse a malformed name."""
-        from kgray.records import GROUP_NAME
+        from kgray.records import check_group
 
-        if not GROUP_NAME.fullmatch(value):
-            self.fail(f"{value[:140]!a} is not a group's name: use 1 to 128 of A-Z a-z 0-9 _ . -", param, ctx)
-        return str(value)
+        try:
+            return check_group(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
-class Moment(click.ParamType[datetime]):
+class MomentParam(click.ParamType[datetime]):
     """A time, as an aware datetime, which every verb of the library takes."""
 
     name = "time"
@@ -308,8 +307,8 @@ class Moment(click.ParamType[datetime]):
             self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
 
 
-class Text(click.ParamType[str]):
-    """A text that is valid Unicode; the shell may pass any bytes."""
+class TextParam(click.ParamType[str]):
+    """A text that is valid Unicode; a shell may pass any bytes."""
 
     name = "text"
 
@@ -322,7 +321,7 @@ class Text(click.ParamType[str]):
         return str(value)
 
 
-GROUP, MOMENT, TEXT = Group(), Moment(), Text()
+GROUP, MOMENT, TEXT = GroupParam(), MomentParam(), TextParam()
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")

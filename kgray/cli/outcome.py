@@ -1,4 +1,4 @@
-"""What the commands that accept rows print at their end: counts, refusals, notes."""
+"""What commands that accept rows print at the end: counts, refusals, notes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call
+from kgray.errors import FAULTY
 
 if TYPE_CHECKING:
     from kgray.intake import Refusal
@@ -17,7 +18,7 @@ COUNTS = ("accepted", "duplicate", "refused", "committed", "failed")
 
 
 def say_quality(call: Call) -> None:
-    """Note the quality of the rules model, where it is the model."""
+    """Print a note on the quality of the rules model, where it is used."""
     if call.settings().model.backend == "rules":
         printing.note(
             "the rules model reads simple English sentences and JSON only: demo quality, it will miss much"
@@ -28,7 +29,7 @@ def nothing_accepted(call: Call, document: dict[str, Any], refusals: tuple[Refus
     """Print that nothing was accepted because of refusals; return the exit code."""
     print_counts(call, document, refusals)
     printing.note(f"{document['refused']} refused, so nothing of this run was accepted (--on-error stop)")
-    return 2
+    return FAULTY
 
 
 def print_counts(call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...]) -> None:
@@ -44,7 +45,7 @@ def print_counts(call: Call, document: dict[str, Any], refusals: tuple[Refusal, 
 
 
 def say_end(report: Report, *, refused: int) -> None:
-    """Note what a person has to know or do; the last line says how many were refused or failed."""
+    """Print notes on what a person has to know or do; the last says how many were refused or failed."""
     if report.untimed:
         shown = printing.counted(report.untimed, "episode")
         printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')

@@ -1,4 +1,4 @@
-"""plan: what ingesting will cost, before anything is spent."""
+"""plan: what ingesting will cost; nothing is sent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
 
 
 def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
-    """Return the function from drafts to what extracting them costs with the pipeline of the settings."""
+    """Return a function that estimates what ingesting drafts costs with the pipeline of the settings."""
     from kgray.prompting.estimate import estimate_work
     from kgray.wiring import build_ontology, build_prompts
 
@@ -123,5 +123,5 @@ def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, opt
         ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
         ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
     ]
-    for name, told in rows:
-        click.echo(f"{name:18} {told}")
+    for name, value in rows:
+        click.echo(f"{name:18} {value}")

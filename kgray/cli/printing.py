@@ -23,12 +23,12 @@ def emit_json(document: object) -> None:
 
 def note(line: str) -> None:
     """Print a line on standard error."""
-    with suppress(OSError):  # a note may be lost; the result may not
+    with suppress(OSError):  # a note may be lost, the result may not
         click.echo(f"kgray: {line}", err=True)
 
 
 def plain(text: str) -> str:
-    """Return stored text as one line that cannot steer a terminal."""
+    """Return stored text as one line without control characters, which could steer a terminal."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(" " if unicodedata.category(c) in _HIDDEN or c in _BIDI else c for c in text)

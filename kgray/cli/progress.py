@@ -20,10 +20,10 @@ _LINE_S = 5.0
 
 
 class Progress:
-    """Counts steps; draws from two seconds on; `close` wipes the line."""
+    """Counts steps; draws a bar after two seconds; `close` removes it."""
 
     def __init__(self, total: int = 0) -> None:
-        """total: steps that are known to come; 0 = not known, then the count alone is shown."""
+        """total: the number of steps to come; 0 = not known, and only the count is shown."""
         self.total = total
         self._done = self._failed = 0
         self._shown = False
@@ -40,7 +40,7 @@ class Progress:
             click.echo(f"\r\x1b[K{self._line(moment)}", err=True, nl=False)
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         if self._shown:
             click.echo("\r\x1b[K", err=True, nl=False)
 
@@ -56,7 +56,7 @@ class Progress:
 
 
 class Ticker:
-    """Shows where a long run stands: a bar on a terminal, else a line every few seconds."""
+    """Shows the progress of a long run: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, *, every_s: float = _LINE_S) -> None:
         """every_s: between two lines."""
@@ -66,23 +66,23 @@ class Ticker:
         self._shown = False
 
     def __call__(self, standing: RunProgress) -> None:
-        """Take note of where it stands."""
+        """Show the progress, if it is time to."""
         moment = time.monotonic()
         if not self._terminal and moment - self._told >= self._every_s:
             self._told = moment
-            printing.note(told(standing))
+            printing.note(progress_line(standing))
         elif self._terminal and moment - self._started > _PATIENCE_S:
             self._shown = True
-            click.echo(f"\r\x1b[K{_bar(standing)}{told(standing)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{_bar(standing)}{progress_line(standing)}", err=True, nl=False)
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         if self._shown:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def told(standing: RunProgress) -> str:
-    """Return where a run stands, in one line."""
+def progress_line(standing: RunProgress) -> str:
+    """Return the progress of a run in one line."""
     counts = (
         (standing.accepted, "accepted", True),
         (standing.duplicate, "duplicate", False),

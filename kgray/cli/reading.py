@@ -1,4 +1,4 @@
-"""search, context, history, show, dump: reading, as of any moment, without a model."""
+"""search, context, history, show, dump: reading as of any moment, without a model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **asked:
     Example:
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
     """
-    from kgray.memory import SCOPES, hit_row
+    from kgray.memory import hit_row
+    from kgray.search import SCOPES
 
     if "community" in scopes:
         raise NotBuilt("--scope community is not built in this version: use fact, entity or episode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kgray.transfer.graphiti import Import
 
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
-_SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
 
 
 @click.command(short_help="Copy a group into another store.")
@@ -41,7 +41,8 @@ def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> 
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
-    from kgray.transfer import copy_group, open_side, settings_of_target
+    from kgray.transfer import copy_group, settings_of_target
+    from kgray.wiring import open_reader
 
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
@@ -51,8 +52,8 @@ def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> 
     progress = Progress()
     try:
         with (
-            open_side(call.settings(), call.folder, create=False) as source,
-            open_side(wanted, folder, create=True) as target,
+            closing(open_reader(call.settings(), call.folder)) as source,
+            closing(open_reader(wanted, folder, create=True)) as target,
         ):
             copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
             where = target.shown
@@ -173,17 +174,12 @@ def _password(file: str | None) -> str:
 
 
 def _check_uri(uri: str) -> None:
-    from urllib.parse import urlsplit
+    from kgray.settings.checks import NEO4J_SCHEMES, is_address
 
-    try:
-        parts = urlsplit(uri)
-        sound = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        sound = False
-    if not sound or "@" in uri:
+    if not is_address(uri, NEO4J_SCHEMES):
         raise InputError(
-            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(_SCHEMES)}; a host; no "
-            f"user or password: --user and {_PASSWORD} are for that)"
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
+            f"no user or password: --user and {_PASSWORD} are for that)"
         )
 
 

@@ -1,10 +1,10 @@
-"""Input files to drafts: one row at a time, never a whole file in memory, no exception for a bad row.
+"""Input files to drafts, one row at a time: no whole file in memory, and no exception for a bad row.
 
 files     which format a file is in, and its rows as drafts; standard input spooled to a file
 formats   JSON Lines, a JSON array, CSV, Parquet -> rows with their line numbers
 texts     a .txt or .md file -> ordered pieces at paragraph borders
-drafts    a row -> Draft, or the field that is wrong and the reason
-triples   a list of triples -> canonical JSON, and that -> Extraction
+drafts    a row -> Draft, or the wrong field with the reason
+triples   a list of triples -> canonical JSON -> Extraction
 """
 
 from __future__ import annotations

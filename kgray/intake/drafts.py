@@ -1,4 +1,4 @@
-"""One row of input to one Draft: the fields of cli.md, Input."""
+"""One row of input to one Draft. The fields are those that every input format has."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from typing import Any
 from kgray import times
 from kgray.errors import InputError
 from kgray.intake import triples
-from kgray.records import EPISODE_KINDS, GROUP_NAME, MAX_CLIENT_ID, Draft, EpisodeKind, canonical, clean_text
+from kgray.records import (
+    EPISODE_KINDS,
+    MAX_CLIENT_ID,
+    Draft,
+    EpisodeKind,
+    canonical,
+    check_group,
+    clean_text,
+)
 from kgray.times import Instant
 
-MAX_DEPTH = 64  # of nested JSON: deeper than any record, and no recursion of ours comes near its limit
-MAX_DIGITS = 400  # of an integer: beyond the range of a double there is no such quantity
+MAX_DEPTH = 64  # of nested JSON: deeper than any record, and far from Python's limit of recursion
+MAX_DIGITS = 400  # of an integer: a double has at most 309
 MAX_SOURCE = 256
-# The names of each field: the first that is present wins, and the other is then metadata like any key.
+# The names of each field. The first one that is present is used; the other is then metadata, as any key.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "content"),
     "at": ("at", "timestamp"),
@@ -199,11 +207,9 @@ def _group(value: object, default: str | None) -> str:
     value = default if value is None else value
     if value is None:
         raise InputError("no group: give the row one, or say --group", field="group")
-    if not isinstance(value, str) or not GROUP_NAME.fullmatch(value):
-        raise InputError(
-            f"group {_cut(value)} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group"
-        )
-    return value
+    if not isinstance(value, str):
+        raise InputError(f"group must be a text, not {_kind_of(value)}", field="group")
+    return check_group(value)
 
 
 def _source(value: object, default: str | None) -> str:
@@ -333,4 +339,5 @@ def _constant(name: str) -> float:
 STRICT = json.JSONDecoder(
     object_pairs_hook=_pairs, parse_int=_integer, parse_float=_float, parse_constant=_constant
 )
-LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)  # finds where a value ends, reads no number
+# Only finds where a value ends: the numbers that it reads are not used.
+LENIENT = json.JSONDecoder(parse_int=len, parse_float=len)

@@ -1,4 +1,4 @@
-"""Which format a file is in, and its rows as drafts."""
+"""The format of a file, and its rows as drafts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXTENSIONS: dict[str, Format] = {
     ".txt": "text",
     ".md": "text",
 }
-EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for; .json: by its first sign
+EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for
 _SNIFFED = 1 << 16
 
 
@@ -40,7 +40,7 @@ _SNIFFED = 1 << 16
 class Submitted:
     """A draft and its place in the input.
 
-    whole   the file is one source: with --replace, its episodes that are no longer in the file are retracted
+    whole   the file is one source: with --replace, episodes that are no longer in it are retracted
     """
 
     draft: Draft
@@ -70,11 +70,11 @@ def read_file(
     skip: int = 0,
     position: Position | None = None,
 ) -> Iterator[Submitted | Refusal]:
-    """Yield each row of a file, taken or refused, in order; never raises for what the file contains.
+    """Yield each row of a file in order, as a draft or a refusal; never raises for what the file contains.
 
     name      what refusals and text sources call the file; its path unless said
-    skip      how many rows to leave out at the start: an earlier reading yielded them
-    position  is told how much was read
+    skip      how many rows to leave out at the start, because an earlier reading yielded them
+    position  is updated with how much was read
     """
     shown = name or str(path)
     position = position or Position()
@@ -168,7 +168,7 @@ def _text(
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:
-        if number >= skip:  # else an earlier reading yielded it, after the last piece
+        if number >= skip:  # otherwise an earlier reading has yielded it, after the last piece
             yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
         return
     if not number and not skip:

@@ -1,7 +1,7 @@
-"""Rows with their line numbers, out of JSON Lines, a JSON array, CSV and Parquet; streaming.
+"""Rows with their line numbers from JSON Lines, a JSON array, CSV and Parquet, as streams.
 
-A reader yields (line, row) or (line, InputError) and never raises for what a file contains. It holds
-one row at a time, or one batch of BATCH rows of Parquet.
+Each reader yields (line, row) or (line, InputError) and never raises for what a file contains. It holds
+one row in memory, or BATCH rows of Parquet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from kgray.errors import InputError
 from kgray.intake.drafts import LENIENT, STRICT, parse_json
 
-MAX_LINE = 16 << 20  # bytes of one row: an episode is a page, not a library
+MAX_LINE = 16 << 20  # bytes of one row
 BATCH = 256  # rows of Parquet at a time
 _BLOCK = 1 << 16
 _BLANKS = " \t\r\n"
@@ -69,8 +69,8 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Num
                 yield number, error
 
 
-class _Text:
-    """The part of a file's text that was read and not yet taken, with its line number; it can grow."""
+class _TextBuffer:
+    """The part of a file's text that was read and not yet consumed, with its line number."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -81,7 +81,7 @@ class _Text:
         self.ended = False
 
     def grow(self) -> None:
-        """Read another block, twice as much as is held, so that a long row is scanned few times."""
+        """Read a block as long as what is held, so that a long row is scanned only a few times."""
         block = self._file.read(max(_BLOCK, len(self._text) - self._at))
         self.ended = not block
         try:
@@ -93,7 +93,7 @@ class _Text:
         self._text, self._at = self._text[self._at :] + more, 0
 
     def skip_blanks(self) -> str:
-        """Take blanks and return the next character, "" at the end of the file."""
+        """Skip blanks and return the next character, "" at the end of the file."""
         while True:
             for i in range(self._at, len(self._text)):
                 if self._text[i] not in _BLANKS:
@@ -167,10 +167,10 @@ class _Joined:
 def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
     """Yield the items of a JSON array, each with the line where it starts.
 
-    What cannot be read ends the file with one refusal, for no border is left to go on from; lines
-    after the array's end are read as JSON Lines.
+    An item whose end cannot be found ends the file with one refusal, because the next item cannot be found
+    either. Lines after the end of the array are read as JSON Lines.
     """
-    text = _Text(file)
+    text = _TextBuffer(file)
     try:
         text.skip_blanks()
         text.take_sign()  # the "[" that the caller saw
@@ -184,7 +184,7 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
         yield text.line, error
 
 
-def _items(text: _Text) -> Iterator[NumberedRow]:
+def _items(text: _TextBuffer) -> Iterator[NumberedRow]:
     while True:
         text.skip_blanks()
         line = text.line
@@ -294,7 +294,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None
                     if number > skip:
                         yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if skip and number < skip:  # an earlier reading told of this fault as its last row
+        if skip and number < skip:  # an earlier reading yielded this fault as its last row
             return
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield (

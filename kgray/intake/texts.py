@@ -1,4 +1,4 @@
-"""A text file to ordered pieces at paragraph borders, with their place in the file."""
+"""A text file to pieces in their order, cut at paragraph borders, each with its place in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from kgray.errors import InputError
 
 PIECE = 1_500  # characters: about what one extraction reads well, and few calls a page
-MAX_PARAGRAPH = 8_000  # a paragraph stays whole up to here; past it, it is cut at a sentence's end
+MAX_PARAGRAPH = 8_000  # a longer paragraph is cut at the end of a sentence
 _BLOCK = 1 << 16
 _BORDER = re.compile(r"(?:\r?\n[ \t]*){2,}")
 _SENTENCE = re.compile(r"[.!?。！？][\"')\]]*\s+|\s*\r?\n\s*")
@@ -30,8 +30,8 @@ class Piece:
 def pieces(file: BinaryIO) -> Iterator[Piece]:
     """Yield a text in order, paragraphs put together up to PIECE characters.
 
-    The same text gives the same pieces. A BOM counts for nothing. Raises InputError where the bytes
-    are not UTF-8; what came before was yielded.
+    The same text gives the same pieces; a BOM is ignored. Raises InputError where the bytes are not UTF-8,
+    after it has yielded the text before them.
     """
     held: Piece | None = None
     for paragraph in _paragraphs(file):

@@ -173,14 +173,14 @@ def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Ins
     end, end_precision = times.parse(item["invalid_at"]) if "invalid_at" in item else (None, None)
     stated = "valid_at" in item
     if item.get("denied"):
-        return _told(item, ordinals, kind="denied")
+        return _extracted(item, ordinals, kind="denied")
     if stated and start is None and end is not None:
-        return _told(item, ordinals, kind="ended", valid_to=end, to_precision=end_precision)
+        return _extracted(item, ordinals, kind="ended", valid_to=end, to_precision=end_precision)
     if not stated:
         start = reference_time
     if start is not None and end is not None and end <= start:
         raise InputError("the end is not after the reference time, which is its start")
-    return _told(
+    return _extracted(
         item,
         ordinals,
         valid_from=start,
@@ -191,7 +191,7 @@ def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Ins
     )
 
 
-def _told(item: Mapping[str, Any], ordinals: dict[str, int], **told: Any) -> ExtractedFact:  # noqa: ANN401
+def _extracted(item: Mapping[str, Any], ordinals: dict[str, int], **fields: Any) -> ExtractedFact:  # noqa: ANN401
     value = Value.from_dict(item["value"]) if "value" in item else None
     source = ordinals.setdefault(item["source"], len(ordinals))
     target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
@@ -199,5 +199,5 @@ def _told(item: Mapping[str, Any], ordinals: dict[str, int], **told: Any) -> Ext
     words = item["relation"].replace("_", " ").lower()
     text = item.get("text") or f"{item['source']} {words} {shown}"
     return ExtractedFact(
-        source=source, relation=item["relation"], text=text, target=target, value=value, **told
+        source=source, relation=item["relation"], text=text, target=target, value=value, **fields
     )

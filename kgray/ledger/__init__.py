@@ -1,19 +1,27 @@
 """The ledger: what was submitted to a group, in its order, and what became of it (R19, R22, R24, R25).
 
-acceptance  drafts into the log, requests of corrections, what stands under an id
-removals    what pending removals will take away
-failures    failed episodes and their retry
-lookup      which rows an id, a source or a moment means
+acceptance  drafts and corrections into the log; failed episodes into it again
+lookup      which rows an id, a source or a moment means; what failed; what pending removals take away
 
-Written once over `Store.append` and declared reads: a store keeps rows and knows nothing of this.
+It is written over `Store.append` and declared reads, so every store behaves the same.
 """
 
 from __future__ import annotations
 
-from kgray.ledger.acceptance import Acceptance, accept, conflict, request, standing
-from kgray.ledger.failures import FailedEpisode, Failure, failures, retry
-from kgray.ledger.lookup import Bearers, dumped_episodes, episodes_at, find, previous, result, sequences_of
-from kgray.ledger.removals import Removals, check_group
+from kgray.ledger.acceptance import Acceptance, accept, conflict, request, retry, standing
+from kgray.ledger.lookup import (
+    Bearers,
+    FailedEpisode,
+    Failure,
+    Removals,
+    dumped_episodes,
+    episodes_at,
+    failures,
+    find,
+    previous,
+    result,
+    sequences_of,
+)
 
 __all__ = [
     "Acceptance",
@@ -22,7 +30,6 @@ __all__ = [
     "Failure",
     "Removals",
     "accept",
-    "check_group",
     "conflict",
     "dumped_episodes",
     "episodes_at",

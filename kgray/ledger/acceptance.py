@@ -1,4 +1,4 @@
-"""Drafts into the log, in short durable transactions; requests of corrections (R19)."""
+"""What is appended to the log, in short durable transactions: drafts (R19), corrections, retries (R24)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 
 from kgray import rows
 from kgray.kinds import EPISODES, OPERATIONS, TAKEN_IDS, Row
-from kgray.ledger.removals import Removals, check_group
-from kgray.ports import Appending, Store
-from kgray.records import Draft, Operation
+from kgray.ledger.lookup import Removals, failed_rows
+from kgray.ports import Appending, Patch, Store
+from kgray.records import Draft, Operation, check_group
 from kgray.times import Instant
 
 
@@ -30,7 +30,7 @@ class Acceptance:
 
 
 def conflict(draft: Draft, stored: str) -> str:
-    """Return why a draft whose id is taken by other content is refused; stored: the hash of that content."""
+    """Return why a draft is refused whose id is taken by other content; stored: the hash of that content."""
     return (
         f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
         f"submitted sha256 {draft.content_sha256}; use --replace to retract the old one"
@@ -47,7 +47,7 @@ def accept(
 
     now     the reference time of drafts that have none
     bulk    in the backfill lane
-    Raises InputError for a group's name that is none; nothing is accepted then.
+    Raises InputError for what is not a group's name; nothing is accepted then.
     """
     for draft in drafts:
         check_group(draft.group)
@@ -124,10 +124,41 @@ def _requested(log: Appending, operation: Operation) -> Operation:
 
 
 def _last_with_id(found: Iterable[Row]) -> dict[str, Row]:
-    """Return id -> the row that the id means: the last one that bears it (columns of TAKEN_BY)."""
+    """Return id -> the row that the id means: the last one with it (columns of TAKEN_IDS)."""
     return {row[1]: row for row in found}
 
 
 def _is_live(row: Row, removals: Removals) -> bool:
     sequence, id_, client_id, source, _, retired_at = row
     return retired_at is None and not removals.cover(sequence, (id_, client_id), source)
+
+
+def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
+    """Give failed episodes of a group (None: of all) new sequences; return how many.
+
+    ids     only those with these ids, ours or the client's; () = all
+    now     when: the failed rows leave the ledger at that record time, and stay as history
+    One that a pending correction takes away is left to it.
+    """
+    groups = [name for name in (store.heads() if group is None else [group]) if failed_rows(store, name)]
+
+    def append(log: Appending) -> int:
+        return sum(_retry(log, name, set(ids), now) for name in groups)
+
+    return store.append(groups, append) if groups else 0
+
+
+def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
+    removals = Removals.of(log, group)
+    chosen = [
+        row
+        for row in failed_rows(log, group)
+        if (not ids or ids & {row[1], row[8]}) and not removals.cover(row[0], (row[1], row[8]), row[2])
+    ]
+    if chosen:
+        retired_at = log.take_record_time(group, now)
+        retired = tuple((row[0], retired_at) for row in chosen)
+        log.patch(group, Patch(kind=EPISODES, columns=("retired_at",), rows=retired))
+        for row in chosen:
+            log.put(EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
+    return len(chosen)

@@ -1,23 +1,58 @@
-"""Which rows are meant: by an id, a source, a place in the order, a moment."""
+"""What the ledger holds: rows by id, source, order or moment; failed episodes; pending removals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kgray import kinds, rows
-from kgray.kinds import Read, Row
-from kgray.ledger.removals import Removals
+from kgray.kinds import EPISODES_IN_STATE, FAILED, OPERATIONS_IN_STATE, PENDING, Read, Row
 from kgray.ports import Store
-from kgray.records import Episode
+from kgray.records import Episode, Operation
 from kgray.times import Instant
+
+
+class RowSource(Protocol):
+    """Reads declared rows: a store, or a transaction that appends to it."""
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+        """Return the rows of a declared read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """The pending retractions and removals of a group, in order.
+
+    What was accepted after one of them is not affected by it. Acceptance, previous context and retry must
+    not count on what they will take away.
+    """
+
+    operations: tuple[Operation, ...] = ()
+
+    @classmethod
+    def of(cls, source: RowSource, group: str) -> Removals:
+        """Read those of a group."""
+        found = source.rows(OPERATIONS_IN_STATE, group, [PENDING])
+        return cls(tuple(rows.operation(group, row) for row in found if row[1] in {"retract", "remove"}))
+
+    def cover(
+        self, sequence: int, names: tuple[str | None, ...], source: str, before: int | None = None
+    ) -> bool:
+        """Whether one of them (with a sequence below `before`) takes away the row with one of these ids."""
+        return any(
+            sequence < asked.sequence
+            and (before is None or asked.sequence < before)
+            and (asked.everything or asked.source == source or any(name in asked.episodes for name in names))
+            for asked in self.operations
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearers:
-    """What bears an id. episodes: sequences of live episodes, by their own or by the client's id."""
+    """What has an id. episodes: sequences of live episodes, by their own or by the client's id."""
 
     episodes: tuple[int, ...] = ()
     entity: bool = False
@@ -25,12 +60,12 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything does."""
+        """Whether anything has it."""
         return self != Bearers()
 
 
 def find(store: Store, group: str, identifier: str) -> Bearers:
-    """Return what bears this id, as known now."""
+    """Return what has this id, as known now."""
     if not _is_storable(identifier):
         return Bearers()
 
@@ -71,7 +106,7 @@ def sequences_of(
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     """Return what an operation answered; None while it is pending or where there is none."""
     for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
-        if row[3] != kinds.PENDING:
+        if row[3] != PENDING:
             answer: Mapping[str, Any] = json.loads(row[5])
             return answer
     return None
@@ -81,7 +116,7 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
     """Return the previous context (R22), oldest first, at most `limit`.
 
     An episode that a pending retraction or removal, asked before this one was accepted, takes
-    away is left out already: the plain loop would not see it either.
+    away is left out already, because the plain loop would not see it either.
     """
     if limit <= 0:
         return []
@@ -121,7 +156,7 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
 
 
 def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
-    """Return the rows that bear one of these ids, their own or the client's (columns of TAKEN_BY)."""
+    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_IDS)."""
     asked = [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
     if not asked:
         return []
@@ -131,9 +166,57 @@ def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
 
 
 def _is_storable(text: str) -> bool:
-    """Whether the text can be stored at all: one with a lone surrogate cannot, so nothing bears it."""
+    """Whether the text can be stored at all: one with a lone surrogate cannot, so it is no id."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+# -------------------------------------------------------------------------------- failed episodes (R24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an episode failed by its own content (R24).
+
+    kind        the error's class: Refused, InvalidAnswer
+    raw         the last answer of the model
+    attempts    of this sequence and of those it was retried from
+    """
+
+    kind: str
+    message: str
+    raw: str = ""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedEpisode:
+    """A row of `kgray failures`."""
+
+    episode: Episode
+    failure: Failure
+
+
+def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
+    """Return the failed episodes that were not retried or retracted, by group and sequence."""
+    with store.reading():
+        return [
+            _failed_episode(name, row)
+            for name in (store.heads() if group is None else [group])
+            for row in failed_rows(store, name)
+        ]
+
+
+def failed_rows(source: RowSource, group: str) -> list[Row]:
+    """Return the rows of a group's failed episodes that were not retired, by sequence."""
+    found = source.rows(EPISODES_IN_STATE, group, [FAILED])
+    return [row for row in found if row[14] is None]
+
+
+def _failed_episode(group: str, row: Row) -> FailedEpisode:
+    kind, message, raw = row[15:18]
+    failure = Failure(kind=kind, message=message, raw=raw, attempts=row[12])
+    return FailedEpisode(episode=rows.episode(group, row), failure=failure)

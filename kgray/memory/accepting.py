@@ -1,4 +1,4 @@
-"""Taking input into the log in short transactions, and what accepting would refuse."""
+"""Accepting input into the log in short transactions; a check of what would be refused."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Submission:
     ) -> None:
         """Accept into a store.
 
-        replace     a taken id with other content is replaced; so is what a text file no longer holds
+        replace     replace episodes whose id is taken by other content; retract what a text file no longer
+                    holds
         bulk        in the backfill lane
-        on_answer   told what became of each row, in order; who is told of refusals keeps them: the report
-                    has none then
+        on_answer   called with what became of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
         self._store = store
         self._replace, self._bulk, self._on_answer = replace, bulk, on_answer
         self._batch: list[Submitted | Refusal] = []
         self._characters = 0
-        self.counts = {"accepted": 0, "duplicate": 0, "untimed": 0, "retracted": 0}  # by now, in the log
+        self.counts = {"accepted": 0, "duplicate": 0, "untimed": 0, "retracted": 0}  # so far, in the log
         self._refusals: list[Refusal] = []
         self._broken: set[str] = set()  # files with a refusal
         # (group, source) of text files -> the files, and the ids that they hold.
@@ -91,7 +91,7 @@ class Submission:
         if not (self._replace and complete):
             return
         for (group, source), (files, held) in sorted(self._whole.items()):
-            if files & self._broken:  # what stands behind the fault was not read: not known to be gone
+            if files & self._broken:  # the rows after the fault were not read, so none is known to be gone
                 continue
             gone = [id_ for id_ in standing_ids(self._store, group, source) if id_ not in held]
             if gone:

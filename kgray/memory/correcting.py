@@ -1,27 +1,105 @@
-"""Corrections before they are asked for: whether they can be carried out on what is there now.
+"""Corrections: checked against what is there now, requested, and waited for.
 
-Only what can be is asked for, so a refusal or a no-op takes no sequence (semantics, section 1). What
-changes between the look and its turn is seen then, and the correction ends as refused.
+Only what can be carried out is requested, so a refusal or a no-op takes no sequence (semantics, section 1).
+Where something changes between the check and the correction's turn, the correction ends as refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 from kgray.derivation import names
 from kgray.derivation.entities import Fold
 from kgray.derivation.stored import StoredView, records_of
-from kgray.errors import InputError, NotFound
+from kgray.errors import InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Entity
-from kgray.ledger import find, sequences_of
+from kgray.ingest.parts import Stop
+from kgray.ledger import find, request, result, sequences_of
 from kgray.memory.accepting import standing_ids
+from kgray.memory.ingesting import IngestOutcome, queued_at, why
+from kgray.memory.run_files import forget_texts
 from kgray.ports import Store
-from kgray.records import Operation
+from kgray.records import Operation, OperationKind, check_group
 
 
-def check(store: Store, operation: Operation) -> bool:
+class Corrections:
+    """Requests corrections of one store."""
+
+    def __init__(
+        self, store: Store, carry_out: Callable[..., Awaitable[IngestOutcome]], data: Path | None
+    ) -> None:
+        """carry_out: as `Ingest.carry_out`. data: the folder whose runs may keep texts."""
+        self._store, self._carry_out, self._data = store, carry_out, data
+
+    async def ask(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Request a correction and wait until it is carried out; return what it answered, {} for a no-op.
+
+        Raises Stopped where `stop()` or an outage came first, InputError where it was refused.
+        """
+        check_group(group)
+        # This group's alone: a correction does not wait for other groups.
+        done = await self._carry_out({}, groups={group}, stop=stop)
+        if done.stopped or stop():
+            raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
+        operation = Operation(group=group, kind=kind, **what)
+        if not would_change(self._store, operation):
+            return {}
+        if kind == "remove":
+            self._forget_texts()  # before the request: from then on any process that ingests carries it out
+        sequence = request(self._store, operation)
+        try:
+            done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
+        finally:
+            if kind == "remove":
+                self._forget_texts()  # what a run has kept since
+        answer = result(self._store, group, sequence)
+        if answer is None:
+            raise Stopped(
+                f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it"
+            )
+        if "error" in answer:
+            raise InputError(str(answer["error"]))
+        return {"sequence": sequence, **answer}
+
+    async def take_out(
+        self,
+        kind: OperationKind,
+        group: str,
+        episodes: Sequence[str],
+        source: str | None,
+        everything: bool,
+        stop: Stop,
+    ) -> dict[str, Any]:
+        """Request a retraction or removal of the chosen episodes (one of the three ways) and wait for it."""
+        if sum((bool(episodes), source is not None, everything)) != 1:
+            raise InputError("say which episodes: their ids, or a source, or everything; one of these")
+        zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
+        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        answer = await self.ask(group, kind, stop, **chosen)
+        done = zeros | {key: value for key, value in answer.items() if key in zeros or key == "sequence"}
+        if kind == "remove":
+            done["compacted"] = self._compacted()
+        return done
+
+    def _forget_texts(self) -> None:
+        if self._data is not None:
+            forget_texts(self._data)
+
+    def _compacted(self) -> bool:
+        try:
+            return self._store.compact()
+        except NoSpace as error:
+            left = "what was named is removed, but its bytes are still in the file"
+            raise Stopped(f"{left}: {error}") from None
+
+
+def would_change(store: Store, operation: Operation) -> bool:
     """Return whether the operation would change anything.
 
-    Raises NotFound or InputError where it cannot be done: of a merge, split or undo with what is
-    committed; while anything is pending in the group, that alone cannot tell of an undo.
+    Raises NotFound or InputError where a merge, split or undo is not possible on what is committed. While
+    anything is pending in the group, an undo is not checked: what is committed cannot decide it.
     """
     with store.reading():
         match operation.kind:
@@ -74,7 +152,7 @@ def _check_undo(store: Store, operation: Operation) -> None:
 
 
 def _stored(store: Store, operation: Operation) -> bool:
-    """Whether anything of what a removal names is stored, retracted rows included."""
+    """Whether anything that a removal names is stored, retracted rows included."""
     if operation.everything:
         return store.heads([operation.group])[operation.group].named
     return bool(sequences_of(store, operation.group, ids=operation.episodes, source=operation.source))

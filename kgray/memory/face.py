@@ -1,7 +1,7 @@
 """The library's face: one data folder, the verbs on it. Every verb that reads or writes names its group.
 
-Reads never ask a model. Corrections first ingest what is pending, take their place in the group's
-order, and wait until they are carried out; where another process ingests the folder, it does so.
+Reads never ask a model. A correction first has what is pending ingested, then takes its place in the
+group's order and waits until it is carried out, by this process or the one that ingests the folder.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kgray import times
 from kgray.derivation import dump as dumping
-from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.stored import StoredView
 from kgray.derivation.verify import differences
 from kgray.derivation.view import View
-from kgray.errors import Ambiguous, InputError, NoSpace, NotFound, Stopped
+from kgray.errors import InputError, NoSpace
 from kgray.graph import Hit
 from kgray.ingest.parts import OnStep, Parts, Stop
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
-from kgray.ledger import FailedEpisode, dumped_episodes, episodes_at, failures, find, request, result, retry
+from kgray.ledger import FailedEpisode, failures, retry
 from kgray.memory.accepting import Item, Submission, refusals_of
-from kgray.memory.arguments import SCOPES, Time, checked_group, instant_of, query_of
-from kgray.memory.correcting import check
+from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import (
     Ingest,
     IngestOutcome,
@@ -35,41 +36,53 @@ from kgray.memory.ingesting import (
     ignore,
     last_sequences,
     never,
-    queued_at,
     silent,
-    why,
 )
-from kgray.memory.reports import History, Report
-from kgray.memory.run_files import forget_texts
-from kgray.memory.showing import matches
-from kgray.ports import GraphView, GroupCounts, SearchScope
-from kgray.records import Episode, Operation, OperationKind
-from kgray.search import Context, Filters
+from kgray.memory.reports import History, Report, derived, dumped, history_of, shown
+from kgray.ports import Embedder, GroupCounts, SearchScope, Store
+from kgray.records import check_group
+from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
 from kgray.search import context as build_context
 from kgray.search import search as find_hits
-from kgray.search.recipes import Method, Reranker
 from kgray.times import Instant
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
 
-_VIEWS = 2  # known_at views kept: one is asked again for each page or search at that moment
+When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+_VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 
 
 class Memory:
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
-    def __init__(self, parts: Parts, ingest: Ingest | None = None, *, data: Path | None = None) -> None:
-        """Take the parts over, and what carries out what is pending (None: this process).
+    def __init__(
+        self,
+        store: Store,
+        embedder: Embedder,
+        build: Callable[[], Parts],
+        *,
+        ingest: Ingest | None = None,
+        data: Path | None = None,
+    ) -> None:
+        """Take over an open store and the embedder that its vectors are from.
 
-        data: the folder whose runs may keep texts; what is removed goes from there too
+        build   returns the parts that ingest; called once, when something is to be ingested
+        ingest  what carries out what is pending; None = this process
+        data    the folder whose runs may keep texts; what is removed goes from there too
         """
-        self.parts = parts
-        self.store = parts.store
-        self._data = data
-        self.runtime: Ingest = LocalIngest(parts) if ingest is None else ingest
-        self.on_wait: OnWait = silent  # told whom a verb waits for, where another process ingests
+        self.store = store
+        self.on_wait: OnWait = silent  # called with a line where a verb waits for another process
+        self.embedder = embedder
+        self._build = build
+        self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
+        self._corrections = Corrections(store, self._carry_out, data)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The parts that ingest, built now where they were not. Raises SettingsError."""
+        return self._build()
 
     # ------------------------------------------------------------------------------- adding
 
@@ -78,7 +91,7 @@ class Memory:
         text: object,
         *,
         group: str,
-        at: Time | None = None,
+        at: When | None = None,
         speaker: str | None = None,
         source: str = "default",
         kind: str | None = None,
@@ -114,7 +127,7 @@ class Memory:
         """Accept drafts, rows or what the intake read, then ingest until nothing is pending.
 
         group   for rows that name none. A row that cannot be used is in the report's refusals
-        bulk    in the backfill lane: what others add meanwhile is read first
+        bulk    in the backfill lane: what others add meanwhile is ingested first
         """
         before = last_sequences(self.store)
         taken = Submission(self.store, replace=replace, bulk=bulk)
@@ -143,8 +156,8 @@ class Memory:
         return Report(refusals=tuple(refusals_of(self.store, items)))
 
     def preview(self, *, replace: bool = False) -> Preview:
-        """Return what tells of drafts, one by one, what they would change (dump rows with "op")."""
-        from kgray.ingest.preview import Preview  # deciding's modules: who only reads does without
+        """Return what computes the changes that drafts would make, one by one (dump rows with "op")."""
+        from kgray.ingest.preview import Preview  # a process that only reads does not import them
 
         return Preview(self.parts, replace=replace)
 
@@ -158,7 +171,7 @@ class Memory:
     ) -> Report:
         """Take failed episodes up again (all, or those with these ids, ours or the client's)."""
         if group is not None:
-            checked_group(group)
+            check_group(group)
         count = retry(self.store, group, episodes, now=times.now())
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
@@ -170,8 +183,8 @@ class Memory:
         query: str,
         *,
         group: str,
-        as_of: Time | None = None,
-        known_at: Time | None = None,
+        as_of: When | None = None,
+        known_at: When | None = None,
         scopes: Sequence[SearchScope] = SCOPES,
         limit: int = 10,
         recipe: str = "hybrid",
@@ -186,7 +199,7 @@ class Memory:
 
         The other arguments are the fields of kgray.search.Query.
         """
-        asked = query_of(
+        asked = _query(
             query,
             group,
             as_of=as_of,
@@ -202,7 +215,7 @@ class Memory:
             any_time=any_time,
         )
         view = self._view_at(group, asked.known_at)
-        return await find_hits(self.store, self.parts.embedder, asked, view=view)
+        return await find_hits(self.store, self.embedder, asked, view=view)
 
     async def context(
         self,
@@ -210,69 +223,44 @@ class Memory:
         *,
         group: str,
         tokens: int = 1500,
-        as_of: Time | None = None,
-        known_at: Time | None = None,
+        as_of: When | None = None,
+        known_at: When | None = None,
         filters: Filters | None = None,
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`."""
-        asked = query_of(query, group, as_of=as_of, known_at=known_at, filters=filters)
+        asked = _query(query, group, as_of=as_of, known_at=known_at, filters=filters)
         view = self._view_at(group, asked.known_at)
-        return await build_context(self.store, self.parts.embedder, asked, tokens=tokens, view=view)
+        return await build_context(self.store, self.embedder, asked, tokens=tokens, view=view)
 
-    async def history(self, name_or_id: str, *, group: str, known_at: Time | None = None) -> History:
+    async def history(self, name_or_id: str, *, group: str, known_at: When | None = None) -> History:
         """Return every span of an entity's facts, in order of their start.
 
         Raises NotFound, and Ambiguous where several entities bear the name.
         """
-        checked_group(group)
+        check_group(group)
         with self.store.reading():
-            view: GraphView = self._view_at(group, instant_of(known_at, "known_at")) or StoredView(
-                self.store, group
-            )
-            entity = view.entities([self._entity(group, name_or_id)])
-            if not entity:
-                raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
-            facts = view.facts_at([entity[0].id], None, None)
-            facts.sort(
-                key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id)
-            )
-            ends = list(dict.fromkeys(end for f in facts for end in (f.source, f.target) if end is not None))
-            names = {found.id: found.name for found in view.entities(ends)}
-            clients = view.supporters(sorted({episode for f in facts for episode in f.episodes}))
-        return History(group=group, entity=entity[0], facts=tuple(facts), names=names, clients=clients)
+            view = self._view_at(group, _instant(known_at, "known_at")) or StoredView(self.store, group)
+            return history_of(self.store, view, group, name_or_id)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
-        """Return the dump rows of one episode, entity, statement or fact and of all that hangs on it."""
-        checked_group(group)
-        with self.store.reading():
-            found = find(self.store, group, identifier)
-            if not found:
-                raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
-            view = self._derived(group, None)
-            episodes = list(dumped_episodes(self.store, group))
-            waiting = self.store.pending(group, self.store.pending_count(group))
-            episodes += [item for item in waiting if isinstance(item, Episode)]
-            return matches(identifier, found, view, episodes)
+        """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
+        return shown(self.store, check_group(group), identifier)
 
-    async def dump(self, *, group: str, known_at: Time | None = None) -> list[str]:
+    async def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
         return dumping.lines(self._dumped(group, known_at))
 
-    async def dump_hash(self, *, group: str, known_at: Time | None = None) -> str:
+    async def dump_hash(self, *, group: str, known_at: When | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
         return dumping.digest(self._dumped(group, known_at))
 
-    def _dumped(self, group: str, known_at: Time | None) -> list[dumping.DumpRow]:
-        checked_group(group)
-        moment = instant_of(known_at, "known_at")
-        with self.store.reading():
-            view, episodes = self._derived(group, moment), dumped_episodes(self.store, group, moment)
-            return list(dumping.rows(view, episodes))
+    def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
+        return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group."""
         if group is not None:
-            checked_group(group)
+            check_group(group)
         return self.store.counts(group)
 
     async def groups(self) -> dict[str, GroupCounts]:
@@ -282,31 +270,31 @@ class Memory:
     async def failures(self, *, group: str | None = None) -> list[FailedEpisode]:
         """Return the failed episodes with their reasons."""
         if group is not None:
-            checked_group(group)
+            check_group(group)
         return failures(self.store, group)
 
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
-        checked_group(group)
+        check_group(group)
         return differences(self.store, group)
 
     # ---------------------------------------------------------------------------- correcting
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Say that two entities are one (R16). Raises NotFound for an id that is not there."""
-        return await self._correct(group, "merge", stop, entities=(first, second))
+        """Merge two entities into one (R16). Raises NotFound for an id that is not there."""
+        return await self._corrections.ask(group, "merge", stop, entities=(first, second))
 
     async def split(
         self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
     ) -> dict[str, Any]:
-        """Say that the mentions with these surfaces are another entity (R16)."""
+        """Make the mentions with these surfaces another entity (R16)."""
         if not surfaces:
             raise InputError("no surface: say which names are another entity", field="surface")
-        return await self._correct(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
+        return await self._corrections.ask(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
 
     async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Take a merge or a split back."""
-        return await self._correct(group, "undo", stop, target=sequence)
+        """Undo the merge or split with this sequence."""
+        return await self._corrections.ask(group, "undo", stop, target=sequence)
 
     async def retract(
         self,
@@ -317,8 +305,8 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """End the part of episodes in what is derived; `known_at` before it still sees them (R25)."""
-        return await self._take_out("retract", group, episodes, source, everything, stop)
+        """Take episodes out of the graph; reads with an earlier `known_at` still see them (R25)."""
+        return await self._corrections.take_out("retract", group, episodes, source, everything, stop)
 
     async def remove(
         self,
@@ -330,63 +318,7 @@ class Memory:
         stop: Stop = never,
     ) -> dict[str, Any]:
         """Erase episodes with every trace (R25); "compacted" is False where bytes may still lie in files."""
-        return await self._take_out("remove", group, episodes, source, everything, stop)
-
-    async def _take_out(
-        self,
-        kind: OperationKind,
-        group: str,
-        episodes: Sequence[str],
-        source: str | None,
-        everything: bool,
-        stop: Stop,
-    ) -> dict[str, Any]:
-        if sum((bool(episodes), source is not None, everything)) != 1:
-            raise InputError("say which episodes: their ids, or a source, or everything; one of these")
-        zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)
-        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        answer = await self._correct(group, kind, stop, **chosen)
-        done = zeros | {key: value for key, value in answer.items() if key in zeros or key == "sequence"}
-        if kind == "remove":
-            done["compacted"] = self._compacted()
-        return done
-
-    def _forget_texts(self) -> None:
-        if self._data is not None:
-            forget_texts(self._data)
-
-    def _compacted(self) -> bool:
-        try:
-            return self.store.compact()
-        except NoSpace as error:
-            told = "what was named is removed, but its bytes are still in the file"
-            raise Stopped(f"{told}: {error}") from None
-
-    async def _correct(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
-        checked_group(group)
-        # Only this group's: what another one waits for is no reason to keep a correction waiting.
-        done = await self._carry_out({}, groups={group}, stop=stop)
-        if done.stopped or stop():
-            raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
-        operation = Operation(group=group, kind=kind, **what)
-        if not check(self.store, operation):
-            return {}
-        if kind == "remove":
-            self._forget_texts()  # first: once it is asked for, whoever ingests next carries it out
-        sequence = request(self.store, operation)
-        try:
-            done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
-        finally:
-            if kind == "remove":
-                self._forget_texts()  # what a run kept meanwhile
-        answer = result(self.store, group, sequence)
-        if answer is None:
-            raise Stopped(
-                f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it"
-            )
-        if "error" in answer:
-            raise InputError(str(answer["error"]))
-        return {"sequence": sequence, **answer}
+        return await self._corrections.take_out("remove", group, episodes, source, everything, stop)
 
     # ------------------------------------------------------------------------------- inside
 
@@ -405,36 +337,19 @@ class Memory:
                 yield Refusal(file="<items>", line=number, field=error.field, reason=str(error))
 
     def _view_at(self, group: str, known_at: Instant | None) -> View | None:
-        """Return the graph as known then; None = as known now, which the store holds derived."""
+        """Return the graph as known then; None = as known now, which the store holds."""
         if known_at is None:
             return None
         last = self.store.heads([group])[group].last_recorded
         if known_at >= last:
             return None
-        # What was removed since must not show: a view is good only until the group's next record.
+        # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
-        view = self._views.pop(key, None) or self._derived(group, known_at)
+        view = self._views.pop(key, None) or derived(self.store, group, known_at)
         self._views[key] = view
         for old in list(self._views)[:-_VIEWS]:
             del self._views[old]
         return view
-
-    def _derived(self, group: str, known_at: Instant | None) -> View:
-        def read(sequences: Sequence[int]) -> list[Episode]:
-            return episodes_at(self.store, group, sequences)
-
-        return View(records_of(self.store, group, known_at), read)
-
-    def _entity(self, group: str, name_or_id: str) -> str:
-        if find(self.store, group, name_or_id).entity:
-            return name_or_id
-        named = StoredView(self.store, group).entities_named(name_or_id)
-        if not named:
-            raise NotFound(f"group {group} has no entity {name_or_id!r}")
-        if len(named) > 1:
-            ids = ", ".join(f"{entity.id} ({entity.name})" for entity in named)
-            raise Ambiguous(f"{name_or_id!r} is the name of {len(named)} entities; say which id: {ids}")
-        return named[0].id
 
     # ----------------------------------------------------------------------------- lifetime
 
@@ -455,7 +370,7 @@ class Memory:
         self.close()
 
     def __enter__(self) -> Blocking:
-        """Return the blocking twin: the same verbs, without `await`."""
+        """Return the same verbs for code that does not await."""
         return Blocking(self)
 
     def __exit__(
@@ -463,6 +378,36 @@ class Memory:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _instant(value: When | None, field: str) -> Instant | None:
+    """Return a caller's moment as an instant. Raises InputError that names the argument."""
+    if value is None:
+        return None
+    try:
+        return times.parse(value)[0]
+    except ValueError as error:
+        raise InputError(f"{field}: {error}", field=field) from None
+
+
+def _query(
+    text: str,
+    group: str,
+    *,
+    as_of: When | None,
+    known_at: When | None,
+    filters: Filters | None,
+    **more: Any,  # noqa: ANN401 - the other fields of Query, as they are
+) -> Query:
+    """Return the checked query. Raises InputError, NotBuilt."""
+    return Query(
+        text=text,
+        group=group,
+        as_of=_instant(as_of, "as_of"),
+        known_at=_instant(known_at, "known_at"),
+        filters=filters or Filters(),
+        **more,
+    )
 
 
 class Blocking:

@@ -1,4 +1,4 @@
-"""Having what is pending carried out, by whatever runtime does the work, and waiting for it."""
+"""What is pending is carried out, by this process or a runtime, and waited for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def silent(line: str) -> None:
 
 
 class Sequences:
-    """Sequences of one group in ascending order, kept as spans: a million in a row take no room."""
+    """Sequences of one group in ascending order, kept as spans, so a million in a row take no memory."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -69,7 +69,7 @@ class Sequences:
             yield from range(first, last + 1)
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return their number."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def before(self, bound: int | None) -> int:
@@ -90,9 +90,10 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOutcome:
-    """What was carried out. stopped: a signal came first, or an outage, which `reason` tells.
+    """What was carried out.
 
-    totals: how the run that did it went, as far as this process knows: empty where another process ingested.
+    stopped  a signal or an outage ended the run first; `reason` names the outage
+    totals   how the run went; empty where another process ingested
     """
 
     committed: int = 0
@@ -103,12 +104,12 @@ class IngestOutcome:
 
 
 def why(done: IngestOutcome) -> str:
-    """Return the reason for a message, in brackets; "" where there is none."""
+    """Return the reason in brackets, for a message; "" where there is none."""
     return f" ({done.reason})" if done.reason else ""
 
 
 class Ingest(Protocol):
-    """A runtime: has what is pending carried out, and tells when it is."""
+    """A runtime, which carries out what is pending."""
 
     async def carry_out(
         self,
@@ -123,16 +124,16 @@ class Ingest(Protocol):
     ) -> IngestOutcome:
         """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
 
-        queued   None: all that is pending now. It is read live: what is queued while this runs is waited for
+        queued   None: all that is pending now. It may grow while this runs: what is added is waited for too
         groups   carry out what is pending in these alone
-        before   `last_sequences` when the run began. What others append later is carried out too, but it
-                 is theirs to count: counted are what was there before, and what is queued
+        before   `last_sequences` when the run began. What others append later is carried out too, but
+                 not counted: only what was pending before, and what is queued, is
         more     whether more is still being queued: while it is, this does not return because all is done
-        on_step  told of every step that this process sees: (group, sequence, outcome)
-        on_wait  told once, in one line, whom this process waits for
+        on_step  called for every step that this process sees: (group, sequence, outcome)
+        on_wait  called once with a line that says which process this one waits for
 
-        An outage beyond the patience and a full disk end it with `stopped` and the reason; what was accepted
-        is safe. Raises what else is wrong (SettingsError, StoreError).
+        An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted
+        is safe. Raises SettingsError, StoreError for other faults.
         """
         ...
 
@@ -142,21 +143,21 @@ class Ingest(Protocol):
 
 
 class LocalIngest:
-    """Carries out in this process; where another one holds the folder, waits until that one has done it."""
+    """Ingests in this process; where another process holds the folder, waits until that one has done it."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Keep the groups' states from one verb to the next."""
-        self._parts = parts
-        self._store = parts.store
+    def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
+        """Keep the groups' states from one verb to the next; parts: called when something is ingested."""
+        self._store, self._parts = store, parts
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner, made when something is to be ingested: who only reads does without."""
+        """The runner. It is imported and made here, so that a process that only reads does without it."""
         from kgray.ingest.committer import Direct
         from kgray.ingest.runner import Runner
 
-        # With a writer the run leaves it to its caller to hold the store: here it is held from run to run.
-        return Runner(replace(self._parts, writer=self._parts.writer or Direct(self._store)))
+        # A run that has a writer leaves it to its caller to hold the store: `carry_out` holds it.
+        parts = self._parts()
+        return Runner(replace(parts, writer=parts.writer or Direct(self._store)))
 
     async def carry_out(
         self,
@@ -169,27 +170,27 @@ class LocalIngest:
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
     ) -> IngestOutcome:
-        """Carry out all that is pending; see `Ingest`. Should another process end first, this one goes on."""
+        """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
         store = self._store
         before = last_sequences(store) if before is None else before
         own: Mapping[str, Queued] = {} if queued is None else queued
-        told = False
+        announced = False
         while True:
             try:
                 with store.writing():
                     count = Count(before, own, done_elsewhere(store, own), on_step)
                     return await self._run(count, groups, more, stop)
             except Locked as error:
-                if not told and queued is None:
+                if not announced and queued is None:
                     own = all_pending(store)
                 coming = more()  # asked first, as below
                 left = waiting(store, own)
                 if stop() or not (left or coming):
                     done = done_elsewhere(store, own)
                     return IngestOutcome(committed=done.committed, failed=done.failed, stopped=left or coming)
-                if not told:
+                if not announced:
                     on_wait(f"waiting: {error}")
-                    told = True
+                    announced = True
                 await asyncio.sleep(_PAUSE_S)
             except NoSpace as error:
                 return IngestOutcome(stopped=True, reason=str(error))
@@ -200,11 +201,11 @@ class LocalIngest:
     async def _run(
         self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
     ) -> IngestOutcome:
-        """Run until nothing is pending; an outage or a full disk ends it, and what was accepted is safe."""
+        """Run until nothing is pending; an outage or a full disk ends the run; what was accepted is safe."""
         reason, totals = "", Totals()
         try:
             while True:
-                coming = more()  # asked first: what came before it said no is met by the run that follows
+                coming = more()  # asked first: the run below sees all that was queued before a "no"
                 try:
                     await self._runner.run(groups=groups, stop=stop, on_step=count)
                 finally:
@@ -226,12 +227,12 @@ class LocalIngest:
 
 
 class Count:
-    """Counts the steps that are this run's to report, and hands every step on."""
+    """Counts the steps that this run reports, and passes every step on."""
 
     def __init__(
         self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: IngestOutcome, on_step: OnStep
     ) -> None:
-        """Start from what was `ended` of the queued already; before, queued: see `Ingest.carry_out`."""
+        """Start from what has `ended` already; before, queued: see `Ingest.carry_out`."""
         self.committed, self.failed = ended.committed, ended.failed
         self._before, self._queued, self._on_step = before, queued, on_step
 
@@ -266,7 +267,7 @@ def joined(first: Totals, then: Totals) -> Totals:
 
 
 def last_sequences(store: Store) -> dict[str, int]:
-    """Return the last sequence of each group with anything pending: what was there before a run."""
+    """Return the last sequence of each group with anything pending: what was pending before a run."""
     heads = store.heads(list(store.pending_groups()))
     return {group: head.last for group, head in heads.items()}
 
@@ -280,7 +281,7 @@ def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
 
 
 def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
-    """Return what became of those of the queued that have ended, by whomever."""
+    """Return what became of the queued entries that have ended, whichever process ended them."""
     committed = failed = 0
     for group, queue in queued.items():
         first = _first_pending(store, group)
@@ -312,9 +313,9 @@ def _first_pending(store: Store, group: str) -> int | None:
 def pending_now(
     store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
 ) -> Queued:
-    """Return the queue that waits for what is pending in a group, up to `last` (None: all), but for some.
+    """Return the queue that waits for what is pending in a group, up to `last` (None: all), except `without`.
 
-    A page at a time, without the texts: a backlog may be longer than memory.
+    Reads a page at a time and no texts, because a backlog may be larger than memory.
     """
     queue = Queued()
     after = 0

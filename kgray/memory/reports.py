@@ -1,14 +1,21 @@
-"""What the library answers, and its JSON form: the field names here are the promise of the commands."""
+"""What the verbs answer, and its JSON form: the commands print it, and its field names are a promise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kgray.derivation import dump
+from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.view import View
+from kgray.errors import Ambiguous, NotFound, exit_code_of
 from kgray.graph import Entity, Fact, Hit
 from kgray.intake.drafts import Refusal
-from kgray.times import show
+from kgray.ledger import Bearers, dumped_episodes, episodes_at, find
+from kgray.ports import GraphView, Store
+from kgray.records import Episode
+from kgray.times import Instant, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +24,9 @@ class Report:
 
     committed, failed   of all that was pending in the store, earlier leftovers included
     retracted           episodes that a replaced text file no longer holds
-    untimed             accepted without a reference time: acceptance gave them one (R19)
-    stopped             a signal, or a model out of reach beyond its patience (then `reason` says so), ended
-                        the run; what was accepted is safe, and the next run goes on
+    untimed             accepted without a reference time; acceptance gave them one (R19)
+    stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
+                        accepted is safe, and the next run goes on
     """
 
     accepted: int = 0
@@ -40,7 +47,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """75 stopped, 1 something refused or failed, 0 all done."""
-        return 75 if self.stopped else 1 if self.refusals or self.failed else 0
+        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray add --json` prints."""
@@ -131,3 +138,152 @@ def hit_row(hit: Hit) -> dict[str, Any]:
     elif hit.entity is not None:
         row |= {"aliases": list(hit.entity.aliases), "labels": list(hit.entity.labels)}
     return row
+
+
+# ------------------------------------------------------------------------------------ the history verb
+
+
+def history_of(store: Store, view: GraphView, group: str, name_or_id: str) -> History:
+    """Return every span of an entity's facts that a view shows, in order of their start.
+
+    Raises NotFound, and Ambiguous where several entities bear the name.
+    """
+    found = view.entities([_entity_id(store, group, name_or_id)])
+    if not found:
+        raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
+    entity = found[0]
+    facts = view.facts_at([entity.id], None, None)
+    facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
+    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
+    names = {end.id: end.name for end in view.entities(ends)}
+    clients = view.supporters(sorted({episode for fact in facts for episode in fact.episodes}))
+    return History(group=group, entity=entity, facts=tuple(facts), names=names, clients=clients)
+
+
+def _entity_id(store: Store, group: str, name_or_id: str) -> str:
+    if find(store, group, name_or_id).entity:
+        return name_or_id
+    named = StoredView(store, group).entities_named(name_or_id)
+    if not named:
+        raise NotFound(f"group {group} has no entity {name_or_id!r}")
+    if len(named) > 1:
+        ids = ", ".join(f"{entity.id} ({entity.name})" for entity in named)
+        raise Ambiguous(f"{name_or_id!r} is the name of {len(named)} entities; say which id: {ids}")
+    return named[0].id
+
+
+# ---------------------------------------------------------------------------- the dump and show verbs
+
+
+def derived(store: Store, group: str, known_at: Instant | None) -> View:
+    """Return the graph of a group, derived from its records as known then (None: now)."""
+
+    def read(sequences: Sequence[int]) -> list[Episode]:
+        return episodes_at(store, group, sequences)
+
+    return View(records_of(store, group, known_at), read)
+
+
+def dumped(store: Store, group: str, known_at: Instant | None) -> list[dump.DumpRow]:
+    """Return the rows of the dump, unsorted."""
+    with store.reading():
+        return list(dump.rows(derived(store, group, known_at), dumped_episodes(store, group, known_at)))
+
+
+def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
+    """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
+    with store.reading():
+        found = find(store, group, identifier)
+        if not found:
+            raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
+        view = derived(store, group, None)
+        episodes = list(dumped_episodes(store, group))
+        waiting = store.pending(group, store.pending_count(group))
+        episodes += [item for item in waiting if isinstance(item, Episode)]
+        return matches(identifier, found, view, episodes)
+
+
+def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
+    """Return the dump rows of what has an id and of what belongs to it, in the order of the dump.
+
+    An episode brings its mentions and evidence, and what these are about; an entity its mentions,
+    statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
+    """
+    rows = list(dump.rows(view, list(episodes)))
+    evidence = {(row["episode"], row["ordinal"]): row for row in rows if row["type"] == "evidence"}
+    wanted = _Wanted()
+    wanted.start(identifier, found, rows, view)
+    wanted.spread(rows)
+    kept = [row for row in rows if wanted.holds(row, evidence)]
+    return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
+
+
+class _Wanted:
+    """Ids of what is shown, by type of row."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()  # episodes whose mentions and evidence are shown, all of them
+        self.episodes: set[str] = set()
+        self.entities: set[str] = set()
+        self.subjects: set[str] = set()  # entities whose statements are shown
+        self.statements: set[str] = set()
+        self.relations: set[str] = set()
+
+    def start(self, identifier: str, found: Bearers, rows: list[dump.DumpRow], view: View) -> None:
+        """Add what was asked for."""
+        self.asked |= {row["id"] for row in _of(rows, "episode") if row["sequence"] in found.episodes}
+        if found.entity:
+            self.subjects |= {entity.id for entity in view.entities([identifier])}
+        if found.fact:
+            self.statements |= {row["statement"] for row in _of(rows, "fact") if row["id"] == identifier}
+        if found.statement:
+            self.statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
+
+    def spread(self, rows: list[dump.DumpRow]) -> None:
+        """Add what belongs to what was asked for."""
+        self.statements |= {
+            row["id"] for row in _of(rows, "statement") if {row["subject"], row["object"]} & self.subjects
+        }
+        self.statements |= {row["statement"] for row in _of(rows, "evidence") if row["episode"] in self.asked}
+        for row in _of(rows, "statement"):
+            if row["id"] in self.statements:
+                self.entities |= {end for end in (row["subject"], row["object"]) if end is not None}
+                self.relations.add(row["relation"])
+        self.entities |= {row["entity"] for row in _of(rows, "mention") if row["episode"] in self.asked}
+        self.entities |= self.subjects
+        self.episodes |= self.asked
+        for row in _of(rows, "evidence"):
+            if row["statement"] in self.statements and not self.asked:
+                self.episodes.add(row["episode"])
+        self.episodes |= {row["episode"] for row in _of(rows, "mention") if row["entity"] in self.subjects}
+
+    def holds(self, row: dump.DumpRow, evidence: dict[tuple[str, int], dump.DumpRow]) -> bool:
+        """Whether a row is shown."""
+        match row["type"]:
+            case "episode":
+                return row["id"] in self.episodes
+            case "entity":
+                return row["id"] in self.entities
+            case "mention":
+                return row["episode"] in self.asked or row["entity"] in self.subjects
+            case "statement":
+                return row["id"] in self.statements
+            case "evidence":
+                return row["episode"] in self.asked or (
+                    not self.asked and row["statement"] in self.statements
+                )
+            case "verdict":
+                return bool({row["a"], row["b"]} & self.statements)
+            case "relation":
+                return row["name"] in self.relations
+            case "merge":
+                return bool(set(row["entities"]) & self.entities)
+            case "fact":
+                ended = evidence.get(tuple(row["ended_by"])) if row["ended_by"] else None
+                by_asked = ended is not None and ended["episode"] in self.asked
+                return row["statement"] in self.statements or by_asked
+        return False
+
+
+def _of(rows: list[dump.DumpRow], kind: str) -> Iterator[dump.DumpRow]:
+    return (row for row in rows if row["type"] == kind)

@@ -1,4 +1,4 @@
-"""What runs keep of episodes' texts in a data folder, beside the store, and its removal."""
+"""The files in which backfill runs keep texts of episodes beside the store, and their removal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT = "report.json"  # of a run: with the messages of episodes that failed
 
 
 def forget_texts(data: Path) -> None:
-    """Delete what the runs keep of episodes' texts and messages, as removal asks; a run then sorts anew."""
+    """Delete the texts and messages of episodes that runs keep (R25); a run that goes on sorts again."""
     for run in (data / RUNS).glob("*/"):
         with explained(run):
             shutil.rmtree(run / SORTED, ignore_errors=True)

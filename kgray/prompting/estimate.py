@@ -71,7 +71,7 @@ class WorkEstimate:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningEstimate:
     """Calls and tokens so far; a question may count as a fraction of a call."""
 
     calls: float = 0
@@ -90,7 +90,7 @@ class _Running:
 def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
     """Return what a language model would have to do for these drafts, if none had been ingested before."""
     previous: dict[tuple[str, str], deque[Episode]] = {}
-    total, episodes, triples = _Running(), 0, 0
+    total, episodes, triples = _RunningEstimate(), 0, 0
     for draft in drafts:
         episodes += 1
         if draft.kind == "triples":
@@ -113,7 +113,7 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
 
 
 def _extraction(
-    total: _Running, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
+    total: _RunningEstimate, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
 ) -> None:
     facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
     entities = facts * FACT_ENTITIES
@@ -138,7 +138,9 @@ def _extraction(
     total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
 
 
-def _questions(total: _Running, prompts: Prompts, pipeline: PipelineSettings, episode: Episode) -> None:
+def _questions(
+    total: _RunningEstimate, prompts: Prompts, pipeline: PipelineSettings, episode: Episode
+) -> None:
     for task, calls in QUESTION_CALLS[pipeline.resolution, pipeline.judging].items():
         apart = task == "contradiction"  # the one that is not shown the episode
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))

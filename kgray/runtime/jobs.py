@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from kgray.errors import KgrayError, SettingsError, Unavailable
+from kgray.errors import STOPPED, KgrayError, SettingsError, Unavailable
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -222,9 +222,9 @@ async def followed(
     status = details.status.value
     code = details.driver_exit_code
     if code is None:
-        code = {"SUCCEEDED": 0, "STOPPED": 75}.get(status, 1)
+        code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
     # A driver that a signal ended has a negative code; nothing was lost, and the next attempt goes on.
-    code = code if 0 <= code <= 255 else 75
+    code = code if 0 <= code <= 255 else STOPPED
     said = "" if status == "SUCCEEDED" or log.document else (details.message or "")
     reason = next(iter(said.splitlines()[-1:]), "")[:300]
     return EndedJob(job=job, status=status, code=code, reason=reason, document=log.document)

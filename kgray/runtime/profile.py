@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.settings import Settings
-from kgray.settings.checks import CLOSED, Text, one_line, read_toml, within
+from kgray.settings.checks import CLOSED, FilledText, one_line, read_toml, within
 
 DEFAULT = "laptop"
 _MOST = 100_000
@@ -63,7 +63,7 @@ class LimitsProfile:
 class Profile:
     """The whole profile."""
 
-    name: Text = DEFAULT
+    name: FilledText = DEFAULT
     ray: RayProfile = field(default_factory=RayProfile)
     sequencer: SequencerProfile = field(default_factory=SequencerProfile)
     extraction: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=2))

@@ -67,10 +67,10 @@ class DeploymentSpec:
         return load(None, environ=kept, overrides=overrides)
 
     def parts(self) -> Parts:
-        """Open the store and build the models in this process. Raises as `settings` and `build_parts` do."""
-        from kgray.wiring import build_parts
+        """Open the store and build the models in this process; raises what these three calls raise."""
+        from kgray.wiring import ingesting, open_reader
 
-        return build_parts(self.settings(), Path(self.data), create=False, cache_mb=_CACHE_MB)
+        return ingesting(open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB))
 
     @property
     def on_one_node(self) -> bool:

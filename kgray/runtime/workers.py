@@ -31,7 +31,7 @@ _TOKENS = 8192  # of one batch of texts: what an embedding model takes well
 _CHARACTERS_A_TOKEN = 4
 
 
-class _Worker:
+class _PooledActor:
     """What both kinds of workers share. Control calls come from another thread than the work."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
@@ -106,7 +106,7 @@ class _Worker:
                 self._loop.call_soon_threadsafe(task.cancel)
 
 
-class ModelWorker(_Worker):
+class ModelWorker(_PooledActor):
     """Extracts episodes and answers questions; requests are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
@@ -130,7 +130,7 @@ class ModelWorker(_Worker):
         return outcome
 
 
-class EmbedWorker(_Worker):
+class EmbedWorker(_PooledActor):
     """Embeds lists of texts; small lists that arrive together are one batch, long ones are cut."""
 
     def _build(self, spec: DeploymentSpec) -> None:

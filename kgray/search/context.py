@@ -1,4 +1,4 @@
-"""The constructor: what a search found as text to put into a prompt, within a budget of tokens."""
+"""The context block: what a search found as text for a prompt, within a budget of tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kgray.search.searcher import search
 from kgray.search.tokens import count_tokens
 from kgray.times import DAY, Instant, to_datetime
 
-MIN_TOKENS = 64  # the longest answer that holds no line fits
-CONTEXT_HITS = 60  # the paper takes 20 facts and 20 entities; the budget decides how many stand
+MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
+CONTEXT_HITS = 60  # the paper takes 20 facts and 20 entities; here the budget decides how many are used
 EXCERPT = 400  # characters of a raw episode
 _ALIASES = 5
-_LINE = 2000  # characters of a stored text that are looked at: no line of more helps a prompt
+_LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
 _HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
@@ -32,8 +32,8 @@ _HEADS: tuple[tuple[Scope, str, str], ...] = (
     ("entity", "ENTITIES", "Who and what it is about: NAME (kind; also known as ...)"),
     ("episode", "EPISODES", "What was said, word for word: [date] SPEAKER: TEXT"),
 )
-# A "<" that a run could take for a tag's: blanks, slashes and signs that do not show may stand
-# before its name, and it may be one of the signs that look like it.
+# A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
+# blanks, slashes and invisible characters allowed between the two.
 _TAG_OPENS = re.compile(
     r"[<\uff1c\ufe64\u2039\u3008]"
     r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
@@ -46,7 +46,7 @@ class Context:
     """A text for a prompt.
 
     tokens  count_tokens(text), never above the budget
-    hits    those that stand in the text, in its order
+    hits    the hits that the text contains, in its order
     """
 
     text: str
@@ -75,8 +75,8 @@ def write(
     """Write hits, best first, within `tokens` (at least 64).
 
     A line that does not fit is left out, and a later one may fit.
-    Sections stand in the order facts, entities, episodes, each only where it has a line. No stored
-    text can end its line or its section.
+    Sections follow in the order facts, entities, episodes; empty ones are left out. No stored text can
+    end its line or its section, because `safe` removes line breaks and tags.
     """
     left = tokens
     parts: list[str] = []

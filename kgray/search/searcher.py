@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from kgray.derivation.stored import StoredView
-from kgray.graph import Hit
+from kgray.graph import Entity, Fact, Hit
 from kgray.ports import Embedder, GraphView, SearchScope, Store, Vector
-from kgray.search.candidates import FoundRow, Gathered, SearchRun, by_meaning, by_words
-from kgray.search.hits import to_hits
-from kgray.search.neighbours import centre_of, reached, seeds_of, steps
-from kgray.search.plan import SCOPES, Query
-from kgray.search.rank import one_list, rrf
-from kgray.search.recipes import Method
-from kgray.search.rerank import rerank
+from kgray.records import Episode
+from kgray.search.candidates import (
+    FoundRow,
+    Gathered,
+    SearchRun,
+    by_meaning,
+    by_words,
+    centre_of,
+    reached,
+    seeds_of,
+    steps,
+)
+from kgray.search.plan import SCOPES, Method, Query
+from kgray.search.rank import Scored, one_list, rerank, rrf
 from kgray.times import now
 
 Found = dict[SearchScope, dict[Method, list[FoundRow]]]
@@ -31,7 +38,7 @@ async def search(
     Facts are those that hold at `as_of`. Entities have no span: all that the view shows are searched.
     With `as_of` given, episodes said after it are left out; with the default (now) none is.
     Each scope is ranked on its own: BM25 and cosine over what the view shows, then graph steps from
-    the centre, the seeds and the entities of the best hits. A rank counts what shows, after filters.
+    the centre, the seeds and the entities of the best hits. Ranks are counted after filters.
     All reads see one snapshot. An unknown group reads as empty.
 
     Raises NotFound for a centre or a seed that the group does not have, ValueError for a `known_at`
@@ -77,7 +84,7 @@ def _candidates(run: SearchRun) -> Found:
 
 
 def _by_text(run: SearchRun) -> Found:
-    """Gather by words and meaning: each scope its part of the limit, all of it where others fall short."""
+    """Gather by BM25 and cosine: a share of the limit for each scope, more where others fall short."""
     limit, scopes = run.query.limit, [scope for scope in SCOPES if scope in run.query.scopes]
     ways: list[tuple[Method, Gather]] = [("bm25", by_words), ("cosine", by_meaning)]
     found: Found = {scope: {} for scope in scopes}
@@ -104,3 +111,78 @@ def _best(ranked: dict[Method, list[FoundRow]], depth: int | None = _SEED_DEPTH)
 
 def _ids(ranked: dict[Method, list[FoundRow]]) -> dict[str, list[str]]:
     return {method: [row.id for row in found] for method, found in ranked.items()}
+
+
+# ------------------------------------------------------------------------------------------ rows to hits
+
+
+def fact_hit(
+    fact: Fact, item: Scored, *, group: str, names: Mapping[str, str], clients: Mapping[str, str | None]
+) -> Hit:
+    """Return a fact as a hit.
+
+    names       entity id -> the name shown, for both ends
+    clients     episode id -> the client's id, for the supporters
+    """
+    target = names.get(fact.target) if fact.target is not None else None
+    return Hit(
+        scope="fact",
+        id=fact.id,
+        text=fact.text,
+        score=item.score,
+        group=group,
+        methods=item.methods,
+        fact=fact,
+        source=names.get(fact.source),
+        target=fact.value.shown() if fact.value is not None else target,
+        episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
+    )
+
+
+def to_hits(
+    view: GraphView,
+    chosen: Sequence[tuple[SearchScope, Scored]],
+    rows: Mapping[SearchScope, Mapping[str, FoundRow]],
+) -> list[Hit]:
+    """Return the chosen rows as hits, in order; two reads, however many."""
+    picked = [(rows[scope][item.id], item) for scope, item in chosen]
+    facts = [row for row, _ in picked if isinstance(row, Fact)]
+    entities = view.entities(list(dict.fromkeys(end for fact in facts for end in fact.ends))) if facts else []
+    names = {entity.id: entity.name for entity in entities}
+    supporters = sorted({episode for fact in facts for episode in fact.episodes})
+    clients = view.supporters(supporters) if supporters else {}
+    hits = []
+    for row, item in picked:
+        if isinstance(row, Fact):
+            hits.append(fact_hit(row, item, group=view.group, names=names, clients=clients))
+        elif isinstance(row, Entity):
+            hits.append(_entity_hit(row, item, view.group))
+        else:
+            hits.append(_episode_hit(row, item, view.group))
+    return hits
+
+
+def _entity_hit(entity: Entity, item: Scored, group: str) -> Hit:
+    return Hit(
+        scope="entity",
+        id=entity.id,
+        text=entity.name,
+        score=item.score,
+        group=group,
+        methods=item.methods,
+        entity=entity,
+    )
+
+
+def _episode_hit(episode: Episode, item: Scored, group: str) -> Hit:
+    return Hit(
+        scope="episode",
+        id=episode.id,
+        text=episode.text,
+        score=item.score,
+        group=group,
+        methods=item.methods,
+        client_id=episode.client_id,
+        reference_time=episode.reference_time,
+        speaker=episode.speaker,
+    )

@@ -1,4 +1,4 @@
-"""The stated token counter: an estimate that needs no model's vocabulary and errs high."""
+"""The token counter: an estimate that needs no model's vocabulary and is rather too high than too low."""
 
 from __future__ import annotations
 

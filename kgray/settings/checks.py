@@ -53,17 +53,21 @@ def within(least: float, most: float = 1_000_000) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _address(schemes: str, example: str, instead: str) -> AfterValidator:
+def is_address(url: str, schemes: Sequence[str]) -> bool:
+    """Whether a text is a server's address: one of these schemes, a host, and no user or password."""
+    try:
+        parts = urlsplit(url)
+        return "@" not in url and parts.scheme in schemes and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
+def _address(schemes: Sequence[str], example: str, instead: str) -> AfterValidator:
     """Return what checks a server's address: with a wrong one the server would look like one that is down."""
 
     def check(url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            sound = parts.scheme in schemes.split() and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            sound = False
-        if not sound or "@" in url:
-            names = ", ".join(schemes.split())
+        if not is_address(url, schemes):
+            names = ", ".join(schemes)
             raise fault(
                 f"an address such as {example} is needed ({names}; a host; no user or password: {instead} "
                 "for that)."
@@ -100,15 +104,17 @@ def _key(key: Secret) -> Secret:
     return key
 
 
-_BOLT = "neo4j neo4j+s neo4j+ssc bolt bolt+s bolt+ssc"
-Text = Annotated[str, Field(pattern=r"^[^\x00]+$")]
+NEO4J_SCHEMES = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
+FilledText = Annotated[str, Field(pattern=r"^[^\x00]+$")]
 File = Annotated[Path, BeforeValidator(_path)]
 Password = Annotated[Secret, BeforeValidator(_secret)]
-Key = Annotated[Password, AfterValidator(_key)]
+ApiKey = Annotated[Password, AfterValidator(_key)]
 Whole = Annotated[int, within(1)]
 Seconds = Annotated[float, within(1.0)]
-Url = Annotated[Text, _address("http https", "http://localhost:8000/v1", "the api_key is")]
-Uri = Annotated[Text, _address(_BOLT, "bolt://localhost:7687", "store.user and store.password are")]
+Url = Annotated[FilledText, _address(("http", "https"), "http://localhost:8000/v1", "the api_key is")]
+Uri = Annotated[
+    FilledText, _address(NEO4J_SCHEMES, "bolt://localhost:7687", "store.user and store.password are")
+]
 
 
 # -------------------------------------------------------------------------------- files, messages

@@ -12,12 +12,12 @@ from pydantic.dataclasses import dataclass
 from kgray.errors import NotBuilt, SettingsError
 from kgray.settings.checks import (
     CLOSED,
+    ApiKey,
     File,
-    Key,
+    FilledText,
     Password,
     Seconds,
     Secret,
-    Text,
     Uri,
     Url,
     Whole,
@@ -34,10 +34,10 @@ class StoreSettings:
 
     backend: Literal["sqlite", "neo4j"] = "sqlite"
     uri: Uri | None = None
-    user: Text | None = None
+    user: FilledText | None = None
     password: Password | None = None
     password_file: File | None = None
-    database: Text | None = None
+    database: FilledText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -47,14 +47,14 @@ class ModelSettings:
     backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
     script: File | None = None
     base_url: Url | None = None
-    name: Text | None = None
-    api_key: Key | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
     api_key_file: File | None = None
     timeout_s: Seconds = 120.0
     max_concurrency: Whole = 32
     patience_s: Seconds = 600.0
     cache_mb: Annotated[int, within(0)] = 256
-    instructions: Text | None = None
+    instructions: FilledText | None = None
     instructions_file: File | None = None
 
 
@@ -64,8 +64,8 @@ class EmbedderSettings:
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
-    name: Text | None = None
-    api_key: Key | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
     dimensions: Annotated[int, within(16, 65_536)] | None = None
 
 
@@ -95,7 +95,7 @@ class RuntimeSettings:
     """
 
     backend: Literal["local", "ray"] = "local"
-    address: Text | None = None
+    address: FilledText | None = None
     profile: File | None = None
     window: Whole = 128
     state_mb: Whole = 1024

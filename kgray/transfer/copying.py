@@ -14,32 +14,16 @@ from kgray.derivation.view import View
 from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.kinds import Kind, Row
 from kgray.ledger import dumped_episodes
-from kgray.ports import Embedder, Store
-from kgray.settings import CONFIG_NAME, Secret, Settings, load, require_built
+from kgray.ports import Store
+from kgray.settings import CONFIG_NAME, Secret, Settings, load
 from kgray.times import Instant
 from kgray.transfer.sums import Sum, rows_of
-from kgray.wiring import build_embedder, open_store
+from kgray.wiring import OpenStore
 
 PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
 _STORE = "KGRAY_STORE_"
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 OnRow = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One of the two stores, open."""
-
-    store: Store
-    embedder: Embedder
-    folder: Path
-    settings: Settings
-
-    @property
-    def shown(self) -> str:
-        """Where it is, for a person."""
-        chosen = self.settings.store
-        return str(self.folder) if chosen.backend == "sqlite" else f"{chosen.backend} at {chosen.uri}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +39,8 @@ class Copied:
 def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
     """Return the settings of the other side: of its file, else of `kgray.toml` in its folder, else defaults.
 
-    KGRAY_STORE_* variables speak of the source, so they are left out here; but the password is taken where
-    the file names none. The other variables hold for both.
+    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
+    where the file names none. The other variables apply to both.
     """
     if config is None and data is not None and (data / CONFIG_NAME).is_file():
         config = data / CONFIG_NAME
@@ -68,24 +52,12 @@ def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[
     return settings
 
 
-@contextmanager
-def open_side(settings: Settings, folder: Path, *, create: bool) -> Iterator[Side]:
-    """Open a store, without the models that fill it; closed at the end."""
-    require_built(settings)
-    embedder = build_embedder(settings)
-    store, _ = open_store(settings, folder, embedder, create=create)
-    try:
-        yield Side(store=store, embedder=embedder, folder=folder, settings=settings)
-    finally:
-        store.close()
-
-
-def copy_group(source: Side, target: Side, group: str, *, on_row: OnRow = lambda: None) -> Copied:
+def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
     """Copy a group with all its records and record times into a store that never had it, and compare.
 
-    Where the group is there already it is compared alone. Raises NotFound where the source has no such
-    group, InputError where the two cannot go together, StoreError where the copy is not the same: it is
-    taken away again then.
+    Where the target has the group already, the two are only compared. Raises NotFound where the source has
+    no such group, InputError where a copy is not possible between the two, and StoreError where the copy is
+    not the same; it is then deleted.
     """
     _check(source, target)
     with _held(source, target), source.store.reading():
@@ -104,7 +76,7 @@ def copy_group(source: Side, target: Side, group: str, *, on_row: OnRow = lambda
     return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
 
 
-def _check(source: Side, target: Side) -> None:
+def _check(source: OpenStore, target: OpenStore) -> None:
     one, other = source.embedder, target.embedder
     if (one.identity, one.dimensions) != (other.identity, other.dimensions):
         raise InputError(
@@ -123,7 +95,7 @@ def _check(source: Side, target: Side) -> None:
 
 
 @contextmanager
-def _held(source: Side, target: Side) -> Iterator[None]:
+def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
     """Hold both stores for writing: nobody else commits to either meanwhile."""
     if source.folder.resolve() == target.folder.resolve():
         for side in (source, target):
@@ -137,8 +109,8 @@ def _held(source: Side, target: Side) -> Iterator[None]:
         yield
 
 
-def _let_go_of_folder(side: Side) -> None:
-    """Leave the lock of a data folder that both sides have to the embedded store: a server has a lease."""
+def _let_go_of_folder(side: OpenStore) -> None:
+    """Leave the lock of a folder that both sides have to the embedded store: a server has its own lease."""
     if side.settings.store.backend == "neo4j":
         from kgray.stores.neo4j import Neo4jStore
 
@@ -146,8 +118,8 @@ def _let_go_of_folder(side: Side) -> None:
             side.store.folder = None
 
 
-def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
-    """Compare what is there with the source; the same is what a copy would give."""
+def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:
+    """Compare the group that the target has already with the source's."""
     ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
     if different := ours.differing(theirs):
         raise StoreError(
@@ -158,7 +130,7 @@ def _compared(source: Side, target: Side, group: str, on_row: OnRow) -> Copied:
     return Copied(group=group, rows=dict(ours.counts), moments=moments, already=True)
 
 
-def _verified(source: Side, target: Side, group: str, ours: Sum, theirs: Sum) -> int:
+def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, theirs: Sum) -> int:
     """Return at how many moments the graphs were found the same. Raises StoreError where one is not."""
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")

@@ -1,9 +1,8 @@
-"""A Graphiti database as episodes of triples: one a Graphiti episode, in the order in which they were said.
+"""A Graphiti database as episodes of triples, one for each Graphiti episode, in their order of time.
 
-A fact is told by each of its episodes, with its span; one whose episodes are gone stands in an episode of
-its own. An episode's text is kept as it is, in the metadata and (under EPISODE_TEXT, a key that says nothing
-to the graph) beside its first triple, where a search of episodes finds it. Record times are ours: Graphiti's
-are kept as metadata.
+Each episode states its facts with their spans. A fact whose episodes are gone gets an episode of its own. An
+episode's text is kept in the metadata and beside its first triple, where a search of episodes finds it: under
+the key EPISODE_TEXT, which has no meaning for the graph. Record times are kgray's; Graphiti's are metadata.
 """
 
 from __future__ import annotations
@@ -33,16 +32,17 @@ _REASONS = {
     "text": "facts whose sentence cannot be stored",
 }
 SAME = "facts from a thing to itself"
-_Told = tuple[TheirFact, dict[str, Any]]  # a fact and its triple
+_FactTriple = tuple[TheirFact, dict[str, Any]]
 WITHOUT_FACTS = "episodes without facts"
 UNREADABLE = "facts with a time that cannot be read"
 
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """One Graphiti group on its way into one of ours; the counts are whole when `drafts` has ended.
+    """The import of one Graphiti group into a group of kgray; the counts are final when `drafts` has ended.
 
-    unmapped    reason -> how many; lost: how many of these are facts
+    unmapped    reason -> how many things were not mapped
+    lost        how many of these are facts
     """
 
     database: GraphitiDatabase
@@ -56,25 +56,25 @@ class Import:
     def drafts(self) -> Iterator[Draft]:
         """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
         heads = sorted(self.database.heads(self.from_group), key=_said)
-        told, homeless = self._facts({head.uuid for head in heads})
+        by_episode, without_episode = self._facts({head.uuid for head in heads})
         for start in range(0, len(heads), _PAGE):
             uuids = [head.uuid for head in heads[start : start + _PAGE]]
             for episode in self.database.episodes(self.from_group, uuids):
                 self.episodes += 1
-                found = told.get(episode.uuid)
+                found = by_episode.get(episode.uuid)
                 if not found:
                     self.unmapped[WITHOUT_FACTS] += 1
                     continue
                 yield from self._of_episode(episode, found)
-        for fact, row in homeless:
+        for fact, row in without_episode:
             at = fact.valid_at if fact.valid_at is not None else fact.created_at
             yield self._draft(fact.uuid, at, [row], {"facts": [_kept(fact)]})
         self._note_besides()
 
-    def _facts(self, there: set[str]) -> tuple[dict[str, list[_Told]], list[_Told]]:
+    def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and those whose episodes are not there."""
-        told: dict[str, list[_Told]] = {}
-        homeless: list[_Told] = []
+        by_episode: dict[str, list[_FactTriple]] = {}
+        without_episode: list[_FactTriple] = []
         for fact in self.database.facts(self.from_group):
             self.facts += 1
             reason, row = _triple(fact)
@@ -84,13 +84,13 @@ class Import:
                 continue
             homes = [uuid for uuid in dict.fromkeys(fact.episodes) if uuid in there]
             for uuid in homes:
-                told.setdefault(uuid, []).append((fact, row))
+                by_episode.setdefault(uuid, []).append((fact, row))
             if not homes:
-                homeless.append((fact, row))
-        return told, homeless
+                without_episode.append((fact, row))
+        return by_episode, without_episode
 
-    def _of_episode(self, episode: TheirEpisode, found: list[_Told]) -> Iterator[Draft]:
-        """Yield one draft, more where its facts are more than one takes."""
+    def _of_episode(self, episode: TheirEpisode, found: list[_FactTriple]) -> Iterator[Draft]:
+        """Yield one draft; more where the episode has more facts than a draft takes."""
         at = episode.valid_at if episode.valid_at is not None else episode.created_at
         text = episode.text.replace("\0", "\ufffd")
         about = {

@@ -1,4 +1,4 @@
-"""Counts and hashes of a group's rows, taken as they pass: two stores that keep the same give the same."""
+"""Counts and hashes of a group's rows, computed while they are read; equal in two stores with equal rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Kind, Row
 from kgray.ports import GroupHead, Store
 from kgray.times import Instant
 
-# What people call the kinds, where that is not the kind's own name. Vectors are counted together.
+# The names that are shown for kinds, where it is not the kind's own. Vectors are counted together.
 _CALLED: Mapping[str, str] = {
     "operations": "corrections",
     "answer_uses": "uses of answers",
@@ -33,7 +33,7 @@ def rows_of(store: Store, group: str) -> Iterator[tuple[Kind, Row]]:
 
 @dataclass(slots=True)
 class Sum:
-    """What passed. counts: rows by what people call their kind; hashes: SHA-256 of a kind's rows in order."""
+    """What was read so far. counts: rows by the shown name of the kind; hashes: SHA-256 of a kind's rows."""
 
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))
@@ -42,7 +42,7 @@ class Sum:
     _of_kind: Counter[str] = field(default_factory=Counter)
 
     def passing(self, rows: Iterable[tuple[Kind, Row]]) -> Iterator[tuple[Kind, Row]]:
-        """Yield the rows again, and take note of them."""
+        """Yield the same rows while counting and hashing them."""
         for kind, found in groupby(rows, key=itemgetter(0)):
             hashed = hashlib.sha256()
             for _, row in found:
@@ -72,5 +72,5 @@ class Sum:
 
 
 def called(kind: Kind) -> str:
-    """Return what people call a kind."""
+    """Return the name that is shown for a kind."""
     return _CALLED.get(kind.name, kind.name)

@@ -63,6 +63,25 @@ except SystemExit:
     assert done.stderr.strip() == b""
 
 
+def test_a_search_imports_neither_the_runner_nor_the_model(kgray):
+    kgray("add", kgray.write("a.jsonl", *many(1)))
+    code = """
+import sys
+from kgray.cli import cli
+try:
+    cli(["search", "Alice", "--group", "team", "--json"])
+except SystemExit as end:
+    print(end.code, file=sys.stderr)
+heavy = {"dateparser", "openai", "ray", "kgray.backends.rules.extractor", "kgray.ingest.runner"}
+print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, cwd=kgray.folder, env=kgray.env
+    )
+    assert done.stderr.split() == [b"0"]
+    assert json.loads(done.stdout)["hits"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_with_75_and_the_same_command_completes_it(kgray, number):
     file = kgray.write("a.jsonl", *many(500))

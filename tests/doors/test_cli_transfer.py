@@ -42,7 +42,7 @@ def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
         ("--group", "absent", "--to-data", "x"): "no group 'absent'",
         ("--group", "team", "--to-data", "kgray-data"): "are one store, kgray-data",
         ("--group", "team", "--to-data", "x", "--to-config", "no.toml"): "no such file",
-        ("--group", "no name", "--to-data", "x"): "not a group's name",
+        ("--group", "no name", "--to-data", "x"): "group 'no name' is not a name",
     }
     for words, line in lines.items():
         answer = full("copy", *words)

@@ -16,8 +16,9 @@ from kgray.ledger import accept, failures, request, retry
 from kgray.ports import Store
 from kgray.records import Extraction, Operation
 from kgray.settings import Settings, StoreSettings
-from kgray.transfer import Side, copy_group
+from kgray.transfer import copy_group
 from kgray.transfer.sums import Sum, rows_of
+from kgray.wiring import OpenStore
 from tests.graph.by_hand import answered, draft, extracted
 from tests.graph.engine import SMALL, Engine, WildJudge, day, in_group, reading, triples, works
 from tests.graph.stores import Neo4jStores, SqliteStores
@@ -46,12 +47,12 @@ def ways(request, tmp_path):
         stores.close()
 
 
-def opened(stores: Any) -> Side:
+def opened(stores: Any) -> OpenStore:
     """Open one side."""
     store = stores.open()
     backend = "sqlite" if isinstance(stores, SqliteStores) else "neo4j"
     folder = stores.folder if backend == "sqlite" else Path("nowhere")
-    return Side(
+    return OpenStore(
         store=store, embedder=SMALL, folder=folder, settings=Settings(store=StoreSettings(backend=backend))
     )
 
@@ -227,7 +228,7 @@ def test_a_copy_is_refused_where_it_cannot_be_one(ways):
     engine.add(triples(0, works("Firm")))
     with pytest.raises(NotFound, match="no group 'absent'"):
         copy_group(source, target, "absent")
-    other = Side(
+    other = OpenStore(
         store=target.store, embedder=type(SMALL)(128), folder=target.folder, settings=target.settings
     )
     with pytest.raises(InputError, match="same embedder"):

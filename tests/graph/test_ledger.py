@@ -145,9 +145,9 @@ def test_the_same_content_after_a_removal_is_accepted_anew_after_a_retraction_to
 
 
 def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
-    with pytest.raises(InputError, match="no group name"):
+    with pytest.raises(InputError, match="is not a name"):
         accept(store, [draft("fine"), draft("x", group="a b")], now=1)
-    with pytest.raises(InputError, match="no group name"):
+    with pytest.raises(InputError, match="is not a name"):
         request(store, Operation(group="", kind="merge"))
     assert store.heads() == {}
 

@@ -13,7 +13,7 @@ from kgray.ingest import changes
 from kgray.ledger import request
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, search
-from kgray.search.walk import walk
+from kgray.search.candidates import walk
 from tests.graph.search_world import a_world, chain, day
 
 

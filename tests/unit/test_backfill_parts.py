@@ -179,14 +179,16 @@ def test_names_that_are_no_folders_are_refused():
 
 def test_where_a_run_stands_is_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
-    assert progress.told(standing) == ("1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left")
-    assert progress.told(RunProgress(duplicate=3, refused=1)) == (
+    assert progress.progress_line(standing) == (
+        "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
+    )
+    assert progress.progress_line(RunProgress(duplicate=3, refused=1)) == (
         "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed, 0.0/s"
     )
 
 
 def test_sorting_is_told_while_nothing_is_accepted_yet():
-    assert progress.told(RunProgress(sorting=7)) == (
+    assert progress.progress_line(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed, 0.0/s"
     )
 

@@ -11,8 +11,8 @@ from kgray.backends.openai_api.client import Rejected
 from kgray.prompting import Prompt
 from kgray.prompting.schemas import Schema
 
-Mode = Literal["json_schema", "json_object", "text"]
-MODES: tuple[Mode, ...] = ("json_schema", "json_object", "text")  # the strongest first
+AnswerForm = Literal["json_schema", "json_object", "text"]
+MODES: tuple[AnswerForm, ...] = ("json_schema", "json_object", "text")  # the strongest first
 _MOST_PROBES = 6
 _MARK = "kgray-7"  # no model says this by itself: who replies with it was made to
 _PROBE: Schema = {
@@ -33,7 +33,7 @@ _PROBE_ROOM = 256
 class Dialect:
     """What one server takes. bound: the name of the parameter that bounds a reply's tokens."""
 
-    mode: Mode = "json_schema"
+    mode: AnswerForm = "json_schema"
     bound: str = "max_tokens"
     temperature: bool = True
 

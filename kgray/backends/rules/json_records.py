@@ -40,7 +40,7 @@ _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-class _Entity(NamedTuple):
+class _RecordEntity(NamedTuple):
     """The object whose fields are read. number: its index. currency: of its prices, if a field says so."""
 
     number: int
@@ -102,11 +102,11 @@ class _JsonReader:
             return None
         index = self.builder.entity(name, label)
         currency = content.get("currency")
-        entity = _Entity(index, name, label, depth, currency if isinstance(currency, str) else None)
+        entity = _RecordEntity(index, name, label, depth, currency if isinstance(currency, str) else None)
         self._fields(content, entity, "")
         return index
 
-    def _fields(self, content: Mapping[str, object], entity: _Entity, prefix: str) -> None:
+    def _fields(self, content: Mapping[str, object], entity: _RecordEntity, prefix: str) -> None:
         """Read the fields of an object. prefix: of a nameless object inside an entity, its key and "_"."""
         name_key = _name_key(content)
         priced = any(_snake(key) in self.fields for key in content)
@@ -127,7 +127,7 @@ class _JsonReader:
                 else:
                     self._value_of_field(item, entity, field)
 
-    def _value_of_field(self, item: object, entity: _Entity, field: _Field) -> None:
+    def _value_of_field(self, item: object, entity: _RecordEntity, field: _Field) -> None:
         declared = self.ontology.get(field.relation)
         if isinstance(item, Mapping):
             self._nested(item, entity, field)
@@ -140,7 +140,7 @@ class _JsonReader:
             label = "" if declared.object_type == "Thing" else declared.object_type
             self._add(entity, field, name, target=self.builder.entity(name, label))
 
-    def _nested(self, content: Mapping[str, object], entity: _Entity, field: _Field) -> None:
+    def _nested(self, content: Mapping[str, object], entity: _RecordEntity, field: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
         amount = next((content[key] for key in _AMOUNTS if key in content), None)
         unit = content.get("currency") or content.get("unit")
@@ -159,7 +159,7 @@ class _JsonReader:
         if target is not None:
             self._add(entity, field, self.builder.entities[target].name, target=target)
 
-    def _scalar(self, item: object, entity: _Entity, field: _Field) -> None:
+    def _scalar(self, item: object, entity: _RecordEntity, field: _Field) -> None:
         is_price = field.relation == "COSTS"
         unit = field.unit or (entity.currency if is_price else None)
         try:
@@ -193,7 +193,7 @@ class _JsonReader:
 
     def _add(
         self,
-        entity: _Entity,
+        entity: _RecordEntity,
         field: _Field,
         shown: str,
         target: int | None = None,

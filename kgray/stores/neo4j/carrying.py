@@ -119,8 +119,7 @@ class Carrying:
             for (group, key), put in sorted(both.items(), key=_by_name)
         }
         kept = {
-            (group, (id_,)): moved
-            for group, id_, moved in self._send(cypher.CHANGE_FACTS, rows.values())
+            (group, (id_,)): moved for group, id_, moved in self._send(cypher.CHANGE_FACTS, rows.values())
         }
         new = [row for name, row in rows.items() if name in puts and name not in kept]
         for statement, made in (

@@ -24,6 +24,7 @@ from neo4j import (
 from neo4j import exceptions as driver
 
 from kgray.errors import SettingsError
+from kgray.settings.checks import NEO4J_SCHEMES
 from kgray.stores.neo4j.failing import explained, passing, said
 
 Record = list[Any]  # of an answer, in the order of its RETURN
@@ -38,7 +39,6 @@ _WRITE_S = 300.0
 _HELD_S = 60.0  # a transaction that is held for several reads; then another takes its place
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
-_SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
 _log = logging.getLogger("kgray")
 # What the driver says of each broken connection is said by us where it matters; with a handler of its own
 # it goes where a program sends its logs, and not to stderr where it sends them nowhere.
@@ -58,7 +58,7 @@ class Connection:
         self._local = threading.local()
         self._seen: set[str] = set()
         try:
-            if _scheme(uri) not in _SCHEMES:
+            if _scheme(uri) not in NEO4J_SCHEMES:
                 raise ValueError(uri)
             self._driver = GraphDatabase.driver(
                 uri,

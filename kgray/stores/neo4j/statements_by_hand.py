@@ -271,8 +271,7 @@ _COMPARED: Mapping[SearchScope, tuple[str, str, str]] = {
 }
 # $bound: how many vectors the group has, at most `bound`; it counts no further.
 COUNT_VECTORS: Mapping[SearchScope, str] = {
-    scope: f"{OPEN}\n{match}\nWITH n LIMIT $bound RETURN count(n)"
-    for scope, (match, *_) in _COMPARED.items()
+    scope: f"{OPEN}\n{match}\nWITH n LIMIT $bound RETURN count(n)" for scope, (match, *_) in _COMPARED.items()
 }
 # $vector, $limit: every vector of the group compared. Rows: owner, score; an owner once, at its best;
 # best first, ties by age.
