@@ -13,7 +13,7 @@ from kgray.errors import Ambiguous, NotFound, exit_code_of
 from kgray.graph import Entity, Fact, Hit
 from kgray.intake.drafts import Refusal
 from kgray.ledger import Bearers, dumped_episodes, episodes_at, find
-from kgray.ports import GraphView, Store
+from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import Episode
 from kgray.times import Instant, show
 
@@ -186,13 +186,16 @@ def derived(store: Store, group: str, known_at: Instant | None) -> View:
 
 def dumped(store: Store, group: str, known_at: Instant | None) -> list[dump.DumpRow]:
     """Return the rows of the dump, unsorted."""
-    with store.reading():
-        return list(dump.rows(derived(store, group, known_at), dumped_episodes(store, group, known_at)))
+    return at_one_moment(
+        store,
+        lambda: list(dump.rows(derived(store, group, known_at), dumped_episodes(store, group, known_at))),
+    )
 
 
 def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
     """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
-    with store.reading():
+
+    def read() -> list[dump.DumpRow]:
         found = find(store, group, identifier)
         if not found:
             raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
@@ -201,6 +204,8 @@ def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
         waiting = store.pending(group, store.pending_count(group))
         episodes += [item for item in waiting if isinstance(item, Episode)]
         return matches(identifier, found, view, episodes)
+
+    return at_one_moment(store, read)
 
 
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:

@@ -30,6 +30,7 @@ from kgray.ports.store import (
     RowChanges,
     Store,
     Writer,
+    at_one_moment,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "Store",
     "Vector",
     "Writer",
+    "at_one_moment",
 ]

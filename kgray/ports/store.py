@@ -7,10 +7,11 @@ Synchronous: its calls are short and its one writer is one thread. A store knows
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from kgray.errors import Outrun, Unavailable
 from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, Read, Row, SearchScope
 from kgray.ports.models import Vector
@@ -18,6 +19,7 @@ from kgray.records import Episode, Operation, Place
 from kgray.times import Instant
 
 T = TypeVar("T")
+_MOST_READINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +221,11 @@ class Store(Protocol):
     # --- reading ----------------------------------------------------------------------------
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold one snapshot for the reads inside it; nests."""
+        """Hold one snapshot for the reads inside it; nests.
+
+        A server may have no snapshots. Then it raises Outrun at the end of the outermost block where a group
+        that was scanned inside was recorded to meanwhile: see `at_one_moment`.
+        """
         ...
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
@@ -264,6 +270,19 @@ class Store(Protocol):
     def close(self) -> None:
         """Release files and memory; idempotent."""
         ...
+
+
+def at_one_moment(store: Store, read: Callable[[], T]) -> T:
+    """Return what `read` returns inside `Store.reading`, all of it of one moment.
+
+    Runs `read` again where the store was written meanwhile and has no snapshots (Outrun). Inside another
+    `reading` it runs once: the outer block is the one that is read again.
+    Raises Unavailable after 20 times.
+    """
+    for _ in range(_MOST_READINGS):
+        with suppress(Outrun), store.reading():
+            return read()
+    raise Unavailable("a group is written faster than it can be read: run it again")
 
 
 class GraphView(Protocol):

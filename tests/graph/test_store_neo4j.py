@@ -18,12 +18,12 @@ import pytest
 
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView
-from kgray.errors import Locked, SettingsError, StaleWriter, StoreError, Unavailable
+from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError, Unavailable
 from kgray.graph import Entity, Fact
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
 from kgray.ledger import accept, failures, request, result, retry
-from kgray.ports import Patch
+from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
 from kgray.search import Query, search
 from kgray.stores.neo4j import clearing, fence
@@ -491,11 +491,27 @@ def test_a_group_that_is_read_while_it_is_written_is_refused_as_a_whole(stores, 
                 tell(writer, "Bo", "two", group=group)
                 all_of(store, kinds.EVIDENCE, group)
 
-        with pytest.raises(Unavailable, match="was written while it was read"):
+        with pytest.raises(Outrun, match="was written while it was read"):
             read()
         with store.reading():
             found = [len(all_of(store, kind, group)) for kind in (kinds.MENTIONS, kinds.EVIDENCE)]
     assert found == [2, 2]
+
+
+def test_what_a_commit_met_is_read_again_until_it_is_of_one_moment(stores, group):
+    store, writer = stores.open(), stores.open()
+    with writer.writing():
+        tell(writer, "Al", "one", group=group)
+        met = iter(["Bo", "Cy"])
+
+        def read():
+            mentions = len(all_of(store, kinds.MENTIONS, group))
+            for name in met:
+                tell(writer, name, "two", group=group)
+                break
+            return mentions, len(all_of(store, kinds.EVIDENCE, group))
+
+        assert at_one_moment(store, read) == (3, 3)
 
 
 def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kgray import locks
 from kgray import rows as packing
-from kgray.errors import Unavailable
+from kgray.errors import Outrun
 from kgray.graph import Fact
 from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row, SearchScope
 from kgray.ports import Store
@@ -196,7 +196,7 @@ class Neo4jStore:
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
         visible bit by bit. So a group that is scanned inside is looked at before its first scan and at the
-        end, while nobody writes it. Raises Unavailable at the end where it was written meanwhile.
+        end, while nobody writes it. Raises Outrun at the end where it was written meanwhile.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
@@ -207,7 +207,7 @@ class Neo4jStore:
                 yield
             for group, before in scanned.items():
                 if self._settled(group) != before:
-                    raise Unavailable(f"group {group!r} was written while it was read: run it again")
+                    raise Outrun(f"group {group!r} was written while it was read")
         finally:
             self._local.scanned = None
 
