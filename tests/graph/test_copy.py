@@ -165,7 +165,7 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     head, rows = source.store.heads([group])[group], list(rows_of(source.store, group))
     mine = ways[1].mine
     if isinstance(ways[1], SqliteStores):
-        from kgray.stores.sqlite.adoption import Adoption
+        from kgray.stores.sqlite.adoption import StagedGroup as Adoption
     else:
         from kgray.stores.neo4j.adopting import Neo4jAdoption as Adoption
 

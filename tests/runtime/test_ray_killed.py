@@ -63,6 +63,7 @@ def repeated(counted: dict[str, Any]) -> int:
 
 
 @pytest.mark.ray
+@pytest.mark.slow  # by default the chaos run kills actors, nodes and drivers
 def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_path: Path) -> None:
     """The command notices within seconds, says what to do and exits 75; the next one makes the same graph."""
     world, data, calm, profile = (tmp_path / name for name in ("w.jsonl", "killed", "calm", "profile.toml"))

@@ -21,7 +21,7 @@ import apsw
 from kgray.errors import StoreError
 from kgray.ports import ResponseCache
 from kgray.records import Episode
-from kgray.stores.sqlite.errors import explained
+from kgray.stores.sqlite.folder import explained
 
 FILE = "cache.sqlite3"
 APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file

@@ -14,9 +14,8 @@ from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.rows import operation as operation_of
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, key_of, keys_of
+from kgray.stores.sqlite.database import Database, key_of, keys_of, read_rows
 from kgray.stores.sqlite.lexical import find_words
-from kgray.stores.sqlite.reads import read_rows
 from kgray.stores.sqlite.schema import MASK
 from kgray.stores.sqlite.vectors import VectorSets
 from kgray.times import Instant

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from kgray.kinds import SearchScope
 from kgray.ports import Vector
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, keys_of
-from kgray.stores.sqlite.reads import array
+from kgray.stores.sqlite.database import Database, array, keys_of
 
 EXACT_ROWS = 2_000
 # Candidates that are re-scored. Of the true 20 best of 100,000 x 1024 they hold 0.965 where vectors
