@@ -167,7 +167,7 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     if isinstance(ways[1], SqliteStores):
         from kgray.stores.sqlite.adoption import StagedGroup as Adoption
     else:
-        from kgray.stores.neo4j.adopting import Neo4jAdoption as Adoption
+        from kgray.stores.neo4j.adoption import Neo4jAdoption as Adoption
 
     def cut(count):
         yield from rows[:count]

@@ -1,17 +1,17 @@
 """The production store: a Neo4j database, log and graph, shared by all groups.
 
 store           Neo4jStore, `open_neo4j`
-connection      the driver and its transactions; failing: its errors in one line
+connection      the driver and its transactions; errors: its errors in one line
 mapping         where each kind of the record table lies; schema: constraints and indexes that follow from it
-founding        they are made and checked
+setup           they are made and checked
 statements      the statements that follow from the mapping; statements_by_hand: all others
 values          rows to what statements take, and back
 reading         declared reads; nearest, lexical: what search asks
 fence           the epoch and the lease of a writer
 groups          counters of groups, locked in one order
-applying        a batch of changes; collecting: folded to rows; carrying: to the database
+applying        a batch of changes; batch: folded to rows; row_writer: to the database
 appending       what any process appends to the log
-clearing        a whole group goes; adopting: one comes from another store
+clearing        a whole group goes; adoption: one comes from another store
 graphiti        a Graphiti database, read
 """
 

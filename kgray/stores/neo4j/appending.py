@@ -12,12 +12,12 @@ from kgray.ports.store import Appending, Patch
 from kgray.stores.neo4j import clearing
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.carrying import Carrying
-from kgray.stores.neo4j.collecting import Collected, PutRow
+from kgray.stores.neo4j.batch import FoldedBatch, PutRow
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import named_group
 from kgray.stores.neo4j.reading import look_up, scan
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class AppendingTransaction:
     def __init__(self, db: Connection, running: Running, groups: dict[str, LockedGroup]) -> None:
         """Take groups that are locked: from now on nobody else changes their logs."""
         self._db, self._running, self._groups = db, running, groups
-        self._collected = Collected()
+        self._collected = FoldedBatch()
         self.appended = False
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -64,7 +64,7 @@ class AppendingTransaction:
 
     def write(self) -> None:
         """Send what was appended, and the groups' counters."""
-        Carrying(self._db, self._running, 0).carry(self._collected)
+        BatchWriter(self._db, self._running, 0).carry(self._collected)
         grouped.keep(self._db, self._running, self._groups.values())
 
 

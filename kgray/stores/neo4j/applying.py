@@ -1,6 +1,6 @@
 """Changes to the database, in order, in one transaction (R21, R23, R24).
 
-Changes of any entries and groups are folded (collecting.py) and written together (carrying.py). One that
+Changes of any entries and groups are folded (batch.py) and written together (row_writer.py). One that
 erases, or clears its group, stands alone: what came before it is written first.
 """
 
@@ -15,12 +15,12 @@ from kgray.ports.store import RowChanges
 from kgray.stores.neo4j import clearing, fence
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.carrying import Carrying
-from kgray.stores.neo4j.collecting import Collected
+from kgray.stores.neo4j.batch import FoldedBatch
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import place_of
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.stores.neo4j.values import Values, portions
 
 _LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
@@ -90,11 +90,11 @@ class _Segment:
 
     def carry_out(self, changes: Sequence[RowChanges], *, in_pieces: bool) -> None:
         self._read_states(changes)
-        collected = Collected()
+        collected = FoldedBatch()
         applied = [change for change in changes if self._takes(change, collected)]
         if applied and applied[0].clear and not in_pieces:
             clearing.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
-        Carrying(self._db, self._running, self._dimensions).carry(collected)
+        BatchWriter(self._db, self._running, self._dimensions).carry(collected)
         if applied and applied[0].clear:
             group = self._groups[applied[0].group]
             if in_pieces:
@@ -102,7 +102,7 @@ class _Segment:
             else:
                 clearing.end(self._db, self._running, group, applied[0].sequence)
 
-    def _takes(self, change: RowChanges, collected: Collected) -> bool:
+    def _takes(self, change: RowChanges, collected: FoldedBatch) -> bool:
         """Collect a change where it still applies; return whether it does."""
         group = self._groups.get(change.group)
         state = self._state(change)

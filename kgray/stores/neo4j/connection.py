@@ -25,7 +25,7 @@ from neo4j import exceptions as driver
 
 from kgray.errors import SettingsError
 from kgray.settings.checks import NEO4J_SCHEMES
-from kgray.stores.neo4j.failing import explained, passing, said
+from kgray.stores.neo4j.errors import error_of, explained, is_transient
 
 Record = list[Any]  # of an answer, in the order of its RETURN
 T = TypeVar("T")
@@ -171,8 +171,8 @@ class Connection:
             try:
                 return attempt()
             except (driver.DriverError, driver.Neo4jError) as error:
-                if not passing(error) or time.monotonic() >= ends:
-                    raise said(error, self.where) from None
+                if not is_transient(error) or time.monotonic() >= ends:
+                    raise error_of(error, self.where) from None
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
             pause = min(2 * pause, _LAST_PAUSE_S)
 

@@ -419,7 +419,7 @@ WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
 WITH DISTINCT e, t
 CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, created_at: e.created_at}]->(t)
 """
-# {group_id, sequence, edges}: the ids of an episode's facts, where they came after it (adopting.py).
+# {group_id, sequence, edges}: the ids of an episode's facts, where they came after it (adoption.py).
 KNOW_FACTS = """
 UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) SET e.entity_edges = row.edges

@@ -17,10 +17,10 @@ from kgray.ports import Store
 from kgray.ports.models import Vector
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode, Operation, Place
-from kgray.stores.neo4j import applying, clearing, fence, founding, reading, schema
+from kgray.stores.neo4j import applying, clearing, fence, reading, schema, setup
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.adopting import Neo4jAdoption
+from kgray.stores.neo4j.adoption import Neo4jAdoption
 from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
@@ -60,8 +60,8 @@ def open_neo4j(
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
-        server = founding.probed(db)
-        founding.founded(db, server, embedder=embedder, dimensions=dimensions, create=create)
+        server = setup.probe(db)
+        setup.prepare(db, server, embedder=embedder, dimensions=dimensions, create=create)
         return Neo4jStore(db, server, dimensions=dimensions, folder=folder)
     except BaseException:
         db.close()
@@ -77,7 +77,7 @@ class Neo4jStore:
     schema_version = schema.VERSION
 
     def __init__(
-        self, db: Connection, server: founding.ServerVersion, *, dimensions: int, folder: Path | None
+        self, db: Connection, server: setup.ServerVersion, *, dimensions: int, folder: Path | None
     ) -> None:
         """See `open_neo4j`."""
         self._db = db
@@ -290,7 +290,7 @@ class Neo4jStore:
 
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that should be there and are not, or do not work."""
-        return founding.missing(self._db, self.server)
+        return setup.missing(self._db, self.server)
 
     def check_writable(self) -> None:
         """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""

@@ -12,7 +12,7 @@ import numpy as np
 from kgray import kinds, times
 from kgray.errors import StoreError
 from kgray.kinds import COMMITTED, Key, Kind, Row
-from kgray.stores.neo4j.collecting import PutRow
+from kgray.stores.neo4j.batch import PutRow
 from kgray.stores.neo4j.mapping import STORED, digest, mark
 from kgray.stores.neo4j.statements import StoredRead
 from kgray.stores.words import marked, words

@@ -31,7 +31,7 @@ class ServerVersion:
     filters: bool
 
 
-def probed(db: Connection) -> ServerVersion:
+def probe(db: Connection) -> ServerVersion:
     """Ask the server what it is. Raises StoreError where it is too old."""
     version, edition = db.alone(cypher.SERVER)[0]
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
@@ -40,7 +40,7 @@ def probed(db: Connection) -> ServerVersion:
     return ServerVersion(version=version, edition=edition, filters=numbers >= _FILTERS_FROM)
 
 
-def founded(db: Connection, server: ServerVersion, *, embedder: str, dimensions: int, create: bool) -> None:
+def prepare(db: Connection, server: ServerVersion, *, embedder: str, dimensions: int, create: bool) -> None:
     """Make constraints, indexes and the meta node where nothing of ours is in the database; check it.
 
     Raises StoreError where it is of another schema, built with another embedder, or empty and not to be

@@ -22,17 +22,17 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (driver.DriverError, driver.Neo4jError) as error:
-        raise said(error, where) from None
+        raise error_of(error, where) from None
 
 
-def passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether the same call may succeed later: the server restarts, a lock is held, a connection broke."""
     return isinstance(error, driver.DriverError | driver.Neo4jError) and (
         error.is_retryable() or isinstance(error, driver.IncompleteCommit)
     )
 
 
-def said(error: Exception, where: str) -> KgrayError:
+def error_of(error: Exception, where: str) -> KgrayError:
     """Return our error for one of the driver's."""
     reason = " ".join(str(getattr(error, "message", None) or error).split())[:_MAX_REASON]
     code = getattr(error, "code", None) or ""
@@ -56,7 +56,7 @@ def said(error: Exception, where: str) -> KgrayError:
             f"{where} has too little memory for one transaction ({reason}): nothing was changed; raise its "
             f"server.memory.heap.max_size, or db.memory.transaction.total.max where that is set"
         )
-    if passing(error):
+    if is_transient(error):
         return Unavailable(
             f"{where} is out of reach ({reason}): check that the server runs and "
             f"store.uri; what was accepted is safe, run it again",

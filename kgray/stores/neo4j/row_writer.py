@@ -1,4 +1,4 @@
-"""Collected rows to the database: 10 to 20 statements, however many rows there are.
+"""FoldedBatch rows to the database: 10 to 20 statements, however many rows there are.
 
 Each statement costs a round trip, and each transaction a commit of the full-text indexes; so the changes of
 many episodes share both. Entities stand before the facts between them, facts go before their entities, and an
@@ -16,23 +16,23 @@ from kgray.errors import StoreError
 from kgray.kinds import Kind
 from kgray.stores.neo4j import statements, values
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.collecting import Collected, PutRow, RowName
+from kgray.stores.neo4j.batch import FoldedBatch, PutRow, RowName
 from kgray.stores.neo4j.connection import Connection, Record, Running
 from kgray.stores.neo4j.mapping import digest, place_of
 from kgray.stores.neo4j.values import MAX_ROWS, Values, portions
 
 
-class Carrying:
+class BatchWriter:
     """One transaction that takes what was collected."""
 
     def __init__(self, db: Connection, running: Running, dimensions: int) -> None:
         """Keep what the statements need."""
         self._db, self._running, self._dimensions = db, running, dimensions
 
-    def carry(self, found: Collected, *, complete: bool = True) -> None:
+    def carry(self, found: FoldedBatch, *, complete: bool = True) -> None:
         """Write everything; nothing is sent where there is nothing to write.
 
-        complete    False: more rows of the same entries follow (a copy, adopting.py), which then
+        complete    False: more rows of the same entries follow (a copy, adoption.py), which then
                     embeds the names of entities and links episodes itself
         """
         for kind in reversed(kinds.KINDS):
@@ -53,7 +53,7 @@ class Carrying:
             row for portion in portions(rows) for row in self._db.run(self._running, statement, rows=portion)
         ]
 
-    def _patch(self, found: Collected) -> None:
+    def _patch(self, found: FoldedBatch) -> None:
         for kind, statement in statements.PATCH.items():
             ordered = sorted(found.patches[kind].items(), key=_by_name)
             rows = [values.patch_values(kind, group, key, new) for (group, key), new in ordered]
@@ -62,7 +62,7 @@ class Carrying:
                 retired = [name for name, new in ordered if new.get("retired_at") is not None]
                 self._send(cypher.HIDE_EPISODES, _named(kind, retired))
 
-    def _put_rows(self, found: Collected) -> None:
+    def _put_rows(self, found: FoldedBatch) -> None:
         lists = {
             kind.name: [values.row_values(kind, group, put.row) for group, put in _ordered(found, kind)]
             for kind in statements.PLAIN
@@ -95,7 +95,7 @@ class Carrying:
 
     # ------------------------------------------------------------- what Graphiti's readers see
 
-    def _put_entities(self, found: Collected) -> list[Values]:
+    def _put_entities(self, found: FoldedBatch) -> list[Values]:
         """Return what names the entities whose name is new, and its digest."""
         puts = found.puts[kinds.ENTITIES]
         renamed = self._send(
@@ -111,7 +111,7 @@ class Carrying:
         """Give these entities the vector of their name."""
         self._send(cypher.NAME_ENTITIES, entities)
 
-    def _change_facts(self, found: Collected) -> None:
+    def _change_facts(self, found: FoldedBatch) -> None:
         gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
         both: dict[RowName, PutRow | None] = {**dict.fromkeys(gone), **puts}
         rows = {
@@ -138,7 +138,7 @@ class Carrying:
                 f"({', '.join(ends[:4])}): nothing was changed"
             )
 
-    def _link(self, found: Collected) -> None:
+    def _link(self, found: FoldedBatch) -> None:
         """Make anew the edges of the episodes that were committed, and of those whose entities moved."""
         committed = {
             (group, key): {"group_id": group, "sequence": key[0]}
@@ -172,7 +172,7 @@ def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
     return [values.key_values(kind, group, key) for group, key in sorted(names)]
 
 
-def _ordered(found: Collected, kind: Kind) -> list[tuple[str, PutRow]]:
+def _ordered(found: FoldedBatch, kind: Kind) -> list[tuple[str, PutRow]]:
     return [(group, put) for (group, _), put in sorted(found.puts[kind].items(), key=_by_name)]
 
 

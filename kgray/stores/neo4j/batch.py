@@ -42,7 +42,7 @@ def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
 
 
 @dataclass(slots=True)
-class Collected:
+class FoldedBatch:
     """Rows by kind, each once."""
 
     drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=_by_kind)

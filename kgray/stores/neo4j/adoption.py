@@ -16,12 +16,12 @@ from kgray.kinds import Kind, Row
 from kgray.ports.store import GroupHead
 from kgray.stores.neo4j import clearing, fence
 from kgray.stores.neo4j import groups as grouped
-from kgray.stores.neo4j.carrying import Carrying
-from kgray.stores.neo4j.collecting import Collected, PutRow
+from kgray.stores.neo4j.batch import FoldedBatch, PutRow
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import digest, place_of
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.stores.neo4j.values import Values
 from kgray.times import Instant
 
@@ -63,26 +63,26 @@ class Neo4jAdoption:
         """Write the rows, a portion a transaction."""
         place = 0
         for kind, portion in _portions(rows):
-            collected = Collected()
+            collected = FoldedBatch()
             for row in portion:
                 place += 1
                 put = PutRow(row=row, sequence=0, ordinal=place, at=self._noted(kind, row))
                 collected.put(self._group, kind, put)
-            self._carry_out(lambda carrying: carrying.carry(collected, complete=False))  # noqa: B023
+            self._carry_out(lambda writer: writer.carry(collected, complete=False))  # noqa: B023
 
     def end(self) -> None:
         """Write what Graphiti's readers see of rows that came one after the other, and the counters."""
         for named in _lists(self._entities):
-            self._carry_out(lambda carrying: carrying.embed_names(named))  # noqa: B023
+            self._carry_out(lambda writer: writer.embed_names(named))  # noqa: B023
         for episodes in _lists(
             {"group_id": self._group, "sequence": sequence, "edges": sorted(self._facts.get(id_, ()))}
             for sequence, id_ in self._committed.items()
         ):
 
-            def link(carrying: Carrying) -> None:
-                carrying.know_facts(episodes)  # noqa: B023
+            def link(writer: BatchWriter) -> None:
+                writer.know_facts(episodes)  # noqa: B023
                 named = {(self._group, (row["sequence"],)): row for row in episodes}  # noqa: B023
-                carrying.link(named, {})
+                writer.link(named, {})
 
             self._carry_out(link)
         self._change(lambda group: _set_head(group, self._head))
@@ -153,11 +153,11 @@ class Neo4jAdoption:
 
         self._db.write(work)
 
-    def _carry_out(self, work: Callable[[Carrying], None]) -> None:
+    def _carry_out(self, work: Callable[[BatchWriter], None]) -> None:
         def once(running: Running) -> None:
             fence.check(self._db, running, self._held)
             self._own(running)
-            work(Carrying(self._db, running, self._dimensions))
+            work(BatchWriter(self._db, running, self._dimensions))
             fence.renew_late(self._db, running, self._held)
 
         self._db.write(once)
