@@ -24,13 +24,13 @@ from bench.reading import digest, ledger
 from kgray import times
 from kgray.errors import KgrayError
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import OnStep, Parts, Totals
+from kgray.ingest.parts import Parts
 from kgray.ledger import accept as ledger_accept
 from kgray.memory import Memory
-from kgray.memory.ingesting import ignore, joined
 from kgray.ontology import shipped
 from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
+from kgray.ports.ingest import OnStep, Totals, ignore, joined
 from kgray.records import Draft
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
 from kgray.stores.sqlite import open_sqlite

@@ -23,8 +23,8 @@ from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
 from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
-from kgray.ingest.parts import Totals
 from kgray.memory import Memory
+from kgray.ports.ingest import Totals
 from kgray.settings import Settings
 
 _EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows

@@ -10,9 +10,9 @@ from typing import Any
 from kgray.backfill.budget import Spending
 from kgray.backfill.manifest import Manifest
 from kgray.errors import exit_code_of
-from kgray.ingest.parts import Totals
 from kgray.ledger import FailedEpisode
 from kgray.memory import Report
+from kgray.ports.ingest import Totals
 
 SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all
 _FIRST = 10  # failures that are shown with their reason

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import VERSION, Manifest
 from kgray.backfill.sorting import Sorter
-from kgray.ingest.parts import Stop
 from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
 from kgray.memory.run_files import SORTED
+from kgray.ports.ingest import Stop
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]

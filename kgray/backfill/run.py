@@ -19,13 +19,13 @@ from kgray.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
 from kgray.backfill.report import SHOWN, RunProgress, RunReport, failures_of
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.errors import KgrayError, NoSpace, Unavailable
-from kgray.ingest.parts import Stop
 from kgray.intake import Defaults, Refusal
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
 from kgray.memory.accepting import Submission
-from kgray.memory.ingesting import IngestOutcome, last_sequences, never
+from kgray.memory.ingesting import last_sequences
 from kgray.memory.run_files import SORTED
+from kgray.ports.ingest import IngestOutcome, Stop, never
 
 WAITING = 10_000  # episodes in the log that nobody has read: enough for any window, little to lose sight of
 BATCH = 250  # rows of an accepting transaction, so that a run beside it is not held up

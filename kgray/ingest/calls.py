@@ -20,9 +20,10 @@ from kgray.ingest import changes
 from kgray.ingest.case import Answers, Questions, ReadEpisode
 from kgray.ingest.committer import Outbox, off_the_loop
 from kgray.ingest.decide import Decision
-from kgray.ingest.parts import Parts, Stop
+from kgray.ingest.parts import Parts
 from kgray.kinds import ANSWERS_TO
 from kgray.ports import Answer, Matrix, Question, QuestionRequest
+from kgray.ports.ingest import Stop
 
 
 class Urgency(NamedTuple):

@@ -11,9 +11,10 @@ from kgray.ingest.case import Answers, ReadEpisode
 from kgray.ingest.committer import Committer, Outbox
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import extract
-from kgray.ingest.parts import OnStep, Parts, Stop, Totals
+from kgray.ingest.parts import Parts
 from kgray.ingest.state import GroupState
 from kgray.ports import Answer, QuestionRequest
+from kgray.ports.ingest import OnStep, Stop, Totals
 from kgray.records import Episode, Operation
 
 _CLAIM = 64  # entries read from the log at a time

@@ -21,8 +21,9 @@ from kgray.derivation.stored import garbage_collected_rarely
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer
-from kgray.ingest.parts import OnStep, Parts, Stop, Totals
+from kgray.ingest.parts import Parts
 from kgray.ingest.window import GroupWindow
+from kgray.ports.ingest import OnStep, Stop, Totals
 from kgray.records import Episode
 
 GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in flight

@@ -26,9 +26,10 @@ from kgray.ingest.case import Answers, KnownState, Questions, ReadEpisode
 from kgray.ingest.committer import Committer
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
-from kgray.ingest.parts import OnStage, Parts, Stop, Totals
+from kgray.ingest.parts import OnStage, Parts
 from kgray.ingest.state import GroupState
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
+from kgray.ports.ingest import Stop, Totals
 from kgray.records import Episode, Extraction, Operation
 
 # The extraction of the next entry to commit is sent a second time after LATE_S, but not before LATE_TIMES the

@@ -9,9 +9,9 @@ from kgray import times
 from kgray.derivation.stored import StoredView
 from kgray.intake import Refusal, Submitted
 from kgray.ledger import Acceptance, accept, conflict, failures, request, sequences_of, standing
-from kgray.memory.ingesting import IngestOutcome, Queued
 from kgray.memory.reports import Report
 from kgray.ports import Store
+from kgray.ports.ingest import IngestOutcome, Queued
 from kgray.records import Draft, Operation
 
 Item = Draft | Submitted | Refusal

@@ -15,12 +15,12 @@ from kgray.derivation.entities import Fold
 from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError, NoSpace, NotFound, Stopped
 from kgray.graph import Entity
-from kgray.ingest.parts import Stop
 from kgray.ledger import find, request, result, sequences_of
 from kgray.memory.accepting import standing_ids
-from kgray.memory.ingesting import IngestOutcome, queued_at, why
+from kgray.memory.ingesting import queued_at, why
 from kgray.memory.run_files import forget_texts
 from kgray.ports import Store
+from kgray.ports.ingest import IngestOutcome, Stop
 from kgray.records import Operation, OperationKind, check_group
 
 

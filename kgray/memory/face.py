@@ -22,24 +22,15 @@ from kgray.derivation.verify import differences
 from kgray.derivation.view import View
 from kgray.errors import InputError, NoSpace
 from kgray.graph import Hit
-from kgray.ingest.parts import OnStep, Parts, Stop
+from kgray.ingest.parts import Parts
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import FailedEpisode, failures, retry
 from kgray.memory.accepting import Item, Submission, refusals_of
 from kgray.memory.correcting import Corrections
-from kgray.memory.ingesting import (
-    Ingest,
-    IngestOutcome,
-    LocalIngest,
-    OnWait,
-    Queued,
-    ignore,
-    last_sequences,
-    never,
-    silent,
-)
+from kgray.memory.ingesting import LocalIngest, last_sequences
 from kgray.memory.reports import History, Report, derived, dumped, history_of, shown
 from kgray.ports import Embedder, GroupCounts, SearchScope, Store
+from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
 from kgray.search import context as build_context

@@ -3,143 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ingest.parts import OnStep, Parts, Stop, Totals
+from kgray.ingest.parts import Parts
 from kgray.ledger import failures
 from kgray.ports import Store
+from kgray.ports.ingest import (
+    IngestOutcome,
+    OnStep,
+    OnWait,
+    Queued,
+    Sequences,
+    Stop,
+    Totals,
+    ignore,
+    joined,
+    never,
+    silent,
+)
 
 if TYPE_CHECKING:
     from kgray.ingest.runner import Runner
 
-OnWait = Callable[[str], None]
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
 _PAGE = 10_000  # sequences read at once
 
 
-def never() -> bool:
-    """Never stop."""
-    return False
-
-
-def ignore(group: str, sequence: int, outcome: str) -> None:
-    """Do nothing at a step."""
-
-
-def silent(line: str) -> None:
-    """Say nothing."""
-
-
-class Sequences:
-    """Sequences of one group in ascending order, kept as spans, so a million in a row take no memory."""
-
-    __slots__ = ("_firsts", "_lasts")
-
-    def __init__(self, sequences: Iterable[int] = ()) -> None:
-        """Take sequences in ascending order."""
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        for sequence in sequences:
-            self.append(sequence)
-
-    def append(self, sequence: int) -> None:
-        """Add one that is greater than all before it."""
-        if self._lasts and sequence <= self._lasts[-1]:
-            raise ValueError(f"sequence {sequence} comes after {self._lasts[-1]}")
-        if self._lasts and sequence == self._lasts[-1] + 1:
-            self._lasts[-1] = sequence
-        else:
-            self._firsts.append(sequence)
-            self._lasts.append(sequence)
-
-    def __contains__(self, sequence: int) -> bool:
-        """Whether it is one of these."""
-        at = bisect_right(self._firsts, sequence) - 1
-        return at >= 0 and sequence <= self._lasts[at]
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield them in order."""
-        for first, last in zip(self._firsts, self._lasts, strict=True):
-            yield from range(first, last + 1)
-
-    def __len__(self) -> int:
-        """Return their number."""
-        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
-
-    def before(self, bound: int | None) -> int:
-        """Return how many are less than a sequence; None = all."""
-        if bound is None:
-            return len(self)
-        spans = zip(self._firsts, self._lasts, strict=True)
-        return sum(min(last, bound - 1) - first + 1 for first, last in spans if first < bound)
-
-
-@dataclass(slots=True)
-class Queued:
-    """What a submission put into the order of one group, or found waiting there; it may still grow."""
-
-    sequences: Sequences = field(default_factory=Sequences)  # accepted by it
-    last: int = 0  # the last to wait for, duplicates included
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestOutcome:
-    """What was carried out.
-
-    stopped  a signal or an outage ended the run first; `reason` names the outage
-    totals   how the run went; empty where another process ingested
-    """
-
-    committed: int = 0
-    failed: int = 0
-    stopped: bool = False
-    reason: str = ""
-    totals: Totals = field(default_factory=Totals)
-
-
 def why(done: IngestOutcome) -> str:
     """Return the reason in brackets, for a message; "" where there is none."""
     return f" ({done.reason})" if done.reason else ""
-
-
-class Ingest(Protocol):
-    """A runtime, which carries out what is pending."""
-
-    async def carry_out(
-        self,
-        queued: Mapping[str, Queued] | None,
-        *,
-        groups: Collection[str] | None = None,
-        before: Mapping[str, int] | None = None,
-        more: Stop = never,
-        stop: Stop = never,
-        on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
-    ) -> IngestOutcome:
-        """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
-
-        queued   None: all that is pending now. It may grow while this runs: what is added is waited for too
-        groups   carry out what is pending in these alone
-        before   `last_sequences` when the run began. What others append later is carried out too, but
-                 not counted: only what was pending before, and what is queued, is
-        more     whether more is still being queued: while it is, this does not return because all is done
-        on_step  called for every step that this process sees: (group, sequence, outcome)
-        on_wait  called once with a line that says which process this one waits for
-
-        An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted
-        is safe. Raises SettingsError, StoreError for other faults.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release what it holds; idempotent. The store is its owner's to close."""
-        ...
 
 
 class LocalIngest:
@@ -243,27 +140,6 @@ class Count:
             self.committed += outcome == "committed"
             self.failed += outcome == "failed"
         self._on_step(group, sequence, outcome)
-
-
-def joined(first: Totals, then: Totals) -> Totals:
-    """Return the totals of two runs, one after the other."""
-    claims = [t.first_claim for t in (first, then) if t.first_claim is not None]
-    commits = [t.last_commit for t in (first, then) if t.last_commit is not None]
-    return Totals(
-        committed=first.committed + then.committed,
-        failed=first.failed + then.failed,
-        operations=first.operations + then.operations,
-        requests=first.requests + then.requests,
-        stalls=first.stalls + then.stalls,
-        wasted=first.wasted + then.wasted,
-        wasted_tokens=first.wasted_tokens + then.wasted_tokens,
-        seconds={
-            stage: first.seconds.get(stage, 0.0) + then.seconds.get(stage, 0.0)
-            for stage in (*first.seconds, *(then.seconds.keys() - first.seconds.keys()))
-        },
-        first_claim=min(claims, default=None),
-        last_commit=max(commits, default=None),
-    )
 
 
 def last_sequences(store: Store) -> dict[str, int]:

@@ -15,10 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgray.errors import KgrayError, Unavailable
-from kgray.ingest.parts import OnStep, Stop, Totals
 from kgray.memory import ingesting
-from kgray.memory.ingesting import IngestOutcome, OnWait, Queued, done_elsewhere, joined
+from kgray.memory.ingesting import done_elsewhere
 from kgray.ports import Store
+from kgray.ports.ingest import (
+    IngestOutcome,
+    OnStep,
+    OnWait,
+    Queued,
+    Stop,
+    Totals,
+    ignore,
+    joined,
+    never,
+    silent,
+)
 from kgray.runtime import head as heads
 from kgray.runtime.faults import error_of
 from kgray.runtime.session import Session, head_listens, open_session, require_ray
@@ -48,10 +59,10 @@ class RayIngest:
         *,
         groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None,
-        more: Stop = ingesting.never,
-        stop: Stop = ingesting.never,
-        on_step: OnStep = ingesting.ignore,
-        on_wait: OnWait = ingesting.silent,
+        more: Stop = never,
+        stop: Stop = never,
+        on_step: OnStep = ignore,
+        on_wait: OnWait = silent,
     ) -> IngestOutcome:
         """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
         before = ingesting.last_sequences(self._store) if before is None else before

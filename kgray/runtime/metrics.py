@@ -10,8 +10,8 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from kgray.ingest.parts import Totals
 from kgray.ports import Judged
+from kgray.ports.ingest import Totals
 from kgray.records import Extraction
 from kgray.runtime.faults import Fault, Outcome
 

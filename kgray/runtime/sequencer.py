@@ -20,9 +20,9 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.parts import Parts, Totals
+from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
-from kgray.memory.ingesting import joined
+from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, RemoteWorker, control, reached

@@ -19,7 +19,7 @@ from kgray.derivation import dump
 from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts, Totals
+from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
@@ -35,6 +35,7 @@ from kgray.ports import (
     QuestionRequest,
     Store,
 )
+from kgray.ports.ingest import Totals
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Extraction, Operation, canonical
 from kgray.settings import PipelineSettings

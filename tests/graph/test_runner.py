@@ -14,10 +14,10 @@ import pytest
 from kgray import times
 from kgray.errors import InvalidAnswer, Refused, Unavailable
 from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Totals
 from kgray.ingest.runner import Runner
 from kgray.ledger import accept, failures, request, retry
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
+from kgray.ports.ingest import Totals
 from kgray.records import Draft, Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, in_group, reading, triples, works
 from tests.graph.test_promises import PEOPLE, RELATIONS, THINGS, WORDINGS, fact_of

@@ -21,9 +21,9 @@ import pytest
 import kgray
 from kgray.errors import SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
-from kgray.ingest.parts import Totals
 from kgray.ledger import request, result
 from kgray.ports import Judged
+from kgray.ports.ingest import Totals
 from kgray.records import Operation
 from kgray.runtime import head as heads
 from kgray.runtime.spec import differences, spec_of

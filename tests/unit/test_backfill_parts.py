@@ -18,10 +18,9 @@ from kgray.backfill.report import RunProgress
 from kgray.backfill.sorting import Sorter
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
-from kgray.ingest.parts import Totals
 from kgray.intake import Defaults, Position, read_file
-from kgray.memory.ingesting import Sequences, joined
 from kgray.ports import GroupCounts
+from kgray.ports.ingest import Sequences, Totals, joined
 from kgray.runtime.jobs import JobLog, followed, shown
 from kgray.settings import load, public_environ
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kgray.ingest.parts import Totals
+from kgray.ports.ingest import Totals
 from kgray.runtime.ingest import Follower
 
 Step = tuple[str, int, str]

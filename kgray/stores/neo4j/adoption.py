@@ -68,7 +68,7 @@ class Neo4jAdoption:
                 place += 1
                 put = PutRow(row=row, sequence=0, ordinal=place, at=self._noted(kind, row))
                 collected.put(self._group, kind, put)
-            self._carry_out(lambda writer: writer.carry(collected, complete=False))  # noqa: B023
+            self._carry_out(lambda writer: writer.write(collected, complete=False))  # noqa: B023
 
     def end(self) -> None:
         """Write what Graphiti's readers see of rows that came one after the other, and the counters."""

@@ -64,7 +64,7 @@ class AppendingTransaction:
 
     def write(self) -> None:
         """Send what was appended, and the groups' counters."""
-        BatchWriter(self._db, self._running, 0).carry(self._collected)
+        BatchWriter(self._db, self._running, 0).write(self._collected)
         grouped.keep(self._db, self._running, self._groups.values())
 
 

@@ -94,7 +94,7 @@ class _Segment:
         applied = [change for change in changes if self._takes(change, collected)]
         if applied and applied[0].clear and not in_pieces:
             clearing.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
-        BatchWriter(self._db, self._running, self._dimensions).carry(collected)
+        BatchWriter(self._db, self._running, self._dimensions).write(collected)
         if applied and applied[0].clear:
             group = self._groups[applied[0].group]
             if in_pieces:

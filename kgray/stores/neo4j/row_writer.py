@@ -29,7 +29,7 @@ class BatchWriter:
         """Keep what the statements need."""
         self._db, self._running, self._dimensions = db, running, dimensions
 
-    def carry(self, found: FoldedBatch, *, complete: bool = True) -> None:
+    def write(self, found: FoldedBatch, *, complete: bool = True) -> None:
         """Write everything; nothing is sent where there is nothing to write.
 
         complete    False: more rows of the same entries follow (a copy, adoption.py), which then
