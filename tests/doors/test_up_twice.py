@@ -32,21 +32,21 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
 @pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 def test_where_nobody_listens_it_is_said_at_once_and_what_was_accepted_is_kept(kgray: Shell) -> None:
     """Ray itself would try for a minute, and log it."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-    kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}
-    kgray.write("a.jsonl", {"id": "1", "text": "x", "group": "g", "at": 0})
+    with socket.socket() as taken:  # bound for the whole test, so that nobody else can listen there
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}
+        kgray.write("a.jsonl", {"id": "1", "text": "x", "group": "g", "at": 0})
 
-    added = kgray("add", "a.jsonl")
-    status = kgray("status", "--json")
+        added = kgray("add", "a.jsonl")
+        status = kgray("status", "--json")
 
-    line = f"no Ray answers at {address}: nobody listens there"
-    assert (added.code, added.err) == (75, f"kgray: {line}\n")
-    assert status.json["groups"]["g"]["accepted"] == 1
-    assert status.json["runtime"] == {
-        "backend": "ray",
-        "address": address,
-        "state": "unreachable",
-        "reason": line,
-    }
+        line = f"no Ray answers at {address}: nobody listens there"
+        assert (added.code, added.err) == (75, f"kgray: {line}\n")
+        assert status.json["groups"]["g"]["accepted"] == 1
+        assert status.json["runtime"] == {
+            "backend": "ray",
+            "address": address,
+            "state": "unreachable",
+            "reason": line,
+        }
