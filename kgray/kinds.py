@@ -161,7 +161,6 @@ BIRTHS = Kind(
     name="births",
     key=("id",),
     columns=_columns("id text, sequence int, ordinal int"),
-    order=("sequence", "ordinal", "id"),
     first_wins=True,
 )
 MENTIONS = Kind(
@@ -325,6 +324,8 @@ SURFACES = Read("surfaces", MENTIONS, ("sequence", "surface"))
 EVIDENCE_IN = Read("evidence in episodes", EVIDENCE, by="sequence")
 _PLACE = ("sequence", "ordinal")
 EVIDENCE_SHOWN = Read("shown by evidence", EVIDENCE, (*_PLACE, "shown"), by=_PLACE)
+_WORDING = ("statement", "sequence", "text")
+EVIDENCE_OF = Read("evidence of statements", EVIDENCE, _WORDING, by="statement")
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
 NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
 RULINGS_IN = Read("rulings of episodes", RULINGS, by="sequence")
@@ -338,7 +339,8 @@ FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
 READS: tuple[Read, ...] = (
     *ALL.values(), EPISODE_HEADS, EPISODES_AT, SEQUENCES_OF_SOURCE, EPISODES_IN_STATE, TAKEN_IDS,
     TAKEN_CLIENT_IDS, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
-    USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, STATEMENTS_SHOWN, RULINGS_IN,
+    USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, EVIDENCE_OF,
+    STATEMENTS_SHOWN, RULINGS_IN,
     VERDICTS_IN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
     FACTS_OF_STATEMENTS,
 )  # fmt: skip

@@ -23,6 +23,8 @@ from kgray.ingest.erase import erased_rows
 from kgray.kinds import (
     EPISODE_HEADS,
     EPISODES,
+    EVIDENCE_IN,
+    EVIDENCE_OF,
     OPERATIONS,
     RULINGS,
     STATEMENT_VECTORS,
@@ -212,7 +214,7 @@ async def _withdraw(
             kept_rulings=set(raised.kept_rulings),
             kept_verdicts=set(raised.kept_verdicts),
         ),
-        puts={STATEMENT_VECTORS: await _first_wordings(embedder, records, left)},
+        puts={STATEMENT_VECTORS: await _first_wordings(store, group, embedder, gone)},
         patches=(*patches, *raised.blanks),
         erases=True,
     )
@@ -285,21 +287,24 @@ def _rewritten(store: Store, records: GroupRecords, erased: Sequence[int]) -> di
     return changed
 
 
-async def _first_wordings(embedder: Embedder, before: GroupRecords, after: GroupRecords) -> list[Row]:
-    """Return new vectors for remaining statements whose first wording goes (R25: the card goes with it)."""
-    was = _firsts(before)
-    texts = {s: text for s, (place, text) in _firsts(after).items() if was[s][0] != place}
+async def _first_wordings(store: Store, group: str, embedder: Embedder, erased: set[int]) -> list[Row]:
+    """Return new vectors for remaining statements whose first stored wording is erased (R25).
+
+    Retracted evidence counts: a statement keeps the vector of its first wording when that is retracted.
+    """
+    touched = sorted({row[2] for row in store.rows(EVIDENCE_IN, group, sorted(erased))}) if erased else []
+    wordings: dict[str, list[tuple[int, str]]] = {}
+    for statement, sequence, text in store.rows(EVIDENCE_OF, group, touched) if touched else ():
+        wordings.setdefault(statement, []).append((sequence, text))
+    texts: dict[str, str] = {}
+    for statement, said in wordings.items():
+        left = [text for sequence, text in said if sequence not in erased]
+        if left and said[0][0] in erased:
+            texts[statement] = left[0]
     if not texts:
         return []
     vectors = await embedder.embed(list(texts.values()))
     return [(s, rows.vector_bytes(vector)) for s, vector in zip(texts, vectors, strict=True)]
-
-
-def _firsts(records: GroupRecords) -> dict[str, tuple[Place, str]]:
-    firsts: dict[str, tuple[Place, str]] = {}
-    for evidence in records.evidence:
-        firsts.setdefault(evidence.statement, ((evidence.sequence, evidence.ordinal), evidence.text))
-    return firsts
 
 
 def _counts(

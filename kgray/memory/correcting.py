@@ -19,7 +19,7 @@ from kgray.ledger import find, request, result, sequences_of
 from kgray.memory.accepting import standing_ids
 from kgray.memory.ingesting import queued_at, why
 from kgray.memory.run_files import forget_texts
-from kgray.ports import Store
+from kgray.ports import Store, at_one_moment
 from kgray.ports.ingest import IngestOutcome, Stop
 from kgray.records import Operation, OperationKind, check_group
 
@@ -101,7 +101,8 @@ def would_change(store: Store, operation: Operation) -> bool:
     Raises NotFound or InputError where a merge, split or undo is not possible on what is committed. While
     anything is pending in the group, an undo is not checked: what is committed cannot decide it.
     """
-    with store.reading():
+
+    def checked() -> bool:
         match operation.kind:
             case "merge":
                 _check_merge(store, operation)
@@ -113,7 +114,9 @@ def would_change(store: Store, operation: Operation) -> bool:
                 return _stored(store, operation)
             case "retract":
                 return _live(store, operation)
-    return True
+        return True
+
+    return at_one_moment(store, checked)
 
 
 def _shown(store: Store, group: str, asked: str) -> Entity:

@@ -29,7 +29,7 @@ from kgray.memory.accepting import Item, Submission, refusals_of
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import LocalIngest, last_sequences
 from kgray.memory.reports import History, Report, derived, dumped, history_of, shown
-from kgray.ports import Embedder, GroupCounts, SearchScope, Store
+from kgray.ports import Embedder, GroupCounts, SearchScope, Store, at_one_moment
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
@@ -229,9 +229,12 @@ class Memory:
         Raises NotFound, and Ambiguous where several entities bear the name.
         """
         check_group(group)
-        with self.store.reading():
+
+        def read() -> History:
             view = self._view_at(group, _instant(known_at, "known_at")) or StoredView(self.store, group)
             return history_of(self.store, view, group, name_or_id)
+
+        return at_one_moment(self.store, read)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""

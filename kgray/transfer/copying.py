@@ -14,7 +14,7 @@ from kgray.derivation.view import View
 from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.kinds import Kind, Row
 from kgray.ledger import dumped_episodes
-from kgray.ports import Store
+from kgray.ports import GroupHead, Store
 from kgray.settings import CONFIG_NAME, Secret, Settings, load
 from kgray.times import Instant
 from kgray.transfer.sums import Sum, rows_of
@@ -60,7 +60,7 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
     not the same; it is then deleted.
     """
     _check(source, target)
-    with _held(source, target), source.store.reading():
+    with _held(source, target):
         head = source.store.heads([group])[group]
         if not head.named:
             raise NotFound(f"there is no group {group!r} in {source.shown}")
@@ -71,7 +71,7 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
         def verify() -> None:
             moments[0] = _verified(source, target, group, ours, _summed(target.store, group, on_row))
 
-        rows = _watched(ours.passing(rows_of(source.store, group)), on_row)
+        rows = _watched(ours.passing(_scanned(source.store, group, head)), on_row)
         target.store.adopt(group, head, rows, verify)
     return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
 
@@ -155,6 +155,12 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
+def _scanned(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
+    """Yield a group's rows of one moment. Raises Outrun at the end where it was written meanwhile."""
+    with store.reading():
+        yield from rows_of(store, group, head)
+
+
 def _watched(rows: Iterator[tuple[Kind, Row]], on_row: OnRow) -> Iterator[tuple[Kind, Row]]:
     for row in rows:
         on_row()
@@ -165,6 +171,6 @@ def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
         found = Sum(store.heads([group])[group])
-        for _ in found.passing(rows_of(store, group)):
+        for _ in found.passing(rows_of(store, group, found.head)):
             on_row()
     return found

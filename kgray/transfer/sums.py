@@ -24,11 +24,17 @@ _CALLED: Mapping[str, str] = {
 }
 
 
-def rows_of(store: Store, group: str) -> Iterator[tuple[Kind, Row]]:
-    """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order."""
+def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
+    """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order.
+
+    head    the group's counters, read before: what others append meanwhile is left out, because the copy
+            would give its sequence to another entry
+    """
     for kind in KINDS:
+        numbered = kind.log and kind.key[0] == "sequence"
         for row in store.rows(ALL[kind.name], group):
-            yield kind, row
+            if not numbered or row[0] <= head.last:
+                yield kind, row
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from kgray import times
 from kgray.derivation.stored import StoredView
 from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.ingest.state import name_vectors
-from kgray.kinds import ANSWERS_TO
+from kgray.kinds import ALL, ANSWERS_TO
 from kgray.ledger import accept, failures, request, retry
 from kgray.ports import Store
 from kgray.records import Extraction, Operation
@@ -99,7 +99,7 @@ def lived(store: Store, prefix: str) -> Engine:
 def summed(store: Store, group: str) -> Sum:
     """Return the sum of a group's export."""
     found = Sum(store.heads([group])[group])
-    for _ in found.passing(rows_of(store, group)):
+    for _ in found.passing(rows_of(store, group, found.head)):
         pass
     return found
 
@@ -162,7 +162,8 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     source, target = map(opened, ways)
     ours = lived(source.store, ways[1].prefix)
     group = ours.named()
-    head, rows = source.store.heads([group])[group], list(rows_of(source.store, group))
+    head = source.store.heads([group])[group]
+    rows = list(rows_of(source.store, group, head))
     mine = ways[1].mine
     if isinstance(ways[1], SqliteStores):
         from kgray.stores.sqlite.adoption import StagedGroup as Adoption
@@ -183,7 +184,7 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
             store = target.store
             assert mine(list(store.heads())) == []
             assert mine(store.pending_groups()) == mine(store.counts()) == {}
-            assert list(rows_of(store, group)) == []
+            assert list(rows_of(store, group, head)) == []
             engine = Engine(store=store, prefix=ours.prefix)
             assert engine.dump() == []
             found = store.lexical(group, "fact", "Alice works", 9)
@@ -208,7 +209,7 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
 
     head = source.store.heads([group])[group]
     with target.store.writing(), pytest.raises(StoreError, match="not the same"):
-        target.store.adopt(group, head, rows_of(source.store, group), differs)
+        target.store.adopt(group, head, rows_of(source.store, group, head), differs)
     assert ways[1].mine(list(target.store.heads())) == []
     assert target.store.heads([group])[group].last == 0
     copy_group(source, target, group)
@@ -255,7 +256,7 @@ def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_ser
     target, another = opened(stores), opened(stores)
 
     def rows():
-        for row in rows_of(source.store, group):
+        for row in rows_of(source.store, group, source.store.heads([group])[group]):
             yield row
             with pytest.raises(StoreError, match="run `kgray copy` again"):
                 accept(another.store, [in_group(triples(1, works("Other")), group)], now=1)
@@ -266,3 +267,39 @@ def test_nothing_is_appended_to_a_group_that_is_on_its_way_to_a_server(neo4j_ser
     assert stores.mine(list(another.store.heads())) == [free, group]
     assert summed(another.store, group) == summed(source.store, group)
     stores.close()
+
+
+class OneAcme(WildJudge):
+    """Says that every name is the first candidate."""
+
+    @staticmethod
+    def _answer(question):
+        return {"duplicate_of": 0} if question.kind == "entity" else WildJudge._answer(question)
+
+
+@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
+def test_a_split_that_made_an_entity_is_copied(ways):
+    """Its birth is recorded after those of later episodes, at an earlier place."""
+    source, target = map(opened, ways)
+    engine = Engine(store=source.store, prefix=ways[1].prefix, judge=OneAcme())
+    for at, name in enumerate(("Acme Corporation", "Acme Corp", "Acme", "Zed Later")):
+        engine.add(reading(at, [name], []))
+    group = engine.named()
+    mentions = list(source.store.rows(ALL["mentions"], group))
+    engine.ask("split", entities=(mentions[0][3],), surfaces=("Acme Corp",))
+    copied = copy_group(source, target, group)
+    assert copied.rows["births"] == len(list(source.store.rows(ALL["births"], group))) == 3
+    assert Engine(store=target.store, prefix=ways[1].prefix).dump() == engine.dump()
+
+
+@pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
+def test_what_is_appended_during_a_copy_stays_with_the_source(ways):
+    """The copy's counters are older: the next entry of the copy would take its sequence."""
+    source = opened(ways[0])
+    engine = Engine(store=source.store, prefix=ways[1].prefix)
+    engine.add(triples(0, works("Acme")))
+    group = engine.named()
+    head = source.store.heads([group])[group]
+    accept(source.store, [in_group(triples(1, works("Beta")), group)], now=1)
+    copied = [row[0] for kind, row in rows_of(source.store, group, head) if kind.name == "episodes"]
+    assert copied == [head.last]

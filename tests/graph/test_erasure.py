@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.kinds import ALL, KINDS, Row
-from tests.graph.engine import Engine, WildJudge, reading, triples, works
+from kgray.rows import vector_bytes
+from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import CORRECTIONS, EPISODES, SLOW, Fresh, one
 
@@ -87,3 +89,21 @@ def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) ->
     engine.ask("remove", episodes=("gone",))
     assert "zq" not in repr(stored(engine)).casefold()
     assert loose(stored(engine), engine.view().records.operations) == {}
+
+
+def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: Path) -> None:
+    """R25: a statement that stays is found by the first wording that is left."""
+
+    def said(text: str) -> dict[str, str]:
+        return {"source": "Alice", "relation": "WORKS_AT", "target": "Acme", "text": text}
+
+    for name, retracted in (("straight", False), ("retracted", True)):
+        engine = Engine(tmp_path / name)
+        engine.add(triples(1, said("Alice works at Acme in the bunker"), client_id="a"))
+        engine.add(triples(2, said("Alice works at Acme"), client_id="b"))
+        if retracted:
+            engine.ask("retract", episodes=("a",))
+        engine.ask("remove", episodes=("a",))
+        ((_, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
+        (expected,) = asyncio.run(SMALL.embed(["Alice works at Acme"]))
+        assert vector == vector_bytes(expected), name

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from kgray.errors import KgrayError
 from kgray.kinds import Kind, Read, Row
 from kgray.ports.store import Appending, Patch
 from kgray.stores.neo4j import clearing
@@ -85,6 +87,15 @@ class Appender:
         self._db = db
         self._ended: list[str] = []  # calls whose outcome is known, and whose nodes are left
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Take the last calls' nodes away; where the server is out of reach they stay, and harm nothing."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        if ended:
+            with suppress(KgrayError):
+                drop = cypher.DROP_CALLS
+                self._db.write(lambda running: self._db.run(running, drop, ended=ended), patient=False)
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         """See `ports.Store.append`."""

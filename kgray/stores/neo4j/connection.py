@@ -103,8 +103,8 @@ class Connection:
             yield
             return
         with explained(self.where), ExitStack() as stack:
-            self._local.held = stack
             self._local.transaction = self._patiently(lambda: self._begun(stack))
+            self._local.held = stack  # only now: after an outage the thread must hold nothing
             try:
                 yield
             finally:

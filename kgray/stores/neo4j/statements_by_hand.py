@@ -110,6 +110,8 @@ WITH 1 AS made
 UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c
 """
 CALL = "MATCH (c:KgrayCall {id: $id}) RETURN c.id"
+# $ended: when a process closes the store.
+DROP_CALLS = "UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 
 # --------------------------------------------------------------------------------------- the log
 

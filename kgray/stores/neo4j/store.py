@@ -298,6 +298,7 @@ class Neo4jStore:
 
     def close(self) -> None:
         """Close the driver; idempotent."""
+        self._appender.close()
         self._db.close()
 
 

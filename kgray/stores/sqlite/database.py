@@ -150,8 +150,8 @@ class Database:
         moves rows to a sibling (seen for 1 word in 2,400).
         """
         with self._turn, explained(self.path):
-            (erased,) = one(self._writer, sql.ERASED) or (0,)
-            if erased == sql.TO_REWRITE:
+            erased, rewritten, cut = one(self._writer, sql.ERASED)
+            if erased != rewritten:
                 for words in sql.WORDS.values():
                     self._writer.execute(words.optimize)
                 # In a file, not in memory: the copy is as large as the store, and holds live rows only.
@@ -160,11 +160,11 @@ class Database:
                     self._writer.execute("VACUUM")
                 finally:
                     self._writer.pragma("temp_store", "MEMORY")
-                self._writer.execute(sql.MARK_ERASED, (sql.TO_CUT,))
+                self._writer.execute(sql.MARK_DONE, ("rewritten", erased))
             if not self._cut_log():
                 return False
-            if erased:
-                self._writer.execute(sql.UNMARK_ERASED)
+            if erased != cut:
+                self._writer.execute(sql.MARK_DONE, ("cut", erased))
                 self._cut_log()
         return True
 

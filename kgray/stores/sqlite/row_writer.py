@@ -92,7 +92,7 @@ class RowWriter:
         pending = many(connection, sql.SEQUENCES_PENDING, (no, first, 2))
         if all(key == entry for key, _ in pending):
             connection.execute(sql.UNNAME_GROUP, (no,))
-        connection.execute(sql.MARK_ERASED, (sql.TO_REWRITE,))
+        connection.execute(sql.COUNT_ERASURE)
 
     # ------------------------------------------------------------------------------- by layout
 

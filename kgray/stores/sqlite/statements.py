@@ -178,11 +178,15 @@ OF_READ: Mapping[Read, ReadStatements] = {read: _of_read(read) for read in READS
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
-# An erasure is marked until the file was rewritten (TO_REWRITE) and the log cut (TO_CUT), whatever comes
-# between.
-ERASED, TO_REWRITE, TO_CUT = "SELECT value FROM meta WHERE key = 'erased'", 1, 2
-MARK_ERASED = "INSERT OR REPLACE INTO meta VALUES ('erased', ?)"
-UNMARK_ERASED = "DELETE FROM meta WHERE key = 'erased'"
+# Erasures are counted. Beside the count stands how many there were when the file was last rewritten and its
+# log last cut: an erasure that another process commits meanwhile is not taken for a cleaned one.
+ERASED = (
+    "SELECT (SELECT value FROM meta WHERE key = 'erased'), (SELECT value FROM meta WHERE key = 'rewritten'), "
+    "(SELECT value FROM meta WHERE key = 'cut')"
+)
+COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
+# (rewritten | cut, the count of erasures that it covers).
+MARK_DONE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 # (name, digest); name: NULL for a group that is being taken over.
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"

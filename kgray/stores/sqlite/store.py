@@ -151,7 +151,7 @@ class SqliteStore(StoreReads):
         for patch in change.patches:
             changed.patch(patch)
         if change.erases:
-            connection.execute(sql.MARK_ERASED, (sql.TO_REWRITE,))
+            connection.execute(sql.COUNT_ERASURE)
 
     def _erase_responses(self, change: RowChanges) -> None:
         """Drop cached replies before the rows that name the episodes: a kill between leaves nothing behind.
