@@ -101,7 +101,7 @@ class RelationType:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EntityType:
-    """One declared type of entity. Once any is declared, others count as unknown (ingest/shape.py).
+    """One declared type of entity. Once any is declared, others count as unknown (ingest/extract.py).
 
     attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
     """

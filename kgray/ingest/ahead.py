@@ -95,7 +95,7 @@ class AheadRows:
 
 @dataclass(frozen=True, slots=True)
 class _NameRow:
-    """A new name's vector; equal where the entity is, because readers see no more of it."""
+    """A new name's vector. Two are equal if the entity is the same, because readers see no more of it."""
 
     entity: str
     prepared: Prepared = field(compare=False)

@@ -1,4 +1,4 @@
-"""What is pending is carried out, by this process or a runtime, and waited for."""
+"""Carrying out what is pending, in this process or through another runtime, and waiting for it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Sequences:
 
 @dataclass(slots=True)
 class Queued:
-    """What a submission put into the order of one group, or found waiting there; it may still grow."""
+    """The entries of one group that a submission appended, or found pending; may still grow."""
 
     sequences: Sequences = field(default_factory=Sequences)  # accepted by it
     last: int = 0  # the last to wait for, duplicates included
@@ -124,11 +124,12 @@ class Ingest(Protocol):
     ) -> IngestOutcome:
         """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
 
-        queued   None: all that is pending now. It may grow while this runs: what is added is waited for too
-        groups   carry out what is pending in these alone
-        before   `last_sequences` when the run began. What others append later is carried out too, but
-                 not counted: only what was pending before, and what is queued, is
-        more     whether more is still being queued: while it is, this does not return because all is done
+        queued   the entries to wait for; None: all that are pending now. If it grows meanwhile, additions are
+                 waited for too
+        groups   carry out only what is pending in these groups
+        before   `last_sequences` when the run began. Only entries that were pending then, and queued ones,
+                 are counted; what others append later is carried out but not counted
+        more     whether more is still being queued; this does not return while it is true
         on_step  called for every step that this process sees: (group, sequence, outcome)
         on_wait  called once with a line that says which process this one waits for
 
@@ -138,12 +139,12 @@ class Ingest(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what it holds; idempotent. The store is its owner's to close."""
+        """Release resources; idempotent. The store is closed by its owner."""
         ...
 
 
 class LocalIngest:
-    """Ingests in this process; where another process holds the folder, waits until that one has done it."""
+    """Ingests in this process; if another process holds the folder, waits until that one has done the work."""
 
     def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
         """Keep the groups' states from one verb to the next; parts: called when something is ingested."""
@@ -196,7 +197,7 @@ class LocalIngest:
                 return IngestOutcome(stopped=True, reason=str(error))
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: there is nothing to release."""
 
     async def _run(
         self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
@@ -281,7 +282,7 @@ def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
 
 
 def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
-    """Return what became of the queued entries that have ended, whichever process ended them."""
+    """Return how many of the queued entries were committed and failed, whichever process did it."""
     committed = failed = 0
     for group, queue in queued.items():
         first = _first_pending(store, group)
@@ -296,12 +297,12 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
 
 
 def all_pending(store: Store) -> dict[str, Queued]:
-    """Return the queue that waits for all that is pending now."""
+    """Return, by group, a queue of all that is pending now."""
     return {group: pending_now(store, group) for group in store.pending_groups()}
 
 
 def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
-    """Return the queue that waits for these sequences of a group."""
+    """Return {group: a queue of these sequences}."""
     return {group: Queued(last=max(sequences, default=0))}
 
 
@@ -313,7 +314,7 @@ def _first_pending(store: Store, group: str) -> int | None:
 def pending_now(
     store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
 ) -> Queued:
-    """Return the queue that waits for what is pending in a group, up to `last` (None: all), except `without`.
+    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`.
 
     Reads a page at a time and no texts, because a backlog may be larger than memory.
     """

@@ -1,4 +1,4 @@
-"""What a user's table is checked by: kinds of values, and one line for each of pydantic's errors."""
+"""Validation of tables that users write: types of values, and one line for each of pydantic's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from kgray.errors import SettingsError
 
 CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)  # of a class that a user's table fills
-_MAX_FILE = 1 << 20  # bytes; a settings file is a page, anything longer is another file by mistake
+_MAX_FILE = 1 << 20  # bytes; settings fit on a page, so a larger file was named by mistake
 _SHOWN = 120  # characters of a value in a message
 _EMPTY = "a text that is not empty is needed."
 _HIDDEN = "hidden"  # pydantic's type of an error whose value is not shown
@@ -36,12 +36,12 @@ class Secret(SecretStr):
 
 
 def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
-    """Return what a validator raises: the words stand behind the key and its value, which may be secret."""
+    """Return the error that a validator raises. words: follow the key and its value; secret: hide the value."""
     return PydanticCustomError(_HIDDEN if secret else "fault", words)
 
 
 def within(least: float, most: float = 1_000_000) -> BeforeValidator:
-    """Return what bounds a number; it must be whole where `least` is."""
+    """Return a validator that bounds a number; the number must be an int where `least` is one."""
     kinds = int if isinstance(least, int) else int | float
 
     def check(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
