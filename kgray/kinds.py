@@ -44,7 +44,7 @@ class Kind:
     key         the columns that name a row within its group
     indexes     columns, each a tuple, by which rows are looked up; the key needs none
     order       the columns by which a scan is ordered; the key unless declared
-    first_wins  a put leaves a row alone that is there already (R21); else it replaces it
+    first_wins  a put does not replace a row that exists (R21); else it does
     log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
                 group survive it (R27). All other rows go with the group
     words       which full text the rows are found by, and the text of a row; None: the row is not found
@@ -69,7 +69,7 @@ class Kind:
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """Where the key columns stand in a row."""
+        """The indexes of the key columns in a row."""
         return tuple(self.names.index(name) for name in self.key)
 
     def key_of(self, row: Row) -> Key:
@@ -99,7 +99,7 @@ def _columns(text: str) -> tuple[Column, ...]:
 
 
 def _told(row: Row) -> str | None:
-    """Return what an episode is found by: its speaker and its text, once it is committed."""
+    """Return the text by which an episode is found: its speaker and text, once it is committed."""
     speaker, text, state = row[7], row[4], row[10]
     if state != COMMITTED:
         return None

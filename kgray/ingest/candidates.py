@@ -3,9 +3,9 @@
 `NameLookUp` blocks by name: the whole name, every telling token, the initials of names of several words,
 the letters of an acronym. `likeness` then compares the name with each candidate's shown name.
 
-`Nearest` finds similar vectors in a time that does not grow with the group. Vectors are
-quantised to integers whose products sum to less than 2**24, so a float32 matrix product is exact in any
-order and on any machine. Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
+`Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
+whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
+Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
 that share a whole band with the query are candidates; exact products rank them. The chance that two vectors
 share one of 64 bands:
 
@@ -50,7 +50,7 @@ class NameLookUp:
     def __init__(
         self, by_key: Postings, by_token: Postings, by_initials: Postings, by_short: Postings
     ) -> None:
-        """Take the four look-ups, each from key to entities; by_short: first initial, last token ("m webb")."""
+        """Take the four look-ups; by_short: first initial and last token ("m webb")."""
         self._by_key, self._by_token = by_key, by_token
         self._by_initials, self._by_short = by_initials, by_short
 

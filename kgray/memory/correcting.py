@@ -72,7 +72,7 @@ class Corrections:
         everything: bool,
         stop: Stop,
     ) -> dict[str, Any]:
-        """Retract or remove episodes, chosen by ids, by source or as `everything` (exactly one); wait for it."""
+        """Retract or remove episodes, chosen in exactly one way: by ids, by source, or `everything`; wait."""
         if sum((bool(episodes), source is not None, everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)

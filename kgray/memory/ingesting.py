@@ -144,7 +144,7 @@ class Ingest(Protocol):
 
 
 class LocalIngest:
-    """Ingests in this process; if another process holds the folder, waits until that one has done the work."""
+    """Ingests in this process; if another process holds the folder, waits until that one is done."""
 
     def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
         """Keep the groups' states from one verb to the next; parts: called when something is ingested."""

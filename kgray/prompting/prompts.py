@@ -137,7 +137,7 @@ def sections(text: str) -> dict[str, Any]:
 
 
 def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
-    """Return the data of the tasks combined and extract_entities; with `entities`, of reflect, extract_facts."""
+    """Return the data of `combined` and `extract_entities`; with `entities`: of `reflect`, `extract_facts`."""
     parts = []
     if request.previous:
         parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
@@ -148,7 +148,7 @@ def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEnti
 
 
 def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the data of the task date_facts; facts have id, source, target or value, relation, fact, kind."""
+    """Return the data of `date_facts`; facts have id, source, target or value, relation, fact and kind."""
     return section("EPISODE", _episode(episode)) + section("FACTS", [dict(fact) for fact in facts])
 
 

@@ -1,8 +1,8 @@
 """JSON schemas of models' replies, and the conversion from that form to the one that `replies` reads.
 
-The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties required,
-none additional, no $ref, lists bounded, strings and numbers not (some decoders cannot write an escape in a
-bounded string). They are part of a cached reply's key, so their bytes must not change (R21).
+The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties are
+required, none additional, no $ref, lists bounded, strings and numbers not (some decoders cannot write an
+escape in a bounded string). They are part of a cached reply's key, so their bytes must not change (R21).
 
 Because every key is required, a start that is not stated is null in a reply, and an unknown one is the word
 "unknown"; `replies` expects a missing key and null for these two.

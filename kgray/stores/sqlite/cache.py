@@ -284,7 +284,7 @@ def _bytes_in_use(connection: apsw.Connection) -> int:
 
 
 def _digest(group: str, of: str = "") -> bytes:
-    """Return 32 bytes for a group's request or episode; no group's name holds the line break that joins them."""
+    """Return 32 bytes for a group's request or episode; no group's name holds the line break between them."""
     return hashlib.sha256(f"{group}\n{of}".encode("utf-8", "surrogatepass")).digest()
 
 
