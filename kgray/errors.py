@@ -94,7 +94,7 @@ class Unavailable(KgrayError):
     exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
-        """waited: see the class."""
+        """Set the message and `waited`."""
         super().__init__(reason)
         self.waited = waited
 

@@ -90,7 +90,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle`, the first asks the work to stop; any other ends the process at once."""
+    """SIGTERM and SIGINT. Inside `gentle`, the first asks the work to stop; others end the process."""
 
     stopped = False
     _gentle = False

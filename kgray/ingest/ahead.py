@@ -156,10 +156,10 @@ def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
     """Whether a key's items look the same to a reader; notes and statements by what readers use."""
     if before is None or after is None:
         return before is after
-    return [_told(i) for i in before] == [_told(i) for i in after]
+    return [_as_read(i) for i in before] == [_as_read(i) for i in after]
 
 
-def _told(item: object) -> object:
+def _as_read(item: object) -> object:
     if isinstance(item, EntityNote):
         return item.id, tuple(item.surfaces), item.card, item.labels
     if isinstance(item, Statement):

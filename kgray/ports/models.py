@@ -59,8 +59,7 @@ class ExtractionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRequest:
-    """The open questions of one episode in one round, or those about one entity (R21); never of several episodes.
-    """
+    """One episode's open questions in one round, or those about one entity (R21)."""
 
     episode: Episode
     questions: tuple[Question, ...]

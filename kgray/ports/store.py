@@ -42,12 +42,12 @@ class RowChanges:
     ledger       the kind of the entry; None: either
     states       the states of the entry in which this applies. In any other, or once the entry was removed, it
                  has been applied before or came too late, and is left out: so a batch can be sent again
-    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal rows)
+    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
                  all rows of other kinds. If nothing but the entry is pending, the group loses its name
     drops, puts, patches    then rows are dropped, put and patched, in this order. Kinds in any order; keys
                  and rows of a kind are distinct
-    erases       what is dropped or replaced must not stay readable: `Store.compact` then cleans the files (R25)
+    erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)
     durable      False: a power cut (not a kill) may lose it, because a model can be asked again
     """
 
@@ -192,9 +192,9 @@ class Store(Protocol):
         """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
 
         Checks the epoch first (StaleWriter). A change whose entry is not in one of its states is left out, so a
-        batch whose outcome is unknown can be applied again. A batch of which no change is `durable` may be lost
-        by a power cut. A group that is too large for one transaction is cleared in several; nothing of it is
-        readable from the first one on (R27).
+        batch whose outcome is unknown can be applied again. A batch of which no change is `durable` may be
+        lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
+        it is readable from the first one on (R27).
 
         Raises Outrun where a record time is not past its group's last: another process has recorded something
         (a retry), so the caller must read the state again. StoreError for a sequence that was never taken.
@@ -204,18 +204,18 @@ class Store(Protocol):
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Take over a group from another store, in many transactions, inside `writing()`.
+        """Copy a group in from another store, in many transactions, inside `writing()`.
 
         rows    of each kind together, kinds in the order of `kinds.KINDS`, rows in their scan's order
 
-        No read and no append finds any of it before all of it is there; `verify`, which may read it, is called
-        then, and where it raises, all is taken away again. What a killed process left behind goes at the next
-        call. Raises StoreError where the group is there, or was and its sequences are used up.
+        verify  called at the end, and may read the copy; if it raises, the copy is deleted
+        Until then, no other read and no append finds any of the group. What a killed process left behind is
+        deleted at the next call. Raises StoreError where the group is there, or was and its sequences are used up.
         """
         ...
 
     def compact(self) -> bool:
-        """Clean erased bytes out of the files; False where a reader prevents it now, or a server has the files."""
+        """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
         ...
 
     # --- reading ----------------------------------------------------------------------------
@@ -241,12 +241,14 @@ class Store(Protocol):
     ) -> list[Fact]:
         """Return the facts that hold at `as_of` (None: at any time) whose source or target is one of these.
 
-        Newest `created_at` first, then by id. The cost depends on `limit`, not on an entity's number of facts.
+        Newest `created_at` first, then by id. The cost grows with `limit`, not with an entity's facts.
         """
         ...
 
     def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-        """Return what BM25 finds, best first. fact: evidence places; entity: recorded ids; episode: (sequence, 0).
+        """Return what BM25 finds, best first.
+
+        fact: evidence places; entity: recorded entity ids; episode: (sequence, 0)
 
         Any text is a query: it is never read as a query language. Retired records are found too,
         because `known_at` may still see them; the view decides what shows.
@@ -299,8 +301,8 @@ class GraphView(Protocol):
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         """Return the facts that hold at `as_of`, of the statements that these recorded ids show as.
 
-        In the order asked, each once, at the first id that gives it; those of one id by (valid_at, id). A search
-        passes ranked ids and derives ranks from this order.
+        In the order asked, each once, at the first id that gives it; those of one id by (valid_at, id). A
+        search passes ranked ids and derives ranks from this order.
         """
         ...
 

@@ -137,7 +137,7 @@ def sections(text: str) -> dict[str, Any]:
 
 
 def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
-    """Return the data of `combined` and `extract_entities`; with `entities`: of `reflect`, `extract_facts`."""
+    """Return the data of combined and extract_entities; with `entities`: of reflect and extract_facts."""
     parts = []
     if request.previous:
         parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))

@@ -39,7 +39,7 @@ _STEPS = 4096  # the latest steps, kept for those who follow
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
 _CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
-_AFTER_OUTAGE_S = 5.0  # patience after an outage, whose patience was spent already
+_AFTER_OUTAGE_S = 5.0  # before the next try: the patience was spent already
 
 
 class Sequencer:

@@ -34,11 +34,11 @@ _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 @dataclass(slots=True)
 class Session:
-    """This process's connection to a Ray.
+    """A process's connection to a Ray.
 
-    joined  this session made the connection, and `close` ends it
+    joined  the session made the connection, and `close` ends it
     mortal  kgray started the Ray, on this machine: nobody restarts its head
-    folder  the files of a Ray that this session started and `close` ends; None = it was running before
+    folder  the files of a Ray that the session started and `close` ends; None = it was running before
     """
 
     address: str

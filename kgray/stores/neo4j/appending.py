@@ -27,7 +27,7 @@ class AppendingTransaction:
     """`ports.Appending`: reads go to the server, writes are buffered until `write`."""
 
     def __init__(self, db: Connection, running: Running, groups: dict[str, LockedGroup]) -> None:
-        """groups: locked, so nobody else changes their logs."""
+        """Take groups that are locked, so that nobody else changes their logs."""
         self._db, self._running, self._groups = db, running, groups
         self._collected = Collected()
         self.appended = False

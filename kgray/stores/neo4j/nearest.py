@@ -32,7 +32,7 @@ class NearestVectors:
     """`Store.nearest` on one connection; holds nothing in memory."""
 
     def __init__(self, db: Connection, *, filters: bool, exact_rows: int = EXACT_ROWS) -> None:
-        """Use a connection; filters: vector indexes filter by group; exact_rows: up to so many compare all."""
+        """Use a connection; filters: indexes filter by group; exact_rows: up to so many, compare all."""
         self._db, self._filters, self._exact_rows = db, filters, exact_rows
 
     def find(

@@ -248,6 +248,7 @@ Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values ->
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
 
+
 def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
     """Return a JSON array for json_each: escaped, so that any string passes, lone surrogates too."""
     return _ENCODER.encode(list(values))
