@@ -5,12 +5,12 @@ KgrayError                      exit 2 unless said
 ├── SettingsError               the configuration
 ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
 │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
-│   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads anew
+│   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads again
 │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
 │   └── Locked                  another process ingests this folder (its pid is in the message)
 ├── NotFound                    an id or a name that is not there
-├── Ambiguous                   a name that several entities bear
-├── NotBuilt                    promised by the interface, not in this version
+├── Ambiguous                   a name that several entities have
+├── NotBuilt                    in the interface, but not implemented in this version
 ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
 ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
 └── ContentError                never leaves a run: it fails one episode (R24)
@@ -29,7 +29,7 @@ def exit_code_of(*, stopped: bool, incomplete: bool) -> int:
 
 
 class KgrayError(Exception):
-    """What, where, why and what to do, in one line."""
+    """A fault that a user can act on; its message is one line: what, where, why, what to do."""
 
     exit_code = FAULTY
 
@@ -60,7 +60,7 @@ class Outrun(StoreError):
 
 
 class NoSpace(StoreError):
-    """The disk is full: the transaction that met it was rolled back, and the ones before it stand."""
+    """The disk is full: this transaction was rolled back; earlier ones are unaffected."""
 
 
 class Locked(StoreError):
@@ -72,11 +72,11 @@ class NotFound(KgrayError):
 
 
 class Ambiguous(KgrayError):
-    """A name borne by several entities; the message lists their ids."""
+    """A name that several entities have; the message lists their ids."""
 
 
 class NotBuilt(KgrayError):
-    """A value that the interface knows and this version has not built."""
+    """A valid value that is not implemented in this version."""
 
 
 class Stopped(KgrayError):
@@ -88,13 +88,13 @@ class Stopped(KgrayError):
 class Unavailable(KgrayError):
     """A server that cannot be reached: the episodes stay accepted (R24).
 
-    waited: the patience was spent where it was raised, and nobody waits for it once more.
+    waited: the code that raised it has retried until its patience was spent; callers do not retry again.
     """
 
     exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
-        """Keep whether it was waited for."""
+        """Set the message and `waited`."""
         super().__init__(reason)
         self.waited = waited
 

@@ -1,4 +1,4 @@
-"""What is derived from the records: entities, facts, and what a search finds."""
+"""Values derived from the records: entities, facts, and hits of a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scope = Literal["fact", "entity", "episode", "community"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """That which mentions are about, with merges and splits applied."""
+    """An entity as it shows, with merges and splits applied."""
 
     id: str
     name: str

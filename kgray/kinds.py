@@ -44,7 +44,7 @@ class Kind:
     key         the columns that name a row within its group
     indexes     columns, each a tuple, by which rows are looked up; the key needs none
     order       the columns by which a scan is ordered; the key unless declared
-    first_wins  a put leaves a row alone that is there already (R21); else it replaces it
+    first_wins  a put does not replace a row that exists (R21); else it does
     log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
                 group survive it (R27). All other rows go with the group
     words       which full text the rows are found by, and the text of a row; None: the row is not found
@@ -69,7 +69,7 @@ class Kind:
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """Where the key columns stand in a row."""
+        """The indexes of the key columns in a row."""
         return tuple(self.names.index(name) for name in self.key)
 
     def key_of(self, row: Row) -> Key:
@@ -98,8 +98,8 @@ def _columns(text: str) -> tuple[Column, ...]:
 # ------------------------------------------------------------------------------------- the log
 
 
-def _told(row: Row) -> str | None:
-    """Return what an episode is found by: its speaker and its text, once it is committed."""
+def _episode_text(row: Row) -> str | None:
+    """Return the text by which an episode is found: its speaker and text, once it is committed."""
     speaker, text, state = row[7], row[4], row[10]
     if state != COMMITTED:
         return None
@@ -119,7 +119,7 @@ EPISODES = Kind(
     indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
     log=True,
     words="episode",
-    text=_told,
+    text=_episode_text,
 )
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
 OPERATIONS = Kind(
@@ -172,7 +172,7 @@ MENTIONS = Kind(
     ),
     indexes=(("entity",),),
 )
-# shown: the derived statement that it speaks of now, None for a loop (R16).
+# shown: the derived statement that it is about now, None for a loop (R16).
 EVIDENCE = Kind(
     name="evidence",
     key=("sequence", "ordinal"),
@@ -203,7 +203,7 @@ VERDICTS = Kind(
     ),
 )
 # Each surface of each recorded entity once, with the place of its first mention; folded: case and spacing
-# aside. Those that only retracted mentions bear stay: a read with an earlier `known_at` finds them.
+# aside. Those that only retracted mentions have stay: a read with an earlier `known_at` finds them.
 NAMES = Kind(
     name="names",
     key=("entity", "surface"),
@@ -214,7 +214,7 @@ NAMES = Kind(
     words="entity",
     text=lambda row: str(row[1]),
 )
-# A kept state holds these in the order of their insertion, which is that of their places.
+# A group's state in memory has these in the order of their insertion, which is that of their places.
 NAME_VECTORS = Kind(
     name="name_vectors",
     key=("entity", "surface"),
@@ -263,7 +263,7 @@ FACTS = Kind(
     indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
 )
 
-# In the order in which a copy puts them: what a row refers to stands before it.
+# In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = (
     EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, BIRTHS, MENTIONS, EVIDENCE, RULINGS, VERDICTS,
     NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,

@@ -19,9 +19,9 @@ _HOLDER_BYTES = 200
 
 @contextmanager
 def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of a file, which is made where it is missing; its folder is there.
+    """Hold the lock of a file, which is created where it is missing; its folder must exist.
 
-    busy    called with the holder each time the lock is found taken; it raises, or returns to try again
+    busy    called with the holder each time the lock is taken; it raises, or returns to try again
 
     flock belongs to the open file, so a second call in the same process finds the lock taken too. The
     file's content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
@@ -47,7 +47,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def ingesting(folder: Path) -> Iterator[None]:
-    """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming who holds it."""
+    """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming the holder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)  # the folder may be missing where the store is on a server
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Relations: what each means, how many objects it takes, what it is to others (R17).
+"""Relations: what each means, how many objects it takes, how it relates to others (R17).
 
 The shipped ontology is data, `ontology.toml` beside this file; settings add to it and override it. Each
 table is checked against the dataclass of its kind.
@@ -101,7 +101,7 @@ class RelationType:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EntityType:
-    """One declared type of entity. Once any is declared, others count as unknown (ingest/shape.py).
+    """One declared type of entity. Once any is declared, others count as unknown (ingest/extract.py).
 
     attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
     """
@@ -164,7 +164,7 @@ class Ontology:
 
 
 def _check_ends(overrides: Mapping[str, Mapping[str, Any]], types: set[str]) -> None:
-    """Refuse an allowed pair that names no known type: by it all facts of known types would be dropped."""
+    """Refuse an allowed pair that names an unknown type: it would drop all facts of known types."""
     for name, table in overrides.items():
         for key in sorted(_ENDS & set(table)):
             if table[key] and table[key] not in types:

@@ -19,7 +19,7 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     create: bool = True,
     **settings: Any,  # noqa: ANN401 - a value of any setting
 ) -> Memory:
-    """Open the memory in a data folder; `with` gives blocking verbs, `async with` awaitable ones.
+    """Open the memory in a data folder; `with` gives blocking methods, `async with` awaitable ones.
 
         with kgray.open("my-data") as memory:
             memory.add("I work at Acme now", group="demo", speaker="Alice")
@@ -43,7 +43,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
     if on_ray:
         from kgray.runtime import profile
 
-        profile.chosen(settings)  # a fault in it is reported before anything is made or accepted
+        profile.chosen(settings)  # report an error in it before anything is created or accepted
     check_models(settings)
     reader = open_reader(settings, folder, create=create)
     ingest = None

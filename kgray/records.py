@@ -1,4 +1,4 @@
-"""What is stored, and its ids: semantics section 1, R19, R21.
+"""The values that are recorded, and their ids (R19, R21).
 
 Everything here is recorded once and never rewritten; the graph (kgray/graph.py) is derived from
 it. Ids are UUIDv5, so the same input gets the same ids on every machine and in every run.
@@ -37,7 +37,7 @@ _NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11")
 
 
 def check_group(name: str) -> str:
-    """Return a group's name as it is. Raises InputError where it cannot name a group."""
+    """Return the name unchanged. Raises InputError where it cannot be a group's name."""
     if not GROUP_NAME.fullmatch(name):
         shown = ascii(name[:80]) + ("..." if len(name) > 80 else "")
         raise InputError(f"group {shown} is not a name: use 1 to 128 of A-Z a-z 0-9 _ . -", field="group")
@@ -72,7 +72,7 @@ class Value:
         return {"type": self.type, "value": self.value, "unit": self.unit}
 
     def shown(self) -> str:
-        """Return the text a person reads."""
+        """Return the text for a person to read."""
         return f"{self.value} {self.unit}" if self.unit else self.value
 
     @staticmethod
@@ -129,7 +129,7 @@ def clean_number(number: float | str | Decimal) -> str:
 
 
 def as_value(raw: object) -> Value:
-    """Return the value that JSON means: a string, number or boolean, or {"value", "type"?, "unit"?}.
+    """Return the `Value` of JSON: of a string, number or boolean, or of {"value", "type"?, "unit"?}.
 
     Raises ValueError with the reason; of null, lists and objects without "value" too.
     """
@@ -209,7 +209,7 @@ class Episode:
     client_id: str | None = None
     metadata: str = "{}"
     state: State = "accepted"
-    bulk: bool = False  # in the backfill lane; of no meaning to the graph
+    bulk: bool = False  # in the backfill lane; has no effect on the graph
     attempts: int = 0  # failed so far, those of the sequences it was retried from included
 
 
@@ -247,7 +247,7 @@ class ExtractedFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """All that the model said about one episode; kept whole.
+    """All that the model said about one episode, stored as a whole.
 
     The speaker of a message is entities[0] (R18). dropped: one line for each item of the answer
     that failed validation (R24).
@@ -278,7 +278,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One episode says something about one statement (section 3)."""
+    """What one episode says about one statement: it holds, it ended, or it was not so."""
 
     sequence: int
     ordinal: int

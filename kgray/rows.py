@@ -1,4 +1,4 @@
-"""Values to the rows of `kgray.kinds`, and back; what is kept as JSON is written and read here alone."""
+"""Values to the rows of `kgray.kinds`, and back; the only code that writes and reads columns of JSON."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def storable(text: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return a name as it is looked up: case and spacing aside."""
+    """Return a name in the form for look-ups, ignoring case and spacing."""
     return clean_text(clean_text(name).casefold())
 
 
 def vector_bytes(vector: NDArray[np.float32]) -> bytes:
-    """Return a vector as it is kept: float32, little-endian."""
+    """Return a vector as it is stored: float32, little-endian."""
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
@@ -84,7 +84,7 @@ def new_episode_row(
 
 
 def accepted_again(row: Row, sequence: int) -> Row:
-    """Return the row by which a failed episode is taken up again; it starts with the attempts so far."""
+    """Return the row that retries a failed episode; its attempts include those so far."""
     return (sequence, *row[1:10], ACCEPTED, *row[11:13], None, None, None, None, None)
 
 
@@ -136,8 +136,8 @@ def operation_row(
 ) -> Row:
     """Return the row of an operation.
 
-    What a retraction or removal named is not kept once it has ended: a client's ids may be a person's
-    words. Nor is what a refused operation named: no removal would look for it here (R25).
+    Once a retraction or removal has ended, what it named is not stored: a client's ids may contain personal
+    text. Nor is what a refused operation named, because no removal would look for it here (R25).
     """
     forgets = state == REFUSED or (state == DONE and operation.kind in {"retract", "remove"})
     payload = NOTHING_NAMED if forgets else operation_payload(operation)
@@ -251,7 +251,7 @@ def mentions(found: Sequence[Row], strings: dict[str, str]) -> list[Mention]:
 
 
 def evidence_row(item: Evidence, shown: str | None) -> Row:
-    """Return the row of a piece of evidence; shown: the derived statement that it speaks of now."""
+    """Return the row of a piece of evidence; shown: the derived statement that it is about now."""
     value = item.value
     return (
         item.sequence, item.ordinal, item.statement, item.variant, item.kind, item.relation, item.text,

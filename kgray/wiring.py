@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStore:
-    """A store, open, with the embedder of its vectors: all that reading needs.
+    """An open store with the embedder of its vectors: all that reading needs.
 
     cache   of a language model's replies, beside an embedded store that has one
     """
@@ -36,7 +36,7 @@ class OpenStore:
 
     @property
     def shown(self) -> str:
-        """Where it is, for a person."""
+        """Where the store is, for a person to read."""
         chosen = self.settings.store
         return str(self.folder) if chosen.backend == "sqlite" else f"{chosen.backend} at {chosen.uri}"
 
@@ -100,7 +100,7 @@ def ingesting(opened: OpenStore) -> Parts:
 def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
-    """Return the store, open, and the cache of replies beside it: the embedded store has one."""
+    """Open the store; return it and its reply cache, which only the embedded store has."""
     if settings.store.backend == "neo4j":
         return _open_neo4j(settings, data, embedder, create=create), None
     from kgray.stores.sqlite import CACHE_MB, open_sqlite
@@ -235,7 +235,7 @@ def build_embedder(settings: Settings) -> Embedder:
 
 
 def _client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
-    """Return the client of a server; both have the model's timeout, patience and number of calls at once."""
+    """Return a server's client; both sections use the timeout, patience and concurrency of [model]."""
     from kgray.backends.openai_api.client import Client, Endpoint
 
     model = settings.model

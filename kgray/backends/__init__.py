@@ -1,1 +1,1 @@
-"""What ships behind the ports: models that need nothing, and doors to those that do."""
+"""Implementations of the model ports: offline ones, and clients of model servers and local models."""

@@ -72,7 +72,7 @@ class MiniLMEmbedder:
 
 
 def missing(folder: Path | None = None) -> str:
-    """Return in words what is not installed, "" = nothing."""
+    """Return a message that names what is not installed; "" = nothing is missing."""
     lacking = [name for name in ("tokenizers", "safetensors") if importlib.util.find_spec(name) is None]
     found = folder or weights_folder()
     if found is None:
@@ -83,7 +83,7 @@ def missing(folder: Path | None = None) -> str:
 
 
 def weights_folder() -> Path | None:
-    """Return where the package keeps its files, without importing it; None where it is not installed."""
+    """Return the folder of the package's files, without importing it; None where it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     places = spec.submodule_search_locations if spec else None
     return Path(places[0]) / "model" if places else None

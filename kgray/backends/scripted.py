@@ -1,4 +1,4 @@
-r"""Models that answer from a file: for tests, demos, and as a reader that makes no mistakes.
+r"""Models that answer from a file: for tests, demos, and as an extractor that makes no mistakes.
 
 `model.script` names a file of JSON lines, in any order:
 
@@ -44,7 +44,7 @@ _FORMS = (
 
 @dataclass(slots=True)
 class Script:
-    """A script as read; each error is used up as it is raised."""
+    """A parsed script; each error is used up as it is raised."""
 
     path: Path
     extractions: dict[str, Any] = field(default_factory=dict)  # client id -> reply

@@ -1,4 +1,4 @@
-"""What an attempt may spend of the model: calls and tokens, counted as the store's ledger counts them."""
+"""What an attempt may spend on models: calls and tokens, as the ledger counts them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Spending:
 class Budget:
     """Calls and tokens that one attempt may spend, counted from now on; None = any number.
 
-    What is asked already is waited for and kept, so a run may end a few calls above its bound.
+    Requests that are already sent are waited for and their answers kept, so a run may exceed its bound by a
+    few calls.
     """
 
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
@@ -55,7 +56,7 @@ class Budget:
         return self._now
 
     def over(self) -> str:
-        """Return which bound was reached, in words; "" where none is. Cheap: it counts now and then."""
+        """Return which bound was reached, as a sentence; "" = none. Cheap: it does not recount each time."""
         if not self.bounded:
             return ""
         now = self._recent()
@@ -66,14 +67,14 @@ class Budget:
         return ""
 
     def room(self, bound: int, waiting: int) -> int:
-        """Return how many episodes may be appended: with those that wait no more than can be paid for.
+        """Return how many episodes may be appended so that the budget pays for all that are pending.
 
-        bound: of those that wait, without any budget; waiting: counted before this is asked.
+        bound: how many may be pending whatever the budget; waiting: how many are, counted before this call
         """
         if not self.bounded:
             return bound - waiting
         paid = self._payable(bound, self._recent())
-        # An older count tells of too much room: near the end what ended since is counted.
+        # A stale count overestimates the room, so near the end of the budget spending is counted anew.
         if waiting < paid < bound:
             paid = self._payable(bound, self.spent())
         return paid - waiting

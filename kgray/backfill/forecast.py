@@ -1,4 +1,4 @@
-"""What accepting rows would do, in the store as it is; nothing is accepted, and a batch is held at a time."""
+"""A dry run: what accepting rows would do to the store as it is. Holds one batch in memory at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCH = 500
 
 @dataclass(slots=True, kw_only=True)
 class Forecast:
-    """What would become of the rows. plan: what reading the accepted ones costs, where it was asked for."""
+    """What would become of the rows. plan: the estimated cost of extracting the accepted ones, if asked."""
 
     accepted: int = 0
     duplicate: int = 0
@@ -53,7 +53,7 @@ class Forecast:
 def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> Forecast:
     """Return what accepting all rows of a run's files would do.
 
-    estimate   given the drafts that would be accepted; what repeats inside the input is among them
+    estimate   receives the drafts that would be accepted, repeats within the input among them
     """
     found, replace = Forecast(), request.replace
     if replace:
@@ -76,7 +76,7 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
 def _fresh(
     store: Store, items: Iterable[Submitted | Refusal], found: Forecast, ids: Sorter, *, replace: bool
 ) -> Iterator[Draft]:
-    """Yield the drafts that the store does not hold; note their ids: repeats show when these are sorted."""
+    """Yield the drafts that are not in the store. Adds their ids to the sorter, which reveals repeats."""
     rows = enumerate(items)
     while batch := list(islice(rows, _BATCH)):
         held = _held(store, [item.draft for _, item in batch if isinstance(item, Submitted)])
@@ -97,7 +97,7 @@ def _fresh(
 
 
 def _held(store: Store, drafts: list[Draft]) -> dict[tuple[str, str], str]:
-    """Return (group, id) -> content hash of what the store holds of these."""
+    """Return (group, id) -> content hash for those of the drafts that are in the store."""
     asked: dict[str, list[str]] = {}
     for draft in drafts:
         asked.setdefault(draft.group, []).append(draft.id)
@@ -109,7 +109,7 @@ def _held(store: Store, drafts: list[Draft]) -> dict[tuple[str, str], str]:
 
 
 def _count(rows: Iterator[list[Any]], found: Forecast, *, replace: bool) -> None:
-    """Count rows by id, which tells the group too: a later one repeats the first or contradicts it."""
+    """Count rows sorted by (group, id): after the first of an id, each is a duplicate or contradicts it."""
     last, content = None, ""
     for id_, _, digest, file, line, client_id in rows:
         if id_ == last and digest == content:

@@ -22,8 +22,8 @@ _TEXTS = (".txt", ".md")
 class InputFile:
     """A file of a run, and how far the run has read it.
 
-    name       what messages call it; path: absolute; size and mtime_ns show whether it has changed
-    rows       read from its start on: accepted + duplicate + refused
+    name       as messages show it; path: absolute; size and mtime_ns tell whether it has changed
+    rows       how many were read from its start: accepted + duplicate + refused
     complete   there are no more rows
     """
 
@@ -43,7 +43,7 @@ class InputFile:
         return Path(self.path).suffix.lower() in _TEXTS
 
     def count(self, answer: str) -> None:
-        """Count a row: accepted, duplicate or refused."""
+        """Count a row. answer: accepted, duplicate or refused."""
         self.rows += 1
         setattr(self, answer, getattr(self, answer) + 1)
 
@@ -53,10 +53,11 @@ class InputFile:
 
 
 def find(paths: Sequence[str], data: Path) -> list[InputFile]:
-    """Return the files that paths name, folders searched through, in the order of the paths; each once.
+    """Return the files at the paths and in folders among them, in the order of the paths, each once.
 
-    The data folder is not searched, nor what is hidden.
-    Raises InputError for what cannot be read again later, and for a folder with nothing to read in it.
+    The data folder and hidden files are left out.
+    Raises InputError for what cannot be read a second time (standard input, pipes), what cannot be opened,
+    and a folder with nothing to read in it.
     """
     found: dict[str, InputFile] = {}
     for path in paths:
@@ -71,20 +72,20 @@ def find(paths: Sequence[str], data: Path) -> list[InputFile]:
 
 
 def run_name(settings: Settings, data: Path, paths: Iterable[str]) -> str:
-    """Return the name of the run that fills this store with these paths: 12 hex digits."""
+    """Return the default name of a run: 12 hex digits, a hash of the store and the paths."""
     parts = [store_identity(settings, data), *sorted({_absolute(path) for path in paths})]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def check_name(name: str) -> str:
-    """Return a run's name. Raises InputError for one that cannot be a folder's."""
+    """Return the name. Raises InputError where it cannot be a folder's name."""
     if not _RUN_NAME.fullmatch(name):
         raise InputError(f"{name[:80]!a} is no run's name: use 1 to 64 of A-Z a-z 0-9 _ . - (no dot first)")
     return name
 
 
 def check_sources(inputs: Iterable[InputFile]) -> None:
-    """Raise InputError where two text files of one name would replace each other: a name is one source."""
+    """Raise InputError where text files share a name: it is their source, so one would replace the other."""
     seen: dict[str, str] = {}
     for item in inputs:
         base = Path(item.name).name

@@ -1,12 +1,12 @@
-"""How far a run has come: one small file, renamed into place, and beside it what was refused.
+"""A run's folder: a small manifest of its progress, replaced atomically, and the refused rows beside it.
 
     <data>/runs/<run>/manifest.json    inputs with their progress, attempt, state
                       refused.jsonl    every row that was not taken, with its place
-                      report.json      what the last attempt answered
-                      sorted/          rows in the order of their times, while it takes them in that order
+                      report.json      the last attempt's report
+                      sorted/          rows sorted by time, while a run takes them in that order
                       lock             held while the run goes on
 
-The manifest saves work, it does not decide: what it has lost is read again, and duplicates change nothing.
+The manifest only saves work: if it is lost, the files are read again, and duplicates change nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MANIFEST, _REFUSED = "manifest.json", "refused.jsonl"
 
 @dataclass(slots=True, kw_only=True)
 class Manifest:
-    """A run.
+    """The progress of a run.
 
-    options   what changes how a row is read; with other options, every file is read again
-    ordered   rows of all files together that were taken or refused, where they are taken by their times
+    options   those that change how a row is read; if they differ, every file is read again
+    ordered   in order of time: how many rows of all files were taken or refused
     sums      accepted, committed and failed over all attempts
     """
 
@@ -61,7 +61,7 @@ class Manifest:
 def next_attempt(
     run: str, inputs: Sequence[InputFile], options: dict[str, Any], before: Manifest | None
 ) -> Manifest:
-    """Return the next attempt's manifest: what an earlier one read of an unchanged file is not read again."""
+    """Return the next attempt's manifest; rows that an earlier one read of unchanged files are skipped."""
     files = [replace(item) for item in inputs]
     if before is None:
         return Manifest(run=run, options=options, files=files)
@@ -86,17 +86,17 @@ def next_attempt(
 
 
 class RunFolder:
-    """The folder of a run. Raises StoreError for what cannot be written; NoSpace where the disk is full."""
+    """The folder of a run. Methods raise StoreError where writing fails, NoSpace where the disk is full."""
 
     def __init__(self, data: Path, run: str) -> None:
-        """Take `<data>/runs/<run>`; `locked` makes it."""
+        """Name `<data>/runs/<run>`; `locked` creates it."""
         self.path = data / RUNS / run
         self._run = run
         self._refused: IO[str] | None = None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run. Raises InputError, naming the holder, where another process carries it out."""
+        """Hold the run's lock. Raises InputError, naming the holder, where another process has it."""
         with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
@@ -114,7 +114,7 @@ class RunFolder:
                 self._refused = None
 
     def load(self) -> Manifest | None:
-        """Return the last attempt's manifest; None where there is none that can be read."""
+        """Return the last attempt's manifest; None where it is missing or cannot be read."""
         try:
             found = json.loads((self.path / _MANIFEST).read_bytes())
             if found["version"] != VERSION:
@@ -137,7 +137,7 @@ class RunFolder:
         self._replace(REPORT, report)
 
     def open_refused(self, manifest: Manifest) -> None:
-        """Keep of the earlier refusals those of rows that are not read again; count them again."""
+        """Open refused.jsonl, keeping and counting the earlier refusals of rows that are not read again."""
         files = {file.path: file for file in manifest.files}
         for file in manifest.files:
             file.refused = 0
@@ -153,13 +153,13 @@ class RunFolder:
             self._refused = (self.path / _REFUSED).open("a", encoding="utf-8")
 
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:
-        """Note one refusal; path, row: the file and where it stands in the order of reading, from 0."""
+        """Append a refusal. path, row: the file, and the row's position in reading order, from 0."""
         assert self._refused is not None  # noqa: S101 - `open_refused` comes first
         with explained(self.path):
             self._refused.write(json.dumps(refusal.as_dict() | {"path": path, "row": row}) + "\n")
 
     def refusals(self, limit: int) -> tuple[Refusal, ...]:
-        """Return the first refusals of the run."""
+        """Return the first refusals of the run, at most `limit`."""
         if self._refused is not None:
             self._refused.flush()
         names = [f.name for f in fields(Refusal)]

@@ -1,4 +1,4 @@
-"""Where an attempt stands, and what it answers in the end: `kgray backfill --json`, report.json."""
+"""An attempt's progress and its final report: `kgray backfill --json`, report.json."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FIRST = 10  # failures that are shown with their reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Where an attempt stands.
+    """The progress of an attempt.
 
-    ended    episodes committed or failed by it, of `accepted` and of what was pending before
-    rate     of them a second, lately
-    total    about how many there will be; None = not known yet. left_s: about how long they take
+    ended    episodes that it committed or failed: of `accepted` and of those pending before
+    rate     episodes ended a second, lately
+    total    estimate of all episodes of the attempt; None = not known yet
     sorting  rows read so far, while they are sorted and none is accepted yet
     """
 
@@ -39,18 +39,18 @@ class RunProgress:
 
     @property
     def left_s(self) -> float | None:
-        """About how many seconds are left; None where nothing tells."""
+        """Estimated seconds left; None where there is no basis for it."""
         return (self.total - self.ended) / self.rate if self.total is not None and self.rate else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What an attempt answers.
+    """The report of an attempt.
 
     manifest  of the run, as the attempt left it; refused rows are the whole run's
-    report    as of `kgray add`: accepted, committed and failed are this attempt's; duplicate counts the rows,
-              too, that an earlier attempt took and this one passed over (skipped)
-    failures  {"classes": how many a class, "first": the first ones with their reason}
+    report    like that of `kgray add`. accepted, committed, failed: of this attempt; duplicate also counts
+              rows that an earlier attempt took and this one skipped
+    failures  {"classes": count by error class, "first": the first ones with their reason}
     spent     model calls and tokens of this attempt
     """
 
@@ -69,11 +69,11 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """75 stopped, 1 something refused or failed, 0 all done."""
+        """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
         return exit_code_of(stopped=self.report.stopped, incomplete=bool(self.refused or self.report.failed))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form: as of `kgray add`, and "report"."""
+        """Return the JSON form: the keys of `kgray add`, and "report"."""
         manifest, totals, rate = self.manifest, self.totals, self._rate()
         return self.report.as_dict() | {
             "refused": self.refused,
@@ -109,7 +109,7 @@ class RunReport:
 
 
 def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
-    """Return how many episodes failed of each class, and the first ones with their reason."""
+    """Return {"classes": count by error class, "first": the first ones with their reason}."""
     classes: Counter[str] = Counter()
     first: list[dict[str, Any]] = []
     for row in failed:

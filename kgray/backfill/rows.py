@@ -24,7 +24,7 @@ _REFUSED_FIRST, _UNTIMED_LAST = -(1 << 62), 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRow:
-    """One row and where it stands in the order of reading, from 0. item None: the file has no more."""
+    """One row and its position in reading order, from 0. item None marks the end of the file."""
 
     file: InputFile
     number: int
@@ -32,7 +32,7 @@ class PlacedRow:
 
 
 class BackfillRows:
-    """Reads the rows of a run that no earlier attempt has had; tells how many are left."""
+    """Reads the rows of a run that no earlier attempt has read; estimates how many are left."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:
         """Read the manifest's files; folder: of the run, where sorted rows lie meanwhile."""
@@ -51,7 +51,7 @@ class BackfillRows:
         return self._by_time() if self._manifest.by_time else self._by_file()
 
     def left(self) -> int | None:
-        """Return about how many rows are not read yet; None where nothing tells."""
+        """Return an estimate of the rows not read yet; None where there is no basis for it."""
         if self._all is not None:
             return self._all - self._read
         whole = sum(file.size for file in self._manifest.files)
@@ -71,7 +71,7 @@ class BackfillRows:
         self.complete = True
 
     async def _items(self, file: InputFile, skip: int) -> AsyncIterator[tuple[int, Submitted | Refusal]]:
-        """Yield the rows of a file behind the first `skip`, with their numbers."""
+        """Yield (number, row) of a file's rows after the first `skip`."""
         self._position, self._size = Position(), file.size
         path, position = Path(file.path), self._position
         items = read_file(path, self._defaults, name=file.name, skip=skip, position=position)
@@ -82,7 +82,7 @@ class BackfillRows:
         self._size, self._bytes = 0, self._bytes + file.size
 
     async def _by_time(self) -> AsyncGenerator[PlacedRow]:
-        """Yield by (reference time, file, row): refusals first, what acceptance will time last."""
+        """Yield by (reference time, file, row): refusals first, rows without a time last."""
         files, skip = self._manifest.files, self._manifest.ordered
         if all(file.complete for file in files):
             self._read = self._all = skip
@@ -104,7 +104,7 @@ class BackfillRows:
         shutil.rmtree(self._sorted_rows, ignore_errors=True)
 
     async def _sorted(self) -> Sorter | None:
-        """Return the rows sorted, by an earlier attempt where it came so far; None: asked to stop."""
+        """Return all rows sorted, reusing an earlier attempt's order; None where asked to stop."""
         files = [[file.name, file.path, file.size, file.mtime_ns] for file in self._manifest.files]
         of = {"version": VERSION, "options": self._manifest.options, "files": files}
         if (kept := Sorter.kept(self._sorted_rows, of)) is not None:
@@ -122,7 +122,7 @@ class BackfillRows:
 
 
 def _packed(item: Submitted | Refusal) -> tuple[int, Any, int]:
-    """Return the time to sort by, what the item holds as JSON, and about how many characters it takes."""
+    """Return the time to sort by, the item as JSON values, and its size in characters (estimate)."""
     if isinstance(item, Refusal):
         return _REFUSED_FIRST, item.as_dict(), len(item.reason)
     draft = item.draft

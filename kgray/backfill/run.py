@@ -27,12 +27,12 @@ from kgray.memory.ingesting import last_sequences
 from kgray.memory.run_files import SORTED
 from kgray.ports.ingest import IngestOutcome, Stop, never
 
-WAITING = 10_000  # episodes in the log that nobody has read: enough for any window, little to lose sight of
-BATCH = 250  # rows of an accepting transaction, so that a run beside it is not held up
+WAITING = 10_000  # pending episodes at most: enough to fill any window, and the log does not run far ahead
+BATCH = 250  # rows of an accepting transaction: small, so that commits of the run beside it do not wait
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
 _LATELY_S = 30.0  # what a rate is measured over
-_SAVE_S, _SAVE_SHARE = 1.0, 20  # the least between two manifests; and as many times as long as one takes
+_SAVE_S, _SAVE_SHARE = 1.0, 20  # least time between two manifests: 1 s, and 20 times as long as one takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,11 @@ OnProgress = Callable[[RunProgress], None]
 async def backfill(
     memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: OnProgress | None = None
 ) -> RunReport:
-    """Carry out a run, or what earlier attempts left of it; data: the folder that keeps its manifest.
+    """Carry out a run, or what earlier attempts left of it; return this attempt's report.
 
-    watch: called a few times a second with where it stands.
-    Raises InputError where another process carries the same run out, and what else is wrong (StoreError).
+    data: the data folder, which holds the manifest; stop: polled; watch: gets the progress 4 times a second
+    Raises InputError where another process carries out the same run, StoreError where the store or the
+    run's folder fails.
     """
     if request.replace:
         check_sources(request.inputs)
@@ -91,7 +92,7 @@ async def backfill(
 
 
 class _RunAttempt:
-    """One attempt: a task that feeds the log, one that tells progress, and the runtime that carries out."""
+    """One attempt: a task that appends rows to the log, one that reports progress, and the ingest itself."""
 
     def __init__(
         self, memory: Memory, folder: RunFolder, manifest: Manifest, request: RunRequest, stop: Stop
@@ -109,10 +110,10 @@ class _RunAttempt:
         self._pending = self._store.pending_count()
         self._rows: Counter[str] = Counter()  # accepted, duplicate, refused
         self._steps: Counter[str] = Counter()  # committed and failed, as far as this process sees it
-        self._held: deque[PlacedRow] = deque()  # taken, and not answered by the store yet
+        self._held: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
         self._batch = 0  # rows of the next transaction; 0 = there may be no room for any
-        self._fed = False  # no row is taken any more
-        self._limited = False  # the limit came before the last row
+        self._fed = False  # feeding has ended
+        self._limited = False  # the limit was reached before the last row
         self._reason = ""  # why feeding stopped by itself
         self._halted = False
         self._next_save = 0.0
@@ -169,7 +170,7 @@ class _RunAttempt:
             self._fed = True
 
     def _feeding_ended(self, feeding: asyncio.Task[None]) -> None:
-        """End the run where feeding has failed: what is wrong is said now, not after all that is pending."""
+        """Stop the run if feeding has failed: its error is reported now, not after all that is pending."""
         self._halted |= feeding.cancelled() or feeding.exception() is not None
 
     async def _take(self, rows: AsyncIterator[PlacedRow]) -> None:
@@ -201,7 +202,7 @@ class _RunAttempt:
         return self._rows["accepted"] + self._rows["duplicate"]
 
     async def _await_room(self) -> None:
-        """Return when episodes may be appended; how many of them is the next batch."""
+        """Wait until there is room for more episodes; sets `_batch` to how many."""
         while not self._stop():
             room = self._budget.room(WAITING, self._store.pending_count())
             # Single rows as they find room would cost a transaction each.
@@ -217,7 +218,7 @@ class _RunAttempt:
         self._save_now_and_then()
 
     def _answered(self, answer: Refusal | str) -> None:
-        """Count what became of the oldest row that is held."""
+        """Count the outcome of the oldest row in `_held`."""
         row = self._held.popleft()
         if isinstance(answer, Refusal):
             self._folder.refuse(answer, row.file.path, row.number)
@@ -252,7 +253,7 @@ class _RunAttempt:
             await asyncio.sleep(_TICK_S)
             self._save_now_and_then()
             if watch is not None:
-                with suppress(Unavailable):  # an outage of the store: it is the run's to wait out
+                with suppress(Unavailable):  # an outage of the store: the run itself waits it out
                     watch(self._progress())
 
     def _progress(self) -> RunProgress:
@@ -309,7 +310,7 @@ class _RunAttempt:
         )
 
     def _failures(self) -> Iterator[FailedEpisode]:
-        """Yield what failed of what was pending before and of what was accepted."""
+        """Yield failed episodes: those pending before and those accepted by this attempt."""
         queued = self._submission.queued
         for group in sorted(self._before.keys() | queued.keys()):
             own = queued[group].sequences if group in queued else ()

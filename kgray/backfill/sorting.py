@@ -1,4 +1,4 @@
-"""An order over more rows than memory holds: sorted runs on disk, merged."""
+"""External merge sort: sorted runs on disk, merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kgray.memory.run_files import explained
 
 HELD = 32 << 20  # characters of rows in memory at a time
 FAN_IN = 64  # runs merged at once: files open
-_OVERHEAD = 400  # characters that a row counts beside its own
+_OVERHEAD = 400  # bytes of a row's Python objects, counted on top of its characters
 _KEPT = "order.json"  # in a folder whose runs hold all rows
 
 
@@ -24,7 +24,7 @@ class Sorter:
     """Rows (lists of JSON values) in ascending order. Their first items must tell any two rows apart."""
 
     def __init__(self, folder: Path, *, held: int | None = None, fan_in: int | None = None) -> None:
-        """Write sorted runs into a folder that the caller removes. held, fan_in: other than the module's."""
+        """Write sorted runs into a folder that the caller removes. held, fan_in: default HELD and FAN_IN."""
         self._folder = folder
         self._held, self._fan_in = held or HELD, fan_in or FAN_IN
         self._rows: list[list[Any]] = []
@@ -35,7 +35,7 @@ class Sorter:
 
     @classmethod
     def kept(cls, folder: Path, of: object) -> Sorter | None:
-        """Return what `keep` left in a folder; None, and an empty folder, where it is not of this."""
+        """Return the order that `keep` saved for `of`; else empty the folder and return None."""
         found = cls(folder)
         try:
             kept = json.loads((folder / _KEPT).read_bytes())
@@ -50,7 +50,7 @@ class Sorter:
         return None
 
     def keep(self, of: object) -> None:
-        """Leave what is sorted in the folder, for `kept`; to be called when all rows are in. of: JSON."""
+        """Save the order in the folder, for `kept`; call it when all rows are in. of: as JSON, its input."""
         self._spill()
         self._fold()
         with explained(self._folder):
@@ -60,7 +60,7 @@ class Sorter:
             new.replace(self._folder / _KEPT)
 
     def add(self, row: list[Any], size: int = 0) -> None:
-        """Take a row; size: about its characters."""
+        """Add a row. size: its characters, roughly."""
         self._rows.append(row)
         self._size += size + _OVERHEAD
         self.count += 1
@@ -77,7 +77,7 @@ class Sorter:
             yield from sorted(self._rows)
 
     def _fold(self) -> None:
-        """Merge runs until they can be read at once."""
+        """Merge runs until at most `fan_in` are left."""
         while len(self._runs) > self._fan_in:
             first, self._runs = self._runs[: self._fan_in], self._runs[self._fan_in :]
             self._runs.append(self._written(_merged(first)))

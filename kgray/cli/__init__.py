@@ -1,4 +1,4 @@
-"""The `kgray` command. Nothing heavy is imported until a command runs: `kgray --help` answers at once."""
+"""The `kgray` command. Nothing heavy is imported until a command runs, so `kgray --help` is fast."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _preview(call: Call, memory: Memory, items: Iterator[Submitted | Refusal], *
 async def _print_changes(
     call: Call, preview: Preview, items: Iterator[Submitted | Refusal], faults: list[str]
 ) -> int:
-    """Print each change; return how many. faults: gets a line for each row that would be refused or fail."""
+    """Print each change; return how many. Adds to `faults` a line for each row that is refused or fails."""
     from kgray.intake import Refusal
 
     count = 0

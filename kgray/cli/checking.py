@@ -1,4 +1,4 @@
-"""doctor: what is installed, what would be used, whether stored graphs equal what their records derive."""
+"""doctor: what is installed, what would be used, whether stored graphs equal those derived from records."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _unusable(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the name of each chosen part that cannot be built, and why; no server is asked."""
+    """Yield (name, reason) of each chosen part that cannot be built; no server is contacted."""
     from kgray.wiring import build_embedder, build_models, build_ontology
 
     try:

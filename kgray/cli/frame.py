@@ -90,7 +90,7 @@ class Call:
 
 
 class Signals:
-    """SIGTERM and SIGINT. Inside `gentle` the first one asks the work to stop; any other ends it at once."""
+    """SIGTERM and SIGINT. Inside `gentle`, the first asks the work to stop; others end the process."""
 
     stopped = False
     _gentle = False
@@ -136,7 +136,7 @@ class KgrayGroup(click.Group):
     """Imports a command when it is run; turns its errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names in the order of the table."""
+        """Return the commands' names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -145,7 +145,7 @@ class KgrayGroup(click.Group):
             return None
         module, name = COMMANDS[cmd_name].split(":")
         found = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
-        assert isinstance(found, click.Command)  # noqa: S101 - the table above is ours
+        assert isinstance(found, click.Command)  # noqa: S101 - the table above holds commands only
         return found
 
     def main(  # type: ignore[override]
@@ -208,7 +208,7 @@ def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
 
 
 def finished(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a verb of the library to its end."""
+    """Run a coroutine of the library to its end; return its result."""
     import asyncio
 
     return asyncio.run(work)
@@ -223,7 +223,7 @@ def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool
 
 
 def _say(line: str) -> None:
-    """Say one line on standard error."""
+    """Print one line on standard error."""
     one_line = " ".join(line.split())
     click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
 
@@ -293,7 +293,7 @@ class GroupParam(click.ParamType[str]):
 
 
 class MomentParam(click.ParamType[datetime]):
-    """A time, as an aware datetime, which every verb of the library takes."""
+    """A time, as an aware datetime, which every method of the library accepts."""
 
     name = "time"
 

@@ -45,7 +45,7 @@ def print_counts(call: Call, document: dict[str, Any], refusals: tuple[Refusal, 
 
 
 def say_end(report: Report, *, refused: int) -> None:
-    """Print notes on what a person has to know or do; the last says how many were refused or failed."""
+    """Print notes on what the user has to know or do; the last says how many were refused or failed."""
     if report.untimed:
         shown = printing.counted(report.untimed, "episode")
         printing.note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
@@ -59,7 +59,7 @@ def say_end(report: Report, *, refused: int) -> None:
 
 
 def print_report(call: Call, report: Report) -> int:
-    """Print what `kgray add` and `kgray retry` answer; return the exit code."""
+    """Print the report of `kgray add` and `kgray retry`; return the exit code."""
     call.code = report.exit_code
     print_counts(call, report.as_dict(), report.refusals)
     say_end(report, refused=report.refused)

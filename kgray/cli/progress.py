@@ -23,7 +23,7 @@ class Progress:
     """Counts steps; draws a bar after two seconds; `close` removes it."""
 
     def __init__(self, total: int = 0) -> None:
-        """total: the number of steps to come; 0 = not known, and only the count is shown."""
+        """total: the number of steps to come; 0 = unknown, so only the count is shown."""
         self.total = total
         self._done = self._failed = 0
         self._shown = False
@@ -59,7 +59,7 @@ class Ticker:
     """Shows the progress of a long run: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, *, every_s: float = _LINE_S) -> None:
-        """every_s: between two lines."""
+        """every_s: seconds between two lines."""
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._every_s = every_s
         self._started = self._told = time.monotonic()

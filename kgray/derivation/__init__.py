@@ -1,4 +1,4 @@
-"""From records to the graph: a pure derivation, never stored as truth (semantics, sections 1 and 3).
+"""From records to the graph: a pure derivation, which is stored only as an index, never as the truth.
 
 names       what a name is made of, and when one expands another (R16)
 entities    entities from mentions, through merges and splits (R16)

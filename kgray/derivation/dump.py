@@ -136,7 +136,7 @@ def fact_row(fact: Fact) -> DumpRow:
 
 
 def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
-    """Yield every row of the dump, unsorted; `episodes` as the store's `episode_rows` gives them."""
+    """Yield every row of the dump, unsorted. episodes: those that the dump lists."""
     yield from map(episode_row, episodes)
     yield from map(entity_row, view.all_entities())
     graph, records, places = view.graph, view.records, view.places()

@@ -1,8 +1,8 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
 Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
-millisecond, `build` derives it from nothing. Merges, splits, removals and rulings that fold stored names may
-change anything, and are rare: they use `build`.
+millisecond, `build` derives it from the records alone. Merges, splits, removals and rulings that fold stored
+names may change anything, and are rare: they use `build`.
 
 The graph is the timeline's `Rivals`: a sweep calls it back (`slot_keys`, `pairs`) when a statement's first
 claim arrives. This is the only call from timeline into this package.
@@ -22,7 +22,7 @@ from kgray.times import Instant
 
 SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
 
-# A component with fewer claims than this is swept anew at each commit (about 20 us a claim). A larger one
+# A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
 

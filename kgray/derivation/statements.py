@@ -112,7 +112,7 @@ class Spoken:
 
     evidence: Evidence
     key: StatementKey | None
-    # Record time of the last merge, split or ruling that gave it another key than recorded; 0 = none.
+    # Record time of the last merge, split or ruling that gave it a key other than the recorded one; 0 = none.
     moved_at: Instant
 
 

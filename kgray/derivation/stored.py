@@ -1,8 +1,8 @@
-"""A group read from a store: its records, and its derived graph as the store keeps it.
+"""A group read from a store: its records, and its derived graph as the store has it.
 
-Also how Python's garbage collector is held back. A group of 100,000 facts is some millions of long-lived
-objects, which the cyclic collector would scan again for every few hundred new ones; reference counting frees
-what a run allocates besides.
+Also context managers that make Python's cyclic garbage collector run rarely. A group of 100,000 facts is some
+millions of long-lived objects, which the collector would scan for every few hundred new ones; reference
+counting frees what else a run allocates.
 """
 
 from __future__ import annotations

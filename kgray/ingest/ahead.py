@@ -95,7 +95,7 @@ class AheadRows:
 
 @dataclass(frozen=True, slots=True)
 class _NameRow:
-    """A new name's vector; equal where the entity is, because readers see no more of it."""
+    """A new name's vector. Two are equal if the entity is the same, because readers see no more of it."""
 
     entity: str
     prepared: Prepared = field(compare=False)
@@ -156,10 +156,10 @@ def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
     """Whether a key's items look the same to a reader; notes and statements by what readers use."""
     if before is None or after is None:
         return before is after
-    return [_told(i) for i in before] == [_told(i) for i in after]
+    return [_as_read(i) for i in before] == [_as_read(i) for i in after]
 
 
-def _told(item: object) -> object:
+def _as_read(item: object) -> object:
     if isinstance(item, EntityNote):
         return item.id, tuple(item.surfaces), item.card, item.labels
     if isinstance(item, Statement):

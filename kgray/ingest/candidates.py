@@ -3,9 +3,9 @@
 `NameLookUp` blocks by name: the whole name, every telling token, the initials of names of several words,
 the letters of an acronym. `likeness` then compares the name with each candidate's shown name.
 
-`Nearest` finds similar vectors in a time that does not grow with the group (design, section 5). Vectors are
-quantised to integers whose products sum to less than 2**24, so a float32 matrix product is exact in any
-order and on any machine. Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
+`Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
+whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
+Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
 that share a whole band with the query are candidates; exact products rank them. The chance that two vectors
 share one of 64 bands:
 

@@ -1,4 +1,4 @@
-"""Row changes of what was decided: the one place where values become changes of rows."""
+"""Row changes of what was decided: the only code that turns values into `RowChanges`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The one place where a group changes: its state in memory and its rows in the store, step by step, in order.
 
-A run decides on states in memory, which are ahead of the store by what stands in the outbox. So a state is
+A run decides on states in memory, which are ahead of the store by what is in the outbox. So a state is
 read from the store, and a correction carried out, only after `Outbox.flush`. While a batch is on its way, new
 writes wait for the next one: the slower the store, the more episodes share a transaction.
 

@@ -1,8 +1,8 @@
 """Corrections: merge, split, undo, retract, remove (R16, R25-R27).
 
 Each has its place in the group's order and is one transaction. A correction may affect records of any age, so
-the graph is derived anew from the records after it, and compared with the graph before. That costs a walk
-over the group, and R26 holds by construction.
+the graph is derived again from the remaining records, and compared with the graph before. That costs a walk
+over the group, and makes R26 hold by construction.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ async def _first_wordings(store: Store, group: str, embedder: Embedder, erased: 
 def _counts(
     old: GroupGraph, new: GroupGraph, difference: Difference, episodes: Iterable[int]
 ) -> dict[str, int]:
-    """Return the result's counts (cli.md); a fact counts as closed where it is gone or ends earlier."""
+    """Return the result's counts by name; a fact counts as closed where it is gone or ends earlier."""
     was = {
         f.id: f
         for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)

@@ -1,4 +1,4 @@
-"""What an episode changes in the graph, or what must be asked first: the paper's steps in order."""
+"""What an episode changes in the graph, or what must be asked first: resolve, relate, connect, compare."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
 
     It is called on the true state, in order (`calls.settle`), and by the windowed runner ahead of time on
     a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
-    will probably change (design, section 5).
+    will probably change.
     """
     extraction = shape(read.extraction, read.episode, rules.ontology)
     texts = _unembedded(read, extraction, state, answers)

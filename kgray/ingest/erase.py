@@ -1,4 +1,4 @@
-"""Which rows go with erased episodes (R25), found by declared reads of their sequences.
+"""Which rows are deleted with erased episodes (R25), found by declared reads of their sequences.
 
 A row of an erased sequence goes. A row that belongs to no sequence goes once no stored row names it; rows of
 retracted episodes count, because a read with an earlier `known_at` may still see them:

@@ -157,7 +157,7 @@ def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
 async def read_episode(parts: Parts, episode: Episode) -> Extraction:
     """Return what the episode says, with the speaker as first entity; stores nothing."""
     if episode.kind == "triples":
-        # Triples are never sent to a model (cli.md, Input).
+        # Triples are never sent to a model.
         return triples.to_extraction(episode.text, episode.reference_time)
     limit = parts.pipeline.previous_episodes
     said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))

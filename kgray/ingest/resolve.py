@@ -79,7 +79,7 @@ def _entity_for(
     bearers = _notes(state, resolved, state.names.bearers(entity.name))
     bearers += [n for n in resolved.made.values() if _bears(n, entity.name)]
     if case.episode.kind == "triples":
-        # Names of triples resolve by exact name alone; of several bearers the oldest (cli.md, Input).
+        # Names of triples resolve by exact name alone; if several entities have it, to the oldest.
         return min(bearers, key=lambda n: (n.born, n.id), default=None)
     if len(bearers) == 1 and _is_certain(entity, bearers[0], state, resolved):
         return bearers[0]
@@ -146,7 +146,7 @@ def _alike(
 def _sure(
     entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]], state: KnownState, resolved: Resolved
 ) -> EntityNote | None:
-    """Return the one entity that the name surely means though it is written otherwise (R14's second rung)."""
+    """Return the one entity that the name surely means though it is written otherwise (R14, second step)."""
     equal = [n for n, how in alike if how == "equal"]
     if len(equal) == 1:
         return equal[0] if _is_certain(entity, equal[0], state, resolved) else None

@@ -1,4 +1,4 @@
-"""The windowed runner: many episodes in flight, the same graph as the plain loop's (R20; design, section 5).
+"""The windowed runner: many episodes in flight, the same graph as the plain loop's (R20).
 
 Episodes are extracted side by side, also those of one group. Each is decided ahead of time on a view of what
 earlier ones will probably add, only to find its questions; then it is decided again, in order, on the true

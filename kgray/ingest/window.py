@@ -341,7 +341,7 @@ class GroupWindow:
             call.cancel()
         self._rows.reads(entry.sequence, set())
         if self._committer.kept(self.group) is None:
-            # The state was dropped and will be read anew: drop what was decided ahead of the old one.
+            # The state was dropped and will be read again: drop what was decided ahead of the old one.
             self._rows = AheadRows(self._parts.embedder.dimensions)
             for later in self.items:
                 later.touched.set()

@@ -81,7 +81,7 @@ class _TextBuffer:
         self.ended = False
 
     def grow(self) -> None:
-        """Read a block as long as what is held, so that a long row is scanned only a few times."""
+        """Read a block as long as the buffer, so that a long row is scanned only a few times."""
         block = self._file.read(max(_BLOCK, len(self._text) - self._at))
         self.ended = not block
         try:
@@ -268,7 +268,7 @@ def _record(header: list[str], cells: list[str]) -> object:
 
 
 class ShowsShare(Protocol):
-    """What shows how much of a file was read."""
+    """Takes note of how much of a file was read."""
 
     share: Callable[[], float]
 
@@ -304,7 +304,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None
 
 
 def _behind(metadata: Any, skip: int) -> tuple[int, list[int]]:  # noqa: ANN401 - pyarrow has no types
-    """Return how many rows the row groups hold that end before `skip`, and the numbers of the others."""
+    """Return the number of rows in row groups that end before `skip`, and the indexes of the other groups."""
     passed = first = 0
     while first < metadata.num_row_groups and passed + metadata.row_group(first).num_rows <= skip:
         passed += metadata.row_group(first).num_rows

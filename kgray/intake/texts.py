@@ -1,4 +1,4 @@
-"""A text file to pieces in their order, cut at paragraph borders, each with its place in the file."""
+"""Cuts a text file at paragraph borders into pieces, in order, each with its position in the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from kgray.errors import InputError
 
-PIECE = 1_500  # characters: about what one extraction reads well, and few calls a page
+PIECE = 1_500  # characters: short enough for one extraction to read well, and few calls a page
 MAX_PARAGRAPH = 8_000  # a longer paragraph is cut at the end of a sentence
 _BLOCK = 1 << 16
 _BORDER = re.compile(r"(?:\r?\n[ \t]*){2,}")

@@ -1,8 +1,7 @@
 """A list of triples `[{"source", "relation", "target", ...}]` to canonical JSON, and that to an Extraction.
 
-No model reads triples (cli.md, Input). The canonical JSON is the text of a `triples` episode, so the
-content hash (R19) does not depend on spelling: key order, spaces, epoch seconds or ISO 8601, "works at" or
-WORKS_AT.
+No model reads triples. The canonical JSON is the text of a `triples` episode, so the content hash (R19) does
+not depend on spelling: key order, spaces, epoch seconds or ISO 8601, "works at" or WORKS_AT.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def normalise(items: object, reference_time: Instant | None = None) -> str:
     """Return the canonical JSON of a list of triples.
 
     An item keeps `valid_at` only where it was given: absent means the reference time, null an unknown
-    start. Keys that kgray does not know stay in the text and mean nothing. With a reference time, an
-    end is checked against the start that it gives. Raises InputError, its field `triples[i].key`.
+    start. Unknown keys stay in the text and have no effect. With a reference time, an end is also checked
+    against a start that is inferred from it. Raises InputError, whose field is `triples[i].key`.
     """
     if not isinstance(items, list | tuple):
         raise InputError("triples must be a list", field="triples")
@@ -66,7 +65,7 @@ def to_extraction(text: str, reference_time: Instant) -> Extraction:
 
 
 def check_name(value: object, field: str) -> str:
-    """Return a clean name (NFC, single spaces). Raises InputError for what names nothing."""
+    """Return a clean name (NFC, single spaces). Raises InputError where it is not a usable name."""
     if not isinstance(value, str):
         raise InputError(f"{field} must be a text", field=field)
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in value):

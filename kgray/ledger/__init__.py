@@ -1,9 +1,9 @@
-"""The ledger: what was submitted to a group, in its order, and what became of it (R19, R22, R24, R25).
+"""The ledger: the state of each entry of a group's log (R19, R22, R24, R25).
 
-acceptance  drafts and corrections into the log; failed episodes into it again
-lookup      which rows an id, a source or a moment means; what failed; what pending removals take away
+acceptance  appends drafts and corrections to the log; retries failed episodes
+lookup      finds rows by id, source or moment; failed episodes; what pending removals will take away
 
-It is written over `Store.append` and declared reads, so every store behaves the same.
+It uses only `Store.append` and declared reads, so every store behaves the same.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kgray.times import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What became of one draft.
+    """The outcome of accepting one draft.
 
     status  accepted | duplicate (same id and content: nothing changed) | conflict (same id, other
             content, no `replace`; `reason` names both hashes)
@@ -30,7 +30,7 @@ class Acceptance:
 
 
 def conflict(draft: Draft, stored: str) -> str:
-    """Return why a draft is refused whose id is taken by other content; stored: the hash of that content."""
+    """Return the reason to refuse a draft whose id is taken by other content; stored: that content's hash."""
     return (
         f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
         f"submitted sha256 {draft.content_sha256}; use --replace to retract the old one"
@@ -40,14 +40,14 @@ def conflict(draft: Draft, stored: str) -> str:
 def accept(
     store: Store, drafts: Sequence[Draft], *, now: Instant, replace: bool = False, bulk: bool = False
 ) -> list[Acceptance]:
-    """Append drafts in order, in one transaction; durable on return (R19). One answer a draft.
+    """Append drafts in order, in one transaction; durable on return (R19). Returns one outcome a draft.
 
     A live row with the same id and content is a duplicate. With other content it is a conflict, unless
     `replace`: then its retraction takes a sequence, and the draft the one after it.
 
     now     the reference time of drafts that have none
-    bulk    in the backfill lane
-    Raises InputError for what is not a group's name; nothing is accepted then.
+    bulk    use the backfill lane
+    Raises InputError for an invalid group name; nothing is accepted then.
     """
     for draft in drafts:
         check_group(draft.group)
@@ -137,8 +137,8 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
     """Give failed episodes of a group (None: of all) new sequences; return how many.
 
     ids     only those with these ids, ours or the client's; () = all
-    now     when: the failed rows leave the ledger at that record time, and stay as history
-    One that a pending correction takes away is left to it.
+    now     the record time at which the failed rows are retired; they stay as history
+    Episodes that a pending correction will take away are not retried.
     """
     groups = [name for name in (store.heads() if group is None else [group]) if failed_rows(store, name)]
 

@@ -1,4 +1,4 @@
-"""What the ledger holds: rows by id, source, order or moment; failed episodes; pending removals."""
+"""Look-ups in the ledger: rows by id, source, order or moment; failed episodes; pending removals."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RowSource(Protocol):
 class Removals:
     """The pending retractions and removals of a group, in order.
 
-    What was accepted after one of them is not affected by it. Acceptance, previous context and retry must
-    not count on what they will take away.
+    Entries accepted after one of them are not affected by it. Acceptance, previous context and retry must
+    ignore the rows that they will take away.
     """
 
     operations: tuple[Operation, ...] = ()
@@ -52,7 +52,7 @@ class Removals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearers:
-    """What has an id. episodes: sequences of live episodes, by their own or by the client's id."""
+    """What an id refers to. episodes: sequences of live episodes that have it as own or client's id."""
 
     episodes: tuple[int, ...] = ()
     entity: bool = False
@@ -60,7 +60,7 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything has it."""
+        """Whether anything has the id."""
         return self != Bearers()
 
 
@@ -104,7 +104,7 @@ def sequences_of(
 
 
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
-    """Return what an operation answered; None while it is pending or where there is none."""
+    """Return an operation's result; None while it is pending or where there is no such operation."""
     for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
         if row[3] != PENDING:
             answer: Mapping[str, Any] = json.loads(row[5])

@@ -1,11 +1,11 @@
-"""The library's face.
+"""The public API of the library.
 
-face        Memory: the verbs
-accepting   input into the log, in short transactions
-ingesting   having what is pending carried out: by this process, another one or a runtime
-correcting  corrections: checked, requested, waited for
-reports     what the verbs answer
-run_files   the texts that runs keep beside the store, which go with what is removed
+face        Memory: its methods (add, search, merge, ...)
+accepting   appends input to the log, in short transactions
+ingesting   carries out what is pending, or waits for a process that does
+correcting  checks and requests corrections, and waits for them
+reports     what the methods return
+run_files   texts that backfill runs keep beside the store, which are deleted with what is removed
 """
 
 from __future__ import annotations

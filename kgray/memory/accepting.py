@@ -17,7 +17,7 @@ from kgray.records import Draft, Operation
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
 MAX_ROWS = 500  # drafts of one accepting transaction ...
-MAX_CHARACTERS = 4 << 20  # ... and their text: what is held of the input at once
+MAX_CHARACTERS = 4 << 20  # ... and their text: bounds how much of the input is in memory at once
 
 
 class Submission:
@@ -34,9 +34,9 @@ class Submission:
         """Accept into a store.
 
         replace     replace episodes whose id is taken by other content; retract what a text file no longer
-                    holds
-        bulk        in the backfill lane
-        on_answer   called with what became of each row, in order; refusals are then not kept for the report
+                    has
+        bulk        accept into the backfill lane
+        on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
         self._store = store
@@ -50,7 +50,7 @@ class Submission:
         self._whole: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
 
     def take(self, item: Item) -> None:
-        """Take one item; what was taken is durable after `flush`."""
+        """Take one item, which is durable after `flush`; full batches are flushed here."""
         if isinstance(item, Draft):
             item = Submitted(draft=item, file="", line=None)
         self._batch.append(item)
@@ -60,7 +60,7 @@ class Submission:
 
     @property
     def held(self) -> int:
-        """How many items wait for `flush`."""
+        """How many items are waiting for `flush`."""
         return len(self._batch)
 
     @property
@@ -69,7 +69,7 @@ class Submission:
         return self.counts["accepted"]
 
     def flush(self) -> None:
-        """Accept what is held, in one transaction."""
+        """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
         answers: Iterator[Acceptance] = iter(())
@@ -101,7 +101,7 @@ class Submission:
                 self.counts["retracted"] += len(gone)
 
     def report(self, done: IngestOutcome) -> Report:
-        """Return the counts so far, with what was carried out."""
+        """Return the report: the counts so far, and `done`."""
         return Report(
             **self.counts,
             committed=done.committed,

@@ -1,7 +1,7 @@
 """Corrections: checked against what is there now, requested, and waited for.
 
-Only what can be carried out is requested, so a refusal or a no-op takes no sequence (semantics, section 1).
-Where something changes between the check and the correction's turn, the correction ends as refused.
+Only a correction that can be carried out is requested, so a refusal or a no-op takes no sequence. If
+something changes between the check and the correction's turn, the correction ends as refused.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Corrections:
     def __init__(
         self, store: Store, carry_out: Callable[..., Awaitable[IngestOutcome]], data: Path | None
     ) -> None:
-        """carry_out: as `Ingest.carry_out`. data: the folder whose runs may keep texts."""
+        """carry_out: as `Ingest.carry_out`. data: the data folder, whose backfill runs may hold texts."""
         self._store, self._carry_out, self._data = store, carry_out, data
 
     async def ask(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Request a correction and wait until it is carried out; return what it answered, {} for a no-op.
+        """Request a correction and wait until it is carried out; return its result, {} for a no-op.
 
         Raises Stopped where `stop()` or an outage came first, InputError where it was refused.
         """
@@ -72,7 +72,7 @@ class Corrections:
         everything: bool,
         stop: Stop,
     ) -> dict[str, Any]:
-        """Request a retraction or removal of the chosen episodes (one of the three ways) and wait for it."""
+        """Retract or remove episodes, chosen in exactly one way: by ids, by source, or `everything`; wait."""
         if sum((bool(episodes), source is not None, everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
         zeros = dict.fromkeys(("episodes", "statements", "facts_closed", "facts_reopened", "entities"), 0)

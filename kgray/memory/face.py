@@ -1,4 +1,4 @@
-"""The library's face: one data folder, the verbs on it. Every verb that reads or writes names its group.
+"""`Memory`, the public class: one store and the methods on it; those that read or write name their group.
 
 Reads never ask a model. A correction first has what is pending ingested, then takes its place in the
 group's order and waits until it is carried out, by this process or the one that ingests the folder.
@@ -58,12 +58,12 @@ class Memory:
     ) -> None:
         """Take over an open store and the embedder that its vectors are from.
 
-        build   returns the parts that ingest; called once, when something is to be ingested
-        ingest  what carries out what is pending; None = this process
-        data    the folder whose runs may keep texts; what is removed goes from there too
+        build   returns the `Parts` of a run; called once, when something is to be ingested
+        ingest  the runtime that carries out what is pending; None = this process
+        data    the data folder: removals also delete texts that backfill runs keep there
         """
         self.store = store
-        self.on_wait: OnWait = silent  # called with a line where a verb waits for another process
+        self.on_wait: OnWait = silent  # called with a line when a method waits for another process
         self.embedder = embedder
         self._build = build
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
@@ -72,7 +72,7 @@ class Memory:
 
     @cached_property
     def parts(self) -> Parts:
-        """The parts that ingest, built now where they were not. Raises SettingsError."""
+        """The parts of a run, built at first use. Raises SettingsError."""
         return self._build()
 
     # ------------------------------------------------------------------------------- adding
@@ -93,7 +93,7 @@ class Memory:
 
         text    a text; with kind "json" any JSON value, with "triples" the list of triples
         at      when it was said; None = now, fixed at first acceptance
-        Raises InputError for what an input line would be refused for.
+        Raises InputError for anything that is refused in a line of an input file.
         """
         row = dict(metadata or {})
         if clash := sorted(FIELDS & row.keys()):
@@ -115,10 +115,12 @@ class Memory:
         on_step: OnStep = ignore,
         stop: Stop = never,
     ) -> Report:
-        """Accept drafts, rows or what the intake read, then ingest until nothing is pending.
+        """Accept drafts, rows or items of the intake, then ingest until nothing is pending.
 
-        group   for rows that name none. A row that cannot be used is in the report's refusals
-        bulk    in the backfill lane: what others add meanwhile is ingested first
+        group        for rows that name none. A row that cannot be used is in the report's refusals
+        replace      replace episodes whose id is taken by other content
+        accept_only  do not ingest
+        bulk         use the backfill lane: what others add meanwhile is ingested first
         """
         before = last_sequences(self.store)
         taken = Submission(self.store, replace=replace, bulk=bulk)
@@ -147,7 +149,7 @@ class Memory:
         return Report(refusals=tuple(refusals_of(self.store, items)))
 
     def preview(self, *, replace: bool = False) -> Preview:
-        """Return what computes the changes that drafts would make, one by one (dump rows with "op")."""
+        """Return a `Preview`: its `rows(draft)` are the changes that a draft would make."""
         from kgray.ingest.preview import Preview  # a process that only reads does not import them
 
         return Preview(self.parts, replace=replace)
@@ -160,7 +162,7 @@ class Memory:
         on_step: OnStep = ignore,
         stop: Stop = never,
     ) -> Report:
-        """Take failed episodes up again (all, or those with these ids, ours or the client's)."""
+        """Retry failed episodes: all, or those with these ids (kgray's or the client's)."""
         if group is not None:
             check_group(group)
         count = retry(self.store, group, episodes, now=times.now())
@@ -226,7 +228,7 @@ class Memory:
     async def history(self, name_or_id: str, *, group: str, known_at: When | None = None) -> History:
         """Return every span of an entity's facts, in order of their start.
 
-        Raises NotFound, and Ambiguous where several entities bear the name.
+        Raises NotFound, and Ambiguous where several entities have the name.
         """
         check_group(group)
 
@@ -252,7 +254,7 @@ class Memory:
         return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group."""
+        """Return the ledger's counts by group."""
         if group is not None:
             check_group(group)
         return self.store.counts(group)
@@ -299,7 +301,7 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """Take episodes out of the graph; reads with an earlier `known_at` still see them (R25)."""
+        """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts."""
         return await self._corrections.take_out("retract", group, episodes, source, everything, stop)
 
     async def remove(
@@ -311,7 +313,10 @@ class Memory:
         everything: bool = False,
         stop: Stop = never,
     ) -> dict[str, Any]:
-        """Erase episodes with every trace (R25); "compacted" is False where bytes may still lie in files."""
+        """Erase episodes and every trace of them (R25); returns counts.
+
+        "compacted" in the result is False where erased bytes may still be in the files.
+        """
         return await self._corrections.take_out("remove", group, episodes, source, everything, stop)
 
     # ------------------------------------------------------------------------------- inside
@@ -364,7 +369,7 @@ class Memory:
         self.close()
 
     def __enter__(self) -> Blocking:
-        """Return the same verbs for code that does not await."""
+        """Return the same methods, blocking."""
         return Blocking(self)
 
     def __exit__(
@@ -405,14 +410,14 @@ def _query(
 
 
 class Blocking:
-    """The verbs of a Memory for code that does not await; not for use inside a running event loop."""
+    """The methods of a Memory, blocking; not for use inside a running event loop."""
 
     def __init__(self, memory: Memory) -> None:
         """Wrap a memory."""
         self._memory = memory
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
-        """Return a verb that runs to its end."""
+        """Return the method, as a call that blocks until it is done."""
         method = getattr(self._memory, verb)
 
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and gives

@@ -1,4 +1,4 @@
-"""What is pending is carried out, by this process or a runtime, and waited for."""
+"""Carrying out what is pending, in this process or through another runtime, and waiting for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def why(done: IngestOutcome) -> str:
 
 
 class LocalIngest:
-    """Ingests in this process; where another process holds the folder, waits until that one has done it."""
+    """Ingests in this process; if another process holds the folder, waits until that one is done."""
 
     def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
         """Keep the groups' states from one verb to the next; parts: called when something is ingested."""
@@ -93,7 +93,7 @@ class LocalIngest:
                 return IngestOutcome(stopped=True, reason=str(error))
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: there is nothing to release."""
 
     async def _run(
         self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
@@ -157,7 +157,7 @@ def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
 
 
 def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
-    """Return what became of the queued entries that have ended, whichever process ended them."""
+    """Return how many of the queued entries were committed and failed, whichever process did it."""
     committed = failed = 0
     for group, queue in queued.items():
         first = _first_pending(store, group)
@@ -172,12 +172,12 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
 
 
 def all_pending(store: Store) -> dict[str, Queued]:
-    """Return the queue that waits for all that is pending now."""
+    """Return, by group, a queue of all that is pending now."""
     return {group: pending_now(store, group) for group in store.pending_groups()}
 
 
 def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
-    """Return the queue that waits for these sequences of a group."""
+    """Return {group: a queue of these sequences}."""
     return {group: Queued(last=max(sequences, default=0))}
 
 
@@ -189,7 +189,7 @@ def _first_pending(store: Store, group: str) -> int | None:
 def pending_now(
     store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
 ) -> Queued:
-    """Return the queue that waits for what is pending in a group, up to `last` (None: all), except `without`.
+    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`.
 
     Reads a page at a time and no texts, because a backlog may be larger than memory.
     """

@@ -1,4 +1,4 @@
-"""What the verbs answer, and its JSON form: the commands print it, and its field names are a promise."""
+"""What the methods of `Memory` return, and its JSON form, whose field names are a stable interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kgray.times import Instant, show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What became of a submission.
+    """The outcome of a submission.
 
     committed, failed   of all that was pending in the store, earlier leftovers included
     retracted           episodes that a replaced text file no longer holds
@@ -46,7 +46,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """75 stopped, 1 something refused or failed, 0 all done."""
+        """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
         return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed))
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def hit_row(hit: Hit) -> dict[str, Any]:
 def history_of(store: Store, view: GraphView, group: str, name_or_id: str) -> History:
     """Return every span of an entity's facts that a view shows, in order of their start.
 
-    Raises NotFound, and Ambiguous where several entities bear the name.
+    Raises NotFound, and Ambiguous where several entities have the name.
     """
     found = view.entities([_entity_id(store, group, name_or_id)])
     if not found:
@@ -224,7 +224,7 @@ def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Epis
 
 
 class _Wanted:
-    """Ids of what is shown, by type of row."""
+    """Ids of the rows to show, by type of row."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()  # episodes whose mentions and evidence are shown, all of them

@@ -11,7 +11,7 @@ from pathlib import Path
 from kgray.errors import NoSpace, StoreError
 
 RUNS = "runs"  # the folder of the runs' folders
-SORTED = "sorted"  # of a run: the rows in their order, until the last one is taken
+SORTED = "sorted"  # of a run: its rows sorted by time, until the last one is taken
 REPORT = "report.json"  # of a run: with the messages of episodes that failed
 
 

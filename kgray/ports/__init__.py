@@ -1,7 +1,7 @@
 """The ports: what the engine asks of models and stores. Arrays: (n, d) means n rows of width d.
 
-models   who reads episodes, answers questions, embeds texts; what they are asked
-store    log and graph, two faces of one store; row changes; views of the graph
+models   extractor, judge, embedder, reply cache, and the requests that they get
+store    the store (log and graph); row changes; views of the graph
 """
 
 from __future__ import annotations

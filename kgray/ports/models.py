@@ -1,4 +1,4 @@
-"""What the engine asks of models. Async, because they may live behind a network; batch first."""
+"""The interfaces of models. Async, because they may be behind a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QuestionKind = Literal["entity", "relation", "cardinality", "variant", "verdict"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One thing `decide` cannot know by itself; a value, equal by content.
+    """One thing that `decide` cannot know by itself; a value, equal by content.
 
     kind         item                                       answer (`replies` validates it)
     entity       the mention's name                         {"duplicate_of": i or None}
@@ -30,7 +30,7 @@ class Question:
 
     candidates: what indexes point into, oldest first. cards: for entities one text for the mention,
     then one a candidate (name, type, the sentence that introduced it); for relations and
-    cardinality example wordings. Only text that can never change stands here (R21).
+    cardinality example wordings. Holds only text that can never change (R21).
     """
 
     kind: QuestionKind
@@ -59,7 +59,7 @@ class ExtractionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRequest:
-    """All the open questions of one episode in one round (or of one node): R21. Never of several episodes."""
+    """One episode's open questions in one round, or those about one entity (R21)."""
 
     episode: Episode
     questions: tuple[Question, ...]
@@ -86,14 +86,14 @@ class Extractor(Protocol):
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return all that the episode says.
 
-        Raises Refused or InvalidAnswer where the episode itself is to blame, Unavailable where the
-        model is. A later call with an equal request may be made; it need not give the same answer.
+        Raises Refused or InvalidAnswer where the episode itself is at fault, Unavailable where the
+        model is. Equal requests may be made again and need not give the same answer.
         """
         ...
 
 
 class Judge(Protocol):
-    """Answers what `decide` cannot know."""
+    """Answers the questions of `decide`."""
 
     identity: str
 
@@ -118,7 +118,7 @@ class Embedder(Protocol):
 
 
 class ResponseCache(Protocol):
-    """Accepted replies by what was asked, for backfills; bounded; what it forgets is asked again.
+    """Accepted replies by request, for backfills; bounded: what is evicted is asked again.
 
     key: model, parameters and the bytes of the prompt. The group of the asking episode is part of it: two
     groups never share a reply. Each entry notes the episodes whose text it was asked or used with

@@ -1,7 +1,7 @@
-"""What the engine asks of a store: keep rows, apply changes under a fence, read, search.
+"""The interface of stores: keep rows, apply changes under a fence, read, search.
 
 Synchronous: its calls are short and its one writer is one thread. A store knows the record table
-(`kgray.kinds`) and no rule of the domain: who accepts, retries, removes and derives works above it.
+(`kgray.kinds`) and no rule of the domain: accepting, retrying, removing and deriving are done above it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_READINGS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """New values for some columns of rows that are there; a row that is not there is left out.
+    """New values for some columns of existing rows; a row that does not exist is skipped.
 
     rows    each the key of a row, then the values of `columns`
     """
@@ -42,12 +42,12 @@ class RowChanges:
     ledger       the kind of the entry; None: either
     states       the states of the entry in which this applies. In any other, or once the entry was removed, it
                  has been applied before or came too late, and is left out: so a batch can be sent again
-    recorded_at  its record time, which must lie past the group's last; None: nothing is recorded (a journal's row)
-    clear        first, the group goes whole: rows of log kinds up to `sequence` (the entry's own row stays),
-                 all rows of the others. Once nothing is pending besides the entry the group has no name any more
-    drops, puts, patches    then rows go, come, change, in this order. Kinds in any order; keys and rows of a
-                 kind are distinct
-    erases       what goes, or is replaced, may not stay readable: `Store.compact` then cleans the files (R25)
+    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
+    clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
+                 all rows of other kinds. If nothing but the entry is pending, the group loses its name
+    drops, puts, patches    then rows are dropped, put and patched, in this order. Kinds in any order; keys
+                 and rows of a kind are distinct
+    erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)
     durable      False: a power cut (not a kill) may lose it, because a model can be asked again
     """
 
@@ -66,7 +66,7 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHead:
-    """A group's counters. named: the group exists; else it was removed, or was never there (all 0).
+    """A group's counters. named: the group exists; False: it was removed, or never existed (all 0).
 
     last            the last sequence that was taken
     last_recorded   the newest record time; 0 = nothing was recorded
@@ -79,7 +79,7 @@ class GroupHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """The ledger of one group (present states), and what it derived; calls and tokens so far."""
+    """The counts of one group: entries by state, what is derived from them, calls and tokens so far."""
 
     accepted: int = 0
     extracted: int = 0
@@ -93,20 +93,20 @@ class GroupCounts:
 
 
 class Writer(Protocol):
-    """Who carries out a run's writes: the store itself, or one in another process that holds it."""
+    """Carries out a run's writes: the store itself, or a writer in another process that holds it."""
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Carry out `Store.apply`; durable on return. One batch at a time: the caller awaits each.
 
-        Waits out what passes (a writer that restarts, a store out of reach) and sends the same batch again.
+        Waits out transient faults (a writer that restarts, a store out of reach) and resends the same batch.
         """
         ...
 
 
 class Appending(Protocol):
-    """One transaction that appends to the logs of its groups, which it holds locked: see `Store.append`.
+    """One transaction that appends to the logs of its groups, which it locks: see `Store.append`.
 
-    Reads see what was there when it began, not what it appends itself.
+    Reads do not see what the transaction itself appends.
     """
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -114,7 +114,7 @@ class Appending(Protocol):
         ...
 
     def take_sequence(self, group: str) -> int:
-        """Take the group's next sequence; a group that was not there, or was removed, exists from now on."""
+        """Take the group's next sequence; the group exists from now on, even if it was new or removed."""
         ...
 
     def take_record_time(self, group: str, now: Instant) -> Instant:
@@ -126,7 +126,7 @@ class Appending(Protocol):
         ...
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Change rows that were there."""
+        """Change rows that were in the store before this transaction."""
         ...
 
 
@@ -137,17 +137,17 @@ class Store(Protocol):
     a server is out of reach.
     """
 
-    schema_version: int  # of what it keeps; another one is refused
-    batch: int  # changes that a run sends together at most: whoever appends waits for their end
-    remote: bool  # a write waits for a server: another thread may carry it out meanwhile
+    schema_version: int  # of the stored data; data of another version is refused
+    batch: int  # most changes that a run applies together: appends wait until they are written
+    remote: bool  # calls wait for a server, so a run makes them in another thread
 
     # --- the log: any process, short transactions ------------------------------------------
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
-        """Run `work` in one transaction that holds the logs of these groups; durable on return (R19).
+        """Run `work` in one transaction that locks the logs of these groups; durable on return (R19).
 
-        `work` may be run again where the transaction must be; what it returned last is returned. A transaction
-        whose outcome was lost on the way is never carried out twice.
+        If the transaction must be repeated, `work` is run again; its last result is returned. A transaction
+        whose outcome was lost is never carried out twice.
         """
         ...
 
@@ -170,7 +170,7 @@ class Store(Protocol):
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
         """Return the live episodes of its source with the greatest (reference time, sequence), greatest first.
 
-        Among those with a smaller sequence whose reference time is not later (R22).
+        Only those with a smaller sequence than `episode` and no later reference time (R22).
         """
         ...
 
@@ -180,8 +180,8 @@ class Store(Protocol):
         """Hold the store for writing; yields the fencing epoch that `apply` is checked against (R23).
 
         epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
-                store's newest: a writer that was restarted goes on for the run that it served
-        shard   each has an epoch of its own; the embedded store has the one
+                store's newest: for a restarted writer that continues for the run that it served
+        shard   each has an epoch of its own; the embedded store has only shard 0
 
         Raises Locked, naming the holder's pid, where another process holds the data folder; StaleWriter
         where the epoch is not the newest.
@@ -192,30 +192,30 @@ class Store(Protocol):
         """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
 
         Checks the epoch first (StaleWriter). A change whose entry is not in one of its states is left out, so a
-        batch whose outcome is not known is sent again. A batch of which no change is `durable` may be lost by a
-        power cut. A group that is too large for one transaction is cleared in several; nothing of it is
-        readable from the first one on (R27).
+        batch whose outcome is unknown can be applied again. A batch of which no change is `durable` may be
+        lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
+        it is readable from the first one on (R27).
 
-        Raises Outrun where a record time is not past its group's last: another process has recorded (a
-        retry); read the state anew. StoreError for an entry that was never taken.
+        Raises Outrun where a record time is not past its group's last: another process has recorded something
+        (a retry), so the caller must read the state again. StoreError for a sequence that was never taken.
         """
         ...
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Take over a group from another store, in many transactions, inside `writing()`.
+        """Copy a group in from another store, in many transactions, inside `writing()`.
 
         rows    of each kind together, kinds in the order of `kinds.KINDS`, rows in their scan's order
 
-        No read and no append finds any of it before all of it is there; `verify`, which may read it, is called
-        then, and where it raises, all is taken away again. What a killed process left behind goes at the next
-        call. Raises StoreError where the group is there, or was and its sequences are used up.
+        verify  called at the end, and may read the copy; if it raises, the copy is deleted
+        Until then, no other read and no append finds any of the group. What a killed process left behind is
+        deleted at the next call. Raises StoreError where the group is there, or was and its sequences are used up.
         """
         ...
 
     def compact(self) -> bool:
-        """Make what was erased unreadable in the files; False where a reader prevents it now, or the files are a server's."""
+        """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
         ...
 
     # --- reading ----------------------------------------------------------------------------
@@ -229,11 +229,11 @@ class Store(Protocol):
         ...
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
-        """Return the counters of these groups, each of them, or of all that exist, sorted by name."""
+        """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
         ...
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Yield the rows of a declared read, page by page; nothing for a group that is not there."""
+        """Yield the rows of a declared read, page by page; none for a group that does not exist."""
         ...
 
     def facts_at(
@@ -241,13 +241,14 @@ class Store(Protocol):
     ) -> list[Fact]:
         """Return the facts that hold at `as_of` (None: at any time) whose source or target is one of these.
 
-        Newest `created_at` first, then by id. A statement of its own: a hub with 10,000 facts costs what is
-        taken of it.
+        Newest `created_at` first, then by id. The cost grows with `limit`, not with an entity's facts.
         """
         ...
 
     def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-        """BM25, best first. fact: evidence places; entity: recorded entity ids; episode: (sequence, 0).
+        """Return what BM25 finds, best first.
+
+        fact: evidence places; entity: recorded entity ids; episode: (sequence, 0)
 
         Any text is a query: it is never read as a query language. Retired records are found too,
         because `known_at` may still see them; the view decides what shows.
@@ -257,13 +258,16 @@ class Store(Protocol):
     def nearest(
         self, group: str, scope: SearchScope, vector: Vector, limit: int
     ) -> list[tuple[str | int, float]]:
-        """Exact cosine in [-1, 1], best first. fact: recorded statement ids; entity: recorded ids; episode: sequences."""
+        """Return (id, cosine in [-1, 1]), best first; scores are exact.
+
+        fact: recorded statement ids; entity: recorded entity ids; episode: sequences
+        """
         ...
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
 
-        A group that is asked for and not there counts nothing.
+        A group that is asked for and does not exist has counts of 0.
         """
         ...
 
@@ -273,11 +277,11 @@ class Store(Protocol):
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:
-    """Return what `read` returns inside `Store.reading`, all of it of one moment.
+    """Return what `read` returns inside `Store.reading`; all its reads see one moment.
 
-    Runs `read` again where the store was written meanwhile and has no snapshots (Outrun). Inside another
-    `reading` it runs once: the outer block is the one that is read again.
-    Raises Unavailable after 20 times.
+    Runs `read` again where the store has no snapshots and was written meanwhile (Outrun). Inside another
+    `reading` it runs once, because the outer block has to be repeated.
+    Raises Unavailable after 20 tries.
     """
     for _ in range(_MOST_READINGS):
         with suppress(Outrun), store.reading():
@@ -297,13 +301,13 @@ class GraphView(Protocol):
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         """Return the facts that hold at `as_of`, of the statements that these recorded ids show as.
 
-        In the order asked, each once, at the first id that gives it; those of one id by (valid_at, id):
-        a search hands in ranked ids and reads ranks off the answer.
+        In the order asked, each once, at the first id that gives it; those of one id by (valid_at, id). A
+        search passes ranked ids and derives ranks from this order.
         """
         ...
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these pieces of evidence speak of.
+        """Return the facts that hold at `as_of`, of the statements that these pieces of evidence are about.
 
         In the order asked, each once, as `facts_of`.
         """

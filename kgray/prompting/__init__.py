@@ -1,9 +1,9 @@
-"""What a language model is told and what it replies.
+"""Prompts for language models, and parsing of their replies.
 
-prompts    the files of `prompts/`: loaded, given the settings' words, filled with data, hashed
-schemas    what a reply may look like on the wire, for decoders that are held to a schema
+prompts    the files of `prompts/`: loaded, extended by the settings, filled with data, hashed
+schemas    JSON schemas of replies, for constrained decoding
 replies    replies to records, each item checked by itself
-estimate   what a language model would have to do for a file, before anything is sent
+estimate   the calls and tokens that a file would cost, before anything is sent
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a language model would have to do for some texts; nothing is sent.
+"""An estimate of the model calls and tokens that some texts would cost; nothing is sent.
 
-The prompts are rendered as they would be sent, and counted at 4 characters a token. Replies and questions
-are not known beforehand: the constants below stand for them, measured on simulated worlds of 500 and 1,000
+The prompts are rendered as they would be sent, and counted at 4 characters a token. Replies and questions are
+not known beforehand; they are estimated by the constants below, measured on simulated worlds of 500 and 1,000
 episodes of 175 characters, with one fact in 105 characters. Other texts may hold several times as many
 facts. Measured there, for an episode:
 
@@ -10,7 +10,7 @@ facts. Measured there, for an episode:
     separate    batched     relation   3.10          125
     combined    batched     statement  1.71 to 1.88  131 to 134
     combined    per_node    relation   1.07 to 1.10  118
-    combined    per_node    statement  1.85 to 2.18  132 to 135; more, the more is told of the same people
+    combined    per_node    statement  1.85 to 2.18  132 to 135; grows with the facts about the same people
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kgray.settings import PipelineSettings
 # facts, dates and entities take in a reply, as JSON without spaces.
 FACT_TEXT_TOKENS, FACT_ENTITIES = 26, 2.0
 FACT_TOKENS, DATE_TOKENS, ENTITY_TOKENS = 35, 9, 11
-DATED_TOKENS = 12  # of a fact whose dates are asked for in a call of their own
-REPLY_TOKENS, ANSWER_TOKENS = 4, 12  # around a list, and of one answer
+DATED_TOKENS = 12  # of a fact's dates, when they are asked for in a separate call
+REPLY_TOKENS, ANSWER_TOKENS = 4, 12  # of the brackets around a list, and of one answer
 # Calls with questions an episode, by (resolution, judging) and task: about names that are alike, and with
 # judging = "statement" about each new statement that has others to be compared with.
 QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
@@ -55,18 +55,21 @@ class WorkEstimate:
     completion_tokens: int = 0
 
     def seconds(self, *, tokens_per_second: float, first_token_s: float, streams: int) -> float:
-        """Return how long a server takes whose streams are all kept full, each writing at this rate."""
+        """Return the seconds that a server takes with all streams busy.
+
+        tokens_per_second: that each stream writes; first_token_s: seconds until a call's first token
+        """
         if not self.calls:
             return 0.0
         alone = self.calls * first_token_s + self.completion_tokens / tokens_per_second
         return max(alone / min(streams, self.calls), alone / self.calls)
 
     def cost(self, *, input_price: float, output_price: float) -> float:
-        """Return the cost; prices are for a million tokens."""
+        """Return the cost, in the currency of the prices, which are for a million tokens."""
         return (self.prompt_tokens * input_price + self.completion_tokens * output_price) / 1e6
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts."""
+        """Return the counts by name, for JSON."""
         return asdict(self)
 
 

@@ -88,7 +88,7 @@ class Prompts:
 
 @cache
 def load(task: str) -> str:
-    """Return the fixed text of `prompts/TASK.md`, without its front lines. Raises KgrayError."""
+    """Return the text of `prompts/TASK.md`, without its front matter. Raises KgrayError."""
     path = folder() / f"{task}.md"
     try:
         front, _, text = path.read_text(encoding="utf-8").partition(f"\n{_BREAK}\n")
@@ -102,7 +102,7 @@ def load(task: str) -> str:
 
 
 def folder() -> Path:
-    """Return where the prompts lie: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the prompts: inside the installed package, or beside it in a checkout."""
     here = Path(__file__).parent.parent
     inside = here / "prompts"
     return inside if inside.is_dir() else here.parent / "prompts"
@@ -137,7 +137,7 @@ def sections(text: str) -> dict[str, Any]:
 
 
 def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
-    """Return the data of combined and extract_entities; with `entities` of reflect and extract_facts."""
+    """Return the data of combined and extract_entities; with `entities`: of reflect and extract_facts."""
     parts = []
     if request.previous:
         parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
@@ -148,23 +148,23 @@ def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEnti
 
 
 def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the data of date_facts; facts have id, source, target or value, relation, fact and kind."""
+    """Return the data of `date_facts`; facts have id, source, target or value, relation, fact and kind."""
     return section("EPISODE", _episode(episode)) + section("FACTS", [dict(fact) for fact in facts])
 
 
 def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
-    """Return the data of the judging tasks; an id is a place in the list of questions or of candidates."""
+    """Return the data of the judging tasks; an id is an index in the list of questions or of candidates."""
     asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
     return asked if episode is None else section("EPISODE", _episode(episode)) + asked
 
 
 def repair_data(error: str, reply: str) -> str:
-    """Return what a repair adds to a prompt's data: the reply, and what was wrong with it."""
+    """Return what is appended to a prompt's data to have a reply repaired: the reply, and its error."""
     return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE
 
 
 def tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
+    """Return an estimate of a text's tokens: its characters / 4."""
     return -(-len(text) // CHARACTERS_A_TOKEN)
 
 
@@ -187,7 +187,7 @@ def _entity(place: int, entity: ExtractedEntity) -> dict[str, Any]:
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
-    """Return a question as its prompt shows it; a card that was not given is an empty text."""
+    """Return a question as its prompt shows it; a card that is missing becomes an empty text."""
     shown: dict[str, Any] = {"id": place, "kind": question.kind}
     cards = question.cards
     match question.kind:

@@ -53,7 +53,7 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
     """Return what a reply says about `episode`; the speaker first.
 
     source, target  an index into the reply's entities, or a name; a name that was not listed
-                    becomes an entity (R18). Beside a target no value, and the other way round.
+                    becomes an entity (R18). An item has either a target or a value.
     fact            one sentence; left out: subject, relation and object as words
     valid_at        of "holds": the start. Left out: the reference time, inferred; null: unknown.
                     An end with an unknown start, or with none given and not after the reference
@@ -118,7 +118,7 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
 
 @plain_dataclass(slots=True)
 class _Cast:
-    """The entities of one reply, as they are found."""
+    """The entities of one reply, collected while it is parsed."""
 
     text: str
     entities: list[ExtractedEntity] = field(default_factory=list)
@@ -286,7 +286,7 @@ def _label(raw: object) -> str:
 
 
 def _span(name: str, text: str) -> tuple[int, int] | None:
-    """Return where the name first stands as words of its own; None where it does not stand so."""
+    """Return (start, end) of the name's first occurrence as whole words; None where there is none."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)

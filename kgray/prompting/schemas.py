@@ -1,11 +1,11 @@
-"""What a model's reply may look like on the wire, and the step from there to what `replies` reads.
+"""JSON schemas of models' replies, and the conversion from that form to the one that `replies` reads.
 
-The schemas are in the form that constrained decoders and OpenAI's strict mode take: everything is required,
-nothing is extra, nothing is referred to, lists are bounded, strings and numbers are not (some decoders cannot
-write an escape in a bounded string). They are part of a kept reply's key, so their bytes stay (R21).
+The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties are
+required, none additional, no $ref, lists bounded, strings and numbers not (some decoders cannot write an
+escape in a bounded string). They are part of a cached reply's key, so their bytes must not change (R21).
 
-Because every key is there, a start that is not stated is null on the wire and one that is unknown is the word
-"unknown"; `replies` tells the two by a missing key and null.
+Because every key is required, a start that is not stated is null in a reply, and an unknown one is the word
+"unknown"; `replies` expects a missing key and null for these two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
 _VALUE = _object(type=_one_of("text", "number", "date", "boolean"), value=_TEXT, unit=_TEXT_OR_NULL)
 _DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
 _ENTITY = _object(name=_TEXT, type=_TEXT)
-# Ends are indexes alone: a name that is written again may be mistyped.
+# A fact's ends are indexes only: a model may misspell a name that it writes again.
 _FACT = {
     "source": _INDEX,
     "target": _INDEX_OR_NULL,

@@ -1,6 +1,6 @@
-"""Ray: the same engine over many processes. The one place that knows Ray; nothing in it is durable.
+"""Ray: the same engine over many processes. The only package that imports ray; nothing in it is durable.
 
-profile     how big the machine room is; spec: what actors are built from, without secrets
+profile     a cluster profile: number and size of the actors; spec: what actors are built from, no secrets
 faults      errors as they cross a process border
 actors      how a class becomes an actor, and what a call to one can meet
 workers     the actors that extract, judge and embed

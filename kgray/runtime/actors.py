@@ -1,8 +1,8 @@
-"""How a plain class becomes an actor, and what the call of an actor can meet.
+"""Making an actor of a plain class, and calling actors with Ray's errors turned into kgray's.
 
-Control calls have a concurrency group, thus a thread and an event loop, of their own: they answer while
-the work is at its busiest. Ray repeats no call of ours (max_task_retries=0): the router and the writer's
-port do, because they know what a repetition means.
+Control calls run in a concurrency group of their own, with its own thread and event loop, so they answer
+while the actor is busy. Ray retries no call (max_task_retries=0). The router (`pools`) and `RemoteWriter`
+retry, because they know whether a call may be repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor h
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Raise Lost where Ray cannot bring an answer: all of its errors, but for one of the called method."""
+    """Turn Ray's errors into Lost, except RayTaskError, which the called method itself raised."""
     try:
         yield
     except RayTaskError:
@@ -81,7 +81,7 @@ class RemoteWorker:
                 yield await ended
 
     def abandon(self, numbers: Sequence[int]) -> None:
-        """Tell the worker that nobody waits for these; a message that is lost costs a wasted call."""
+        """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
         self._handle.abandon.remote(list(numbers))
 
     async def health(self) -> None:

@@ -1,7 +1,7 @@
 """Find, start, compare and stop the named actors of one store; its namespace keeps stores apart.
 
-Here, and nowhere else, actors get their names, namespace, resources and options. `kgray up` starts them
-detached, to stay. Those that a command starts for itself end with it.
+Only this module sets the actors' names, namespace, resources and options. `kgray up` starts them detached,
+so that they outlive it. Those that a command starts for itself end with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kgray.runtime.spec import DeploymentSpec, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker
 from kgray.runtime.writer import GraphWriter
 
-_NEWS_S = 5.0  # for the news of all sequencers; where Ray has ended, its own deadline is a minute
+_NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
 _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
@@ -37,8 +37,8 @@ _PAUSE_S = 0.2
 class Deployment:
     """The actors of one store, by name and kind; the sequencers first, because they use the others.
 
-    ours    they were started here, to end with this process
-    fresh   they were started just now: all that they tell is of this run
+    ours    they were started by this process and end with it
+    fresh   they were started just now: all their counts belong to this run
     """
 
     spec: DeploymentSpec
@@ -56,7 +56,11 @@ class Deployment:
         yield from self.actors.items()
 
     async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each sequencer's stats, with its steps after these. Raises Unavailable: one is away."""
+        """Return each sequencer's stats, by shard.
+
+        since: by shard, how many of its steps the caller has; the stats hold those after them.
+        Raises Unavailable where a sequencer does not answer within 5 seconds.
+        """
         calls = [h.stats.remote(n) for h, n in zip(self.sequencers, since, strict=True)]
         try:
             async with asyncio.timeout(_NEWS_S):
@@ -76,7 +80,7 @@ class Deployment:
         return found
 
     def resume(self) -> None:
-        """Have those that stand still try again; what is asked after this sees no old fault."""
+        """Have sequencers that stopped on a fault try again; their stats no longer show it afterwards."""
         for call in [handle.resume.remote() for handle in self.sequencers]:
             with suppress(Unavailable):  # Ray is starting it again: it has no fault
                 answer(call)
@@ -92,10 +96,11 @@ class Deployment:
 
 
 def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool) -> Deployment:
-    """Return the store's actors, started where they are not there.
+    """Return the store's actors; start those that are missing.
 
-    chosen: whether the profile was named; else that of actors that are there will do
-    Raises SettingsError where they were started with other settings, versions or another profile, or where
+    detached: start them so that they outlive this process
+    chosen: whether the profile was named in the settings; if not, that of running actors is accepted
+    Raises SettingsError where running actors have other settings, versions or another profile, or where
     their settings do not work; Unavailable where they do not come up in time.
     """
     until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
@@ -119,10 +124,10 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool) -> Deployment:
 
 
 def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
-    """Start the first writer, to stay, where it is not there; return what it was built from.
+    """Start writer-0 detached, unless it exists; return the spec it was built from.
 
-    Of two that start actors to stay at the same moment, one makes it: the other one joins it, or is refused
-    before it has started anything.
+    Its name serves as a lock: of two processes that start detached actors at the same moment, one creates
+    it. The other joins it, or is refused before it has started anything.
     """
     first = _start(spec, "writer-0", detached=True).actors["writer-0"]
     found: DeploymentSpec = described(first, until)["spec"]
@@ -130,9 +135,9 @@ def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
 
 
 def find(namespace: str) -> Deployment | None:
-    """Return the actors of a namespace as far as they are there; None where none answers.
+    """Return the actors of a namespace that exist; None where none answers.
 
-    Without a sequencer they are what a start that was killed has left, or end with their command just now.
+    If no sequencer is among them, their start was killed, or the command that owns them is ending.
     """
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
@@ -150,9 +155,11 @@ def find(namespace: str) -> Deployment | None:
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
-    """Return what an actor was built from; one that starts, or starts again, is waited for until then.
+    """Return an actor's `describe()`: its spec, process and fault. Waits for one that is starting.
 
-    Raises Unavailable, at once where Ray itself has ended: a process that waits for it for a minute is ended.
+    until: the deadline, in seconds of `time.monotonic`
+    Raises Unavailable: at the deadline, or at once where Ray itself has ended, because Ray's client ends a
+    process that has waited for the head for a minute.
     """
     while True:
         left = until - time.monotonic()
@@ -170,7 +177,7 @@ def described(handle: Handle, until: float) -> dict[str, Any]:
 
 
 def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool) -> None:
-    """Raise SettingsError, naming the keys, where actors are there that were built from something else."""
+    """Raise SettingsError, naming the keys, where running actors were built from another spec."""
     if lines := differences(ours, theirs, profile=profile):
         raise SettingsError(
             f"the actors that are up for this store were started otherwise: {'; '.join(lines)}. "
@@ -182,7 +189,7 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 
 
 def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
-    """Return (class, options of its own, arguments) of every actor by name, in the order of their start."""
+    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order."""
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
@@ -207,7 +214,7 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
-    """Start what is not there of these actors, or of all; two that start at once get the same actors."""
+    """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
     plan = _plan(spec)
     found: dict[str, Handle] = {}
     for name in names or plan:
@@ -218,7 +225,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
             lifetime="detached" if detached else None,
             get_if_exists=True,
             max_restarts=-1,
-            max_task_retries=0,  # a call that comes again is sent by us, see `actors`
+            max_task_retries=0,  # kgray retries calls itself, see `actors`
             **own,
         )
         found[name] = actor.remote(*arguments)

@@ -1,7 +1,7 @@
-"""Errors as values, for the way from one process to another.
+"""Errors as values, to pass them between processes.
 
-An exception that Ray carries arrives wrapped, with a traceback of another process, and cannot be told
-from one that Ray itself raises. So an actor returns a `Fault` where kgray raised an error.
+Ray wraps an exception it transports, adds the other process's traceback, and makes it hard to tell from one
+of its own. So an actor returns a `Fault` where kgray raised an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Lost(Exception):
-    """A call's answer did not come: the process went away, hangs, or is out of reach."""
+    """A call got no answer: the process ended, hangs, or is out of reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

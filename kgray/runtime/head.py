@@ -37,7 +37,7 @@ _END_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Where a Ray of ours is. started: its ticks since boot, which tell it from a later process of its id."""
+    """A Ray that kgray started. started: when, in ticks since boot; it tells apart a reused process id."""
 
     address: str
     jobs: str  # the address that takes submitted jobs; "" without a dashboard
@@ -52,7 +52,10 @@ class Head:
 
 
 def read(data: Path) -> Head | None:
-    """Return the Ray that `kgray up` started for a folder; None where there is none, or it is gone."""
+    """Return the Ray that `kgray up` started for a folder; None where there is none or it has ended.
+
+    Raises StoreError where the note cannot be read.
+    """
     path = data / FILE
     try:
         head = Head(**json.loads(path.read_text(encoding="utf-8")))
@@ -66,7 +69,7 @@ def read(data: Path) -> Head | None:
 
 
 def write(data: Path, head: Head) -> None:
-    """Note where a Ray is."""
+    """Write the note, `ray.json`, atomically."""
     path = data / FILE
     new = path.with_name(FILE + ".new")
     new.write_text(json.dumps(asdict(head), indent=1) + "\n", encoding="utf-8")
@@ -74,12 +77,12 @@ def write(data: Path, head: Head) -> None:
 
 
 def forget(data: Path) -> None:
-    """Take the note away; idempotent."""
+    """Remove the note; idempotent."""
     (data / FILE).unlink(missing_ok=True)
 
 
 def profile_for(settings: Settings, head: Head | None) -> Profile:
-    """Return the profile: as chosen, else that of the Ray that is up, else the laptop's."""
+    """Return the profile that the settings name, else that of the running Ray, else the laptop's."""
     if head is not None and settings.runtime.profile is None:
         return profiles.profile_of(head.profile, FILE)
     return profiles.chosen(settings)
@@ -89,12 +92,15 @@ def profile_for(settings: Settings, head: Head | None) -> Profile:
 
 
 def new_folder() -> Path:
-    """Return a new folder for a Ray's files: a socket's path has 107 characters at most, some 60 Ray's."""
+    """Return a new temporary folder for a Ray's files.
+
+    Its path is short: a socket's path has at most 107 characters, and Ray adds some 60.
+    """
     return Path(tempfile.mkdtemp(prefix="kgray-ray-"))
 
 
 def new_token(folder: Path) -> Path:
-    """Write a token that only the file's owner can read; return its file.
+    """Write the token to a file that only its owner can read; return the file.
 
     All Rays that one process starts have the same token: Ray reads the token once in a process.
     """
@@ -113,7 +119,7 @@ def _token() -> str:
 
 
 def token_environment(path: Path) -> dict[str, str]:
-    """Return the variables by which Ray's processes ask for, and show, the token of a file."""
+    """Return the environment variables that make Ray's processes require and send a file's token."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
@@ -123,8 +129,8 @@ def token_environment(path: Path) -> dict[str, str]:
 def start(settings: Settings, profile: Profile, data: Path) -> Head:
     """Start a Ray that stays, note it in the data folder, and wait until it listens.
 
-    Its processes find the secrets in their environment. Where it does not come up, or the wait is broken
-    off, it is ended and the note goes. Raises Unavailable.
+    Its processes get the secrets in their environment. If it does not come up, or the wait is interrupted,
+    it is ended and the note removed. Raises Unavailable.
     """
     folder = new_folder()
     token = new_token(folder)
@@ -194,7 +200,7 @@ def end(data: Path, head: Head) -> int:
 
 
 def listens(address: str, timeout_s: float = 0.5) -> bool:
-    """Whether somebody takes connections at an address, host:port."""
+    """Whether an address, host:port, accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
@@ -210,7 +216,7 @@ def started_at(pid: int) -> int | None:
 
 
 def _end_session(leader: int) -> int:
-    """End all processes of a session: asked first, killed after a while. Returns how many there were."""
+    """End all processes of a session: SIGTERM first, SIGKILL after 15 s. Returns how many there were."""
     members = _members(leader)
     with suppress(ProcessLookupError):
         os.kill(leader, signal.SIGTERM)  # `ray start --block` then ends what it started

@@ -1,7 +1,7 @@
 """`memory.ingesting.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
 
-Whether all has ended is asked of the store; what the sequencers tell is for progress and reasons. So the
-driver may die, or a sequencer, and the one that looks next sees the truth.
+The store alone says which entries have ended; the sequencers' stats are used for progress and reasons. So
+the driver or a sequencer may die, and whoever looks next sees the true state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
-_LAST_LOOK_S = 5.0  # for what was written already, and is not told yet
+_LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
 class RayIngest:
@@ -64,7 +64,7 @@ class RayIngest:
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
     ) -> IngestOutcome:
-        """Have all that is pending carried out; see `Ingest`. A service that stays up is left as it is."""
+        """Have all that is pending carried out; see `Ingest`. Detached actors are left running."""
         before = ingesting.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
         wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
@@ -85,7 +85,7 @@ class RayIngest:
             if stop() or reason or not (left or coming):
                 totals = await follower.totals()
                 if stop():
-                    self._land()
+                    self._stop_ours()
                     left = wait.left()
                 return replace(wait.done(), stopped=left or coming, reason=reason, totals=totals)
             await asyncio.sleep(_LOOK_S)
@@ -101,7 +101,7 @@ class RayIngest:
         session.close()
 
     def _up(self) -> Deployment:
-        """Return the actors, started where they are not there."""
+        """Return the actors; start those that are missing, and Ray if need be."""
         if self._deployment is None:
             require_ray()
             head = heads.read(self._data)
@@ -121,14 +121,14 @@ class RayIngest:
         return self._deployment
 
     def _leave(self) -> str:
-        """Leave a Ray that has ended, which would end this process too; return where it was."""
+        """Disconnect from a Ray that has ended (its client would end this process); return its address."""
         address = "" if self._session is None else self._session.address
         self._deployment = None
         self.close()
         return address
 
-    def _land(self) -> None:
-        """End what was started for this process, in order; what stays up goes on."""
+    def _stop_ours(self) -> None:
+        """Stop actors that this process started, after committing what is in flight; leave others alone."""
         if self._deployment is not None and self._deployment.ours:
             self._deployment.stop(self._deployment.spec.profile["limits"]["grace_s"])
             self._deployment = None
@@ -145,33 +145,33 @@ class _Awaited:
         return ingesting.waiting(self._store, self._rest) or ingesting.waiting(self._store, self._queued)
 
     def has(self, group: str, sequence: int) -> bool:
-        """Whether it is an episode that is waited for."""
+        """Whether this run waits for the episode."""
         queues = (queued[group] for queued in (self._queued, self._rest) if group in queued)
         return any(sequence in queue.sequences for queue in queues)
 
     def done(self) -> IngestOutcome:
-        """Count what has ended."""
+        """Return what has ended: committed and failed."""
         own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
         return IngestOutcome(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
 
 
 class Follower:
-    """Asks the sequencers of a deployment for news; keeps what is of this run."""
+    """Polls the sequencers of a deployment for stats and keeps those of this run."""
 
     def __init__(
         self, deployment: Deployment, mine: Callable[[str, int], bool], on_step: OnStep, on_wait: OnWait
     ) -> None:
-        """mine: whether a step that was taken before the first look is of this run."""
+        """mine: whether a step (group, sequence) from before the first look belongs to this run."""
         self._mine, self._on_step, self._on_wait = mine, on_step, on_wait
         self._waits = False  # on_wait was called
         self._since = [0] * len(deployment.sequencers)
         self._first: list[dict[str, Any]] = []  # each sequencer's stats when this run began
         self._last: list[dict[str, Any]] = []
-        self._ended = Totals()  # of processes that others took the place of
+        self._ended = Totals()  # of sequencer processes that were replaced
         self.follow(deployment)
 
     def follow(self, deployment: Deployment) -> None:
-        """Follow these from now on; what stood still because of a fault tries again."""
+        """Follow this deployment from now on; sequencers that stopped on a fault try again."""
         self._deployment = deployment
         self._away_since: float | None = None
         deployment.resume()
@@ -187,7 +187,7 @@ class Follower:
             rows = await self._deployment.news(self._since)
         except Unavailable:
             self._away_since = self._away_since or time.monotonic()
-            return ""  # it restarts; the store tells what has ended meanwhile
+            return ""  # it restarts; the store knows what has ended meanwhile
         self._away_since = None
         known, self._last = self._last or self._begin(rows), rows
         for shard, row in enumerate(rows):
@@ -208,9 +208,10 @@ class Follower:
         return next((row["reason"] for row, first in pairs if row["given_up"] > first["given_up"]), "")
 
     async def totals(self) -> Totals:
-        """Return how the run went, after a last look; what went wrong was said before.
+        """Return the run's totals after a last look, whose errors are ignored: they were reported before.
 
-        The store shows a batch before its acknowledgement is back: until it is, a sequencer tells less.
+        The store shows a batch before its acknowledgement reaches the sequencer, whose stats lack it until
+        then. So this waits until nothing is being posted, at most 5 seconds.
         """
         until = time.monotonic() + _LAST_LOOK_S
         with suppress(KgrayError, RuntimeError):
@@ -223,14 +224,14 @@ class Follower:
         return self.known()
 
     def known(self) -> Totals:
-        """Return how the run went, as far as it was told."""
+        """Return the run's totals as of the last look."""
         total = self._ended
         for first, last in zip(self._first, self._last, strict=True):
             total = joined(total, _since(first["totals"], last["totals"]))
         return total
 
     def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take the first look: what was done before this run does not count, unless they are fresh."""
+        """Take the first look's stats as the baseline; fresh actors count from zero."""
         fresh, self._deployment.fresh = self._deployment.fresh, False
         self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
         for row in rows:
@@ -243,9 +244,9 @@ _NOTHING_YET: dict[str, Any] = {"totals": asdict(Totals()), "given_up": 0}
 
 
 def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
-    """Return what was added between two looks at a service's totals."""
-    kept = ("first_claim", "last_commit", "seconds")
-    counts = {name: last[name] - first[name] for name in last if name not in kept}
+    """Return what a sequencer's totals gained between two looks."""
+    not_counts = ("first_claim", "last_commit", "seconds")
+    counts = {name: last[name] - first[name] for name in last if name not in not_counts}
     seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
     # A service that had committed before this run: its first claim was another's, its last commit is ours.
     claim = last["first_claim"] if first["last_commit"] is None else first["last_commit"]
@@ -255,7 +256,7 @@ def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
 def _leftover(
     store: Store, before: Mapping[str, int], queued: Mapping[str, Queued], groups: Collection[str] | None
 ) -> dict[str, Queued]:
-    """Return what was pending when the run began, and is not queued by it."""
+    """Return, by group, what was pending when the run began and was not queued by it."""
     found = {}
     for group, last in before.items():
         if groups is None or group in groups:

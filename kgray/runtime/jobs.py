@@ -1,7 +1,7 @@
 """A command as a job of a Ray cluster: submitted once, and followed to its end by any number of commands.
 
-Ray refuses a submission id that it has seen, failed jobs included, so ids are `kgray-<run>-<attempt>`: the
-newest one is looked up first and followed while it goes on; once it has ended, the next attempt is submitted.
+Ray refuses a submission id that it has seen, even of a failed job, so ids are `kgray-<run>-<attempt>`. If
+the newest attempt is still running it is followed; once it has ended, the next attempt is submitted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _T = TypeVar("_T")
-_AGENT_S = 60.0  # right after Ray's start no agent takes jobs yet
+_AGENT_S = 60.0  # how long to retry a submission: right after Ray's start no agent takes jobs yet
 _AWAY_S = 30.0  # a server that does not answer for so long is gone
 _PAUSE_S = 0.5
 _NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
 _WENT = "the Ray job server at {server} went away ({error}) before a job was followed; run it again"
-_CPUS = 0.1  # of the driver, which waits: more than none, so that a head without CPUs is not where it runs
+_CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not placed on a head without CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """How a job ended. code: for the process that followed it; document: the JSON line that it ended with."""
+    """How a job ended. code: the exit code for its follower; document: the JSON report it printed last."""
 
     job: str
     status: str
@@ -51,8 +51,8 @@ class EndedJob:
 class Job:
     """What to run as the next attempt of a run.
 
-    command   with its arguments, the interpreter first; environ: what is set for it. Neither may hold a
-              secret: everybody who may list jobs can read both
+    command   with its arguments, the interpreter first
+    environ   environment variables. Neither may hold a secret: whoever may list jobs can read both
     """
 
     run: str
@@ -72,10 +72,11 @@ def follow(
     stop: Callable[[], bool],
     token: Path | None = None,
 ) -> EndedJob | None:
-    """Submit the job, or find the attempt that goes on; follow its log to its end.
+    """Submit the job, or find the attempt that is running; follow its log, and return how it ended.
 
     server    the job server's address, http or https
-    tell      called with every line of its log; stop: True ends the following, not the job (then None)
+    tell      called with every line of the job's log
+    stop      polled; once it is true, None is returned and the job goes on
     token     the file of the server's token; None = as the environment says
     Raises SettingsError where Ray is not installed, Unavailable where no job server answers.
     """
@@ -95,14 +96,14 @@ def follow(
 def _client(server: str, token: Path | None) -> JobSubmissionClient:
     from ray.job_submission import JobSubmissionClient
 
-    # It logs every connection that it closes.
+    # This logger reports every connection that it closes.
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
     headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
     return JobSubmissionClient(server, headers=headers)
 
 
 def _started(call: Callable[[], _T]) -> Future[_T]:
-    """Make a call of the client in a thread that nobody has to wait for: the client waits without end."""
+    """Make a call of the client in a daemon thread: the client itself has no timeout."""
     found: Future[_T] = Future()
 
     def run() -> None:
@@ -116,15 +117,15 @@ def _started(call: Callable[[], _T]) -> Future[_T]:
 
 
 def _within(call: Callable[[], _T]) -> _T:
-    """Return what a call of the client returns. Raises TimeoutError where the server does not answer."""
+    """Return a client call's result. Raises TimeoutError after 30 seconds, and what the call raises."""
     return _started(call).result(_AWAY_S)
 
 
 @contextmanager
 def _in_one_line(server: str, line: str) -> Iterator[None]:
-    """Raise Unavailable with this line for whatever the client meets; SettingsError for want of a token.
+    """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing.
 
-    line: with places for the server, without what may be secret in its address, and for the error's class
+    line: a format with {server}, the address without what may be secret in it, and {error}, its class
     """
     try:
         yield
@@ -136,7 +137,7 @@ def _in_one_line(server: str, line: str) -> Iterator[None]:
                 f"the Ray job server at {shown(server)} asks for a token, and has none or another one of "
                 f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
             ) from None
-        # The client's own words tell the whole address, which may hold a password.
+        # The client's own message holds the whole address, which may contain a password.
         said = line.format(server=shown(server), error=type(error).__name__)
         raise Unavailable(said, waited=True) from None
 
@@ -158,7 +159,7 @@ def shown(server: str) -> str:
 
 
 def _newest(client: JobSubmissionClient, job: Job) -> tuple[int, bool]:
-    """Return the run's newest attempt and whether it goes on; (0, False) where there is none."""
+    """Return the run's newest attempt and whether it is still running; (0, False) where there is none."""
     form = re.compile(re.escape(job.id(0)[:-1]) + r"(\d+)")
     attempts = [
         (int(match[1]), not found.status.is_terminal())
@@ -169,9 +170,10 @@ def _newest(client: JobSubmissionClient, job: Job) -> tuple[int, bool]:
 
 
 def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
-    """Return the attempt that goes on now: another process may have been faster with it, which is as good.
+    """Submit an attempt; return the number of the attempt that now runs.
 
-    So is one that was taken while its answer was lost. Raises KgrayError where it was refused.
+    That may be one that another process submitted first, or one whose acknowledgement was lost. Retries
+    while no agent takes jobs. Raises KgrayError where Ray refuses the job, Unavailable after 60 seconds.
     """
     deadline = time.monotonic() + _AGENT_S
     while True:
@@ -205,7 +207,10 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
 async def followed(
     client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Callable[[], bool]
 ) -> EndedJob | None:
-    """Follow a job to its end; None: `stop()` was true before. Raises Unavailable: the server stays away."""
+    """Follow a job and return how it ended; None where `stop()` became true first.
+
+    Raises Unavailable where the server does not answer for 30 seconds.
+    """
     log = JobLog(tell)
     reading = asyncio.create_task(_read(client, job, log))
     try:
@@ -223,7 +228,7 @@ async def followed(
     code = details.driver_exit_code
     if code is None:
         code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
-    # A driver that a signal ended has a negative code; nothing was lost, and the next attempt goes on.
+    # A driver ended by a signal has a negative code; nothing was lost, and the next attempt continues.
     code = code if 0 <= code <= 255 else STOPPED
     said = "" if status == "SUCCEEDED" or log.document else (details.message or "")
     reason = next(iter(said.splitlines()[-1:]), "")[:300]
@@ -231,9 +236,9 @@ async def followed(
 
 
 async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # noqa: ANN401 - Ray's JobDetails
-    """Read the log until the job has ended, and return how; a connection that breaks is made again.
+    """Read the log until the job has ended; return Ray's JobDetails. Reconnects when the connection breaks.
 
-    Raises Unavailable where the server stays away.
+    Raises Unavailable where the server does not answer for 30 seconds.
     """
     away: float | None = None
     while True:
@@ -263,19 +268,19 @@ async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # n
 
 
 class JobLog:
-    """A log that comes in pieces, and from its start again: hands each line on once.
+    """A job's log, which arrives in pieces and, after a reconnect, from its start: passes each line on once.
 
-    document: the last line that is a kgray report, which is not handed on.
+    document: the last kgray report among the lines (a JSON object with "accepted"); reports are not passed on
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._read = self._told = 0  # lines, of this reading and of all
+        self._read = self._told = 0  # lines read since the last (re)connect; lines passed on in all
         self._rest = ""
         self.document: dict[str, Any] | None = None
 
     def again(self) -> None:
-        """Expect the log from its start."""
+        """Prepare for the log from its start, after a (re)connect."""
         self._read, self._rest = 0, ""
 
     def take(self, piece: str) -> None:
@@ -288,7 +293,7 @@ class JobLog:
                 self._line(line)
 
     def end(self) -> None:
-        """Take a last line that has no end of line."""
+        """Process a last line that has no line break."""
         if self._rest:
             self.take("\n")
 

@@ -23,10 +23,10 @@ _PAUSE_S = 0.1
 
 @contextmanager
 def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Let one `up` or `down` of a folder work at a time; `tell` is called once where it has to wait.
+    """Let one `up` or `down` of a folder run at a time; `tell` is called once if it has to wait.
 
-    Two that begin together would each start a Ray, and one of them would stay with no note of it. In a
-    folder that is not there no Ray is noted, so nothing is locked.
+    Otherwise two at once would each start a Ray, and one of the two would run with no note of it. A data
+    folder that does not exist has no Ray noted in it, so nothing is locked.
     """
     if not data.is_dir():
         yield
@@ -45,10 +45,11 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def up(settings: Settings, data: Path) -> dict[str, Any]:
-    """Have a deployment up that outlives this process; return where it is, and its actors.
+    """Make sure a deployment runs that outlives this process; idempotent.
 
-    Joins the Ray at `runtime.address`, else the one that is up for the folder, else starts one. Run again it
-    changes nothing. Raises SettingsError where other settings or versions are up, Unavailable without a Ray.
+    Joins the Ray at `runtime.address`, else the one noted for the folder, else starts one.
+    Returns {"address", "jobs" (job server; "" = none known), "started" (whether just now), "actors" (names)}.
+    Raises SettingsError where running actors have other settings or versions, Unavailable without a Ray.
     """
     require_ray()
     there = heads.read(data)
@@ -75,7 +76,10 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
 
 
 def down(settings: Settings, data: Path) -> dict[str, Any]:
-    """Commit what is in flight, end the actors, then the Ray that `up` started; return how many they were."""
+    """Commit what is in flight, end the actors, then the Ray that `up` started.
+
+    Returns how many were ended: {"actors", "processes"}.
+    """
     head = heads.read(data)
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:
@@ -97,10 +101,11 @@ def down(settings: Settings, data: Path) -> dict[str, Any]:
 
 
 def status(settings: Settings, data: Path) -> dict[str, Any]:
-    """Return what is up for the folder; it starts nothing.
+    """Return what is running for the folder; starts nothing.
 
-    {"backend"} alone where nothing is; else "address", "state" (up | down | unreachable), "window",
-    "in_flight", "lag", "epochs" (one a shard), "actors" (each actor's stats, by name).
+    Only {"backend"} where there is no Ray. With one also "address" and "state" (up | down | unreachable); if
+    unreachable, "reason"; if up, "window", "in_flight", "lag", "epochs" (one a shard) and "actors" (each
+    actor's stats, by name).
     """
     head = heads.read(data)
     shown: dict[str, Any] = {"backend": settings.runtime.backend}
@@ -126,7 +131,7 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an actor's stats as JSON takes them, without the steps."""
+    """Return an actor's stats as JSON values, without the steps."""
     return {
         key: asdict(value) if isinstance(value, Fault) else value
         for key, value in row.items()
@@ -140,7 +145,7 @@ def _spec(settings: Settings, data: Path, head: heads.Head | None) -> Deployment
 
 @contextmanager
 def _joined(settings: Settings, head: heads.Head | None) -> Iterator[Session]:
-    """Be in the Ray at the settings' address, else in the folder's."""
+    """Join the Ray at the settings' address, else the folder's; leave it at the end."""
     if settings.runtime.address is not None:
         session = join(settings.runtime.address)
     else:

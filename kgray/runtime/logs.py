@@ -1,7 +1,7 @@
 """JSON lines of the actors: stage, episode and trace id; no line holds a text of an episode.
 
-The trace id follows from the group and the sequence, which the log gives an episode when it is accepted:
-every process knows it without being told.
+The trace id is a hash of the group and the sequence, which an episode has from its acceptance on, so every
+process can compute it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELDS = ("stage", "group", "sequence", "trace", "seconds", "error", "epoch")
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a record: when, how grave, what, who, and our own fields where they are set."""
+    """One JSON object a record: time, level, message, role, and kgray's own fields where they are set."""
 
     def __init__(self, role: str) -> None:
         super().__init__()

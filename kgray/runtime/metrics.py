@@ -1,4 +1,4 @@
-"""What Ray exports for Prometheus, by `ray.util.metrics`. Never tagged by group.
+"""Prometheus metrics, exported by `ray.util.metrics`. Never tagged by group.
 
 Each process makes a metric at its first use, so only what a process has measured is exported for it.
 """
@@ -65,13 +65,13 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
 
 
 class TotalsExport:
-    """Exports the totals of a sequencer: of sums that grow, what is new since the last time."""
+    """Exports a sequencer's totals; of growing sums it exports the increment since the last export."""
 
     def __init__(self) -> None:
         self._exported: dict[tuple[str, ...], float] = {}
 
     def export(self, totals: Totals) -> None:
-        """Export what is new."""
+        """Export the totals' increments."""
         self._grow("kgray_episodes", totals.committed, state="committed")
         self._grow("kgray_episodes", totals.failed, state="failed")
         for stage, seconds in totals.seconds.items():

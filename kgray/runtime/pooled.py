@@ -1,6 +1,6 @@
 """The model ports over a pool of workers: a caller cannot tell them from local models.
 
-Each has the local model too, built in this process for its identity, dimensions and keys alone.
+Each also has the local model, built in this process only for its identity, dimensions and keys.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ class PooledEmbedder:
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
         found: Any = await self._calls.ask(tuple(texts))
-        # A copy: rows that are kept must not hold the transport's memory, which is read-only.
+        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
         return np.array(found, dtype=np.float32)

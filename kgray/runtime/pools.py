@@ -1,8 +1,8 @@
 """The router over a pool of workers: each chunk goes to the worker with the least in flight.
 
-It knows nothing of Ray. The outcomes of a chunk come back one by one; calls whose worker is lost are sent
-to another worker, here and not by Ray, whose repeated generator may yield other outcomes in another order.
-So a request may be carried out twice; its outcome is taken once (R21).
+This module does not use Ray. The outcomes of a chunk come back one by one. Calls whose worker is lost are
+sent to another worker here, not by Ray: a generator that Ray retries may yield other outcomes in another
+order. So a request may be carried out twice; only the first outcome counts (R21).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Worker(Protocol):
         ...
 
     def abandon(self, numbers: Sequence[int]) -> None:
-        """Tell the worker that nobody waits for these any longer."""
+        """Cancel these requests: nobody waits for them any longer."""
         ...
 
     async def health(self) -> None:
@@ -47,7 +47,7 @@ class Worker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PoolCall:
-    """One request on its way. lost_at: when a worker that held it was lost first; holder: who has it now."""
+    """One request on its way. lost_at: when it first lost its worker; holder: the worker that has it."""
 
     number: int
     request: Any
@@ -59,7 +59,7 @@ class PoolCall:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A worker of the pool. missing: it went away, or does not answer."""
+    """A worker of the pool. missing: its process has ended or does not answer."""
 
     worker: Worker
     in_flight: int = 0
@@ -82,9 +82,11 @@ class Pool:
     ) -> None:
         """Route to these workers.
 
-        patience_s         how long a call that was lost is sent again before its caller gets Unavailable
-        answer_deadline_s  a call without an answer for so long is lost, though its worker lives: longer than
-                           a worker itself waits for a model
+        patience_s         how long a lost call is sent again before its caller gets Unavailable
+        answer_deadline_s  a call unanswered for so long counts as lost, even if its worker is alive; it must
+                           be longer than a worker itself waits for a model
+        health_every_s     how often workers with work in hand are asked whether they are alive
+        health_deadline_s  a worker that does not answer that for so long is restarted
         """
         self._members = [_Member(worker) for worker in workers]
         self._patience_s, self._answer_s = patience_s, answer_deadline_s
@@ -97,7 +99,7 @@ class Pool:
         self.outage: tuple[float, str] | None = None  # since when (wall clock), and why; None = all is well
 
     def call(self, request: object) -> PoolCall:
-        """Return a request with a number and a place for its answer."""
+        """Return a call for a request: a number and a future for its outcome. Sends nothing."""
         return PoolCall(next(self._numbers), request, asyncio.get_running_loop().create_future())
 
     def send(self, calls: Sequence[PoolCall], *, avoid: Collection[Worker] = ()) -> None:
@@ -113,13 +115,13 @@ class Pool:
             self._watching = asyncio.create_task(self._watch())
 
     def abandon(self, call: PoolCall) -> None:
-        """Wait for a call no longer, and tell its worker."""
+        """Drop a call and cancel it at its worker."""
         call.answer.cancel()
         if call.holder is not None:
             call.holder.abandon([call.number])
 
     def in_flight(self) -> int:
-        """Return how many calls workers have in hand."""
+        """Return how many calls are at workers."""
         return sum(member.in_flight for member in self._members)
 
     def stats(self) -> list[dict[str, Any]]:
@@ -160,7 +162,7 @@ class Pool:
             self._spawn(self._send_again(lost, member.worker, reason))
 
     async def _carried(self, member: _Member, left: dict[int, PoolCall]) -> str:
-        """Hand out what comes back, and take it out of `left`; return why the rest did not come back."""
+        """Settle calls as outcomes arrive, removing them from `left`; return why the rest was lost."""
         worker = member.worker
         try:
             async with asyncio.timeout(self._answer_s):
@@ -216,7 +218,7 @@ class Pool:
             self.outage = (time.time(), reason)
 
     async def _watch(self) -> None:
-        """Ask those with work in hand, and those that went away, whether they live; end what hangs."""
+        """Probe workers that are busy or missing, again and again; restart those that hang."""
         while any(member.in_flight or member.missing for member in self._members):
             await asyncio.sleep(self._every_s)
             asked = [member for member in self._members if member.in_flight or member.missing]
@@ -241,7 +243,7 @@ class Chunker:
     """Gathers calls made in the same moments into chunks of at most `size`."""
 
     def __init__(self, pool: Pool, *, size: int, linger_s: float) -> None:
-        """linger_s: how long the first of a chunk waits for more."""
+        """linger_s: how many seconds the first request of a chunk waits for more."""
         self._pool, self._size, self._linger_s = pool, size, linger_s
         self._waiting: list[PoolCall] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""How big the machine room is: a cluster profile from TOML; `cluster/laptop.toml` where none is named."""
+"""A cluster profile: number and size of actors, and limits. From TOML, by default `cluster/laptop.toml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Seconds = Annotated[float, within(0.001, _MOST)]
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RayProfile:
-    """A Ray that kgray starts by itself; of no meaning where one is joined by its address."""
+    """A Ray that kgray starts itself; ignored where one is joined by its address."""
 
     cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
     object_store_mb: _Whole = 128
@@ -32,7 +32,7 @@ class RayProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
-    """Who owns the groups. shards: each has a sequencer and a writer; the embedded store has one."""
+    """How groups are divided. shards: each has a sequencer and a writer; the embedded store has one."""
 
     shards: _Whole = 1
 
@@ -51,10 +51,10 @@ class LimitsProfile:
     """Deadlines and restarts, in seconds."""
 
     health_every_s: _Seconds = 5.0  # how often a worker with work in hand is asked whether it lives
-    health_deadline_s: _Seconds = 60.0  # no answer for so long: it is started anew, its work goes to another
+    health_deadline_s: _Seconds = 60.0  # no answer for so long: it is restarted, its work goes to another
     write_deadline_s: _Seconds = 120.0  # the same for a writer's batch
     start_deadline_s: _Seconds = 120.0  # for all actors to answer
-    pending_writes: _Whole = 16  # calls that may stand before the writer; a run has one on its way
+    pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
     grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long
     linger_ms: _Share = 2.0  # how long a chunk waits for more of its kind
 
@@ -71,7 +71,7 @@ class Profile:
     limits: LimitsProfile = field(default_factory=LimitsProfile)
 
     def values(self) -> dict[str, Any]:
-        """Return plain values, as `profile_of` takes them."""
+        """Return the profile as plain values, which `profile_of` reads back."""
         return asdict(self)
 
 
@@ -81,7 +81,7 @@ def chosen(settings: Settings) -> Profile:
 
 
 def fitting(profile: Profile, backend: str) -> Profile:
-    """Return a profile. Raises SettingsError where it divides a store that cannot be divided."""
+    """Return the profile. Raises SettingsError for several shards on a store that has one writer."""
     if profile.sequencer.shards > 1 and backend == "sqlite":
         raise SettingsError(
             f"sequencer.shards = {profile.sequencer.shards} in the cluster profile {profile.name!r}: the "

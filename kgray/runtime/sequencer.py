@@ -1,7 +1,7 @@
 """The sequencer of a shard: an actor that runs the runner as a service over the groups of its shard.
 
-It decides, in order; workers read and answer; the writer writes. Nothing it holds is durable: where it is
-killed, the next one takes a new epoch, reads the store and goes on, and nothing is asked twice (R21, R23).
+It decides, in order; workers call the models; the writer writes. Nothing it holds is durable: if it is
+killed, the next one takes a new epoch, reads the store and continues, and nothing is asked twice (R21, R23).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are no
 _STEPS = 4096  # the latest steps, kept for those who follow
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
-_CALLS = 4  # of a model that one request may make, one after the other: read, repaired, asked once more
-_AFTER_OUTAGE_S = 5.0  # the patience was spent already
+_CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
+_AFTER_OUTAGE_S = 5.0  # before the next try: the patience was spent already
 
 
 class Sequencer:
-    """Serves one shard from its start on, so that one that Ray starts again goes on by itself.
+    """Serves one shard. It starts to serve by itself, so that one that Ray restarts needs no command.
 
-    The service has the event loop of the constructor; control calls come from another thread and read plain
-    fields. What is wrong is told by `stats`, not by a failed start.
+    The service runs in the event loop of the constructor; control calls come from another thread and read
+    plain fields. Errors appear in `stats`; they do not fail the start.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
@@ -57,7 +57,7 @@ class Sequencer:
         models: Sequence[str],
         embedders: Sequence[str],
     ) -> None:
-        """Begin to serve. The other actors are named: a handle would not outlive the process that sent it."""
+        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it."""
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
         logs.start(self._name)
@@ -70,7 +70,7 @@ class Sequencer:
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )
-        self._parts: Parts | None = None  # built by the service, which can be tried again
+        self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
         self._runner: Runner | None = None
         self._past = Totals()  # of the runs before the one that goes on
@@ -86,7 +86,7 @@ class Sequencer:
         self._reason = ""  # of the last one
         self._fault: Fault | None = None
         self._lag = 0
-        self._held_bytes = 0  # about what the states of the groups in memory take
+        self._held_bytes = 0  # estimated size of the groups' states in memory
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
@@ -198,7 +198,7 @@ class Sequencer:
         return False
 
     async def _replaced(self) -> bool:
-        """Whether its name finds another process now; asked again while Ray cannot tell."""
+        """Whether the actor's name now belongs to another process; retried while Ray cannot say."""
         while not self._stopping:
             try:
                 namesake = await asyncio.to_thread(self._named, self._name)
@@ -213,7 +213,7 @@ class Sequencer:
             await self._sleep(None)
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep until something is asked from outside, at most so long."""
+        """Sleep until a control call wakes the service, at most so many seconds; None = no bound."""
         if self._stopping:
             return
         self._nudge.clear()
@@ -226,7 +226,7 @@ class Sequencer:
             self._stepped += 1
 
     def _end_run(self) -> None:
-        """Give the runner up; the next try begins with a new epoch."""
+        """Discard the runner; the next one takes a new epoch."""
         self._account()
         self._runner = None
 
@@ -259,7 +259,7 @@ class Sequencer:
 
     @control
     async def stats(self, since: int = 0) -> dict[str, Any]:
-        """Return how it goes; steps: those after the `since`-th, as far as they are kept."""
+        """Return state, counts and fault. steps: those after the `since`-th; only the latest 4096 exist."""
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
         runner = self._runner

@@ -1,7 +1,7 @@
-"""How a process joins a Ray: one that is there, else one of its own for the life of the process.
+"""How a process joins a Ray: a running one, or one of its own that lives as long as the process.
 
-A Ray that kgray starts asks everybody for a token, which stands in a file that only its owner can read. Ray
-reads the variables that say so when it is imported, so a process joins before it imports ray elsewhere.
+A Ray that kgray starts requires a token, which is in a file that only its owner can read. Ray reads the
+variables that say so at its import, so a process joins before it imports ray elsewhere.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 @dataclass(slots=True)
 class Session:
-    """What ties this process to a Ray.
+    """A process's connection to a Ray.
 
-    joined  this process connected here, and `close` disconnects it
-    mortal  kgray started it, on this machine: nobody starts its head again
-    folder  the files of a Ray that was started here and ends with `close`; None = it was there before
+    joined  the session made the connection, and `close` ends it
+    mortal  kgray started the Ray, on this machine: nobody restarts its head
+    folder  the files of a Ray that the session started and `close` ends; None = it was running before
     """
 
     address: str
     joined: bool = False
     mortal: bool = False
     folder: Path | None = None
-    silent_since: float | None = None  # its head did not listen when `ended` was asked last
+    silent_since: float | None = None  # since when the head has not listened; None = it did, when last asked
 
     def ended(self) -> bool:
-        """Whether it is gone for good: its head has not listened for longer than a new start of it takes."""
+        """Whether the Ray is gone for good: its head has not listened for longer than a restart takes."""
         if head_listens():
             self.silent_since = None
             return False
@@ -57,7 +57,7 @@ class Session:
         return now - self.silent_since >= (_END_S if self.mortal else _HEAD_RESTART_S)
 
     def close(self) -> None:
-        """Leave; end what was started here. Idempotent."""
+        """Disconnect; end the Ray if this session started it. Idempotent."""
         import ray
 
         if self.joined and ray.is_initialized():
@@ -136,21 +136,24 @@ def open_session(settings: Settings, head: Head | None, profile: Profile) -> Ses
 
 
 def head_listens() -> bool:
-    """Whether the head of this process's Ray is there. Asked without Ray, which would wait, and end us."""
+    """Whether the head of this process's Ray listens.
+
+    Tested by a plain connection: Ray's client would wait for it, and then end this process.
+    """
     here = _current()
     return here is not None and listens(here, _PROBE_S)
 
 
 def use_token(path: Path) -> None:
-    """Have this process's Ray show the token of a file; it reads the token once in a process."""
+    """Have this process's Ray client send a file's token; the client reads it once in a process."""
     os.environ.update(token_environment(path))
     if "ray" in sys.modules:  # it has read the mode: without one, `ray.init` takes it from the token's path
         del os.environ["RAY_AUTH_MODE"]
 
 
 def _init(failure: str, **options: Any) -> None:  # noqa: ANN401 - of `ray.init`
-    """Connect this process. Raises Unavailable, `failure` first."""
-    # Of a process that died Ray tells on standard output, amid our document, whatever log_to_driver says.
+    """Connect this process. Raises Unavailable, whose message begins with `failure`."""
+    # Ray reports dead processes on standard output, in the middle of our JSON, whatever log_to_driver says.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     import ray
     from ray.exceptions import RayError
@@ -174,7 +177,7 @@ def _current() -> str | None:
 
 @contextmanager
 def _temporary_files(folder: Path) -> Iterator[None]:
-    """Have a Ray that is started meanwhile keep its files in a folder."""
+    """Within this context, a Ray that is started puts its files into this folder."""
     before = os.environ.get("RAY_TMPDIR")
     os.environ["RAY_TMPDIR"] = str(folder)
     try:
@@ -188,7 +191,10 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep this process's handlers: Ray puts its own in their place, and a run would not end in order."""
+    """Restore this process's signal handlers, which Ray replaces; without them a run would not end in order.
+
+    Raises Stopped for a signal that arrived while Ray's handler was in place.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

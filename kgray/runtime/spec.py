@@ -31,7 +31,7 @@ _CACHE_MB = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSpec:
-    """What a deployment is built from. Plain values, none of them secret, so that it may travel through Ray.
+    """What a deployment is built from: plain values, none of them secret, so Ray may transport them.
 
     values     settings by key, paths absolute; relations, entities: the ontology's tables
     secrets    keys of the secret settings that are set
@@ -53,7 +53,7 @@ class DeploymentSpec:
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
         """Return the settings, with the secrets of this process's environment.
 
-        Raises SettingsError for a secret that the spec names and the environment lacks.
+        environ: default os.environ. Raises SettingsError for a secret that the spec names and it lacks.
         """
         found = os.environ if environ is None else environ
         for key in self.secrets:
@@ -67,7 +67,7 @@ class DeploymentSpec:
         return load(None, environ=kept, overrides=overrides)
 
     def parts(self) -> Parts:
-        """Open the store and build the models in this process; raises what these three calls raise."""
+        """Open the store and build the models in this process. Raises as these steps do."""
         from kgray.wiring import ingesting, open_reader
 
         return ingesting(open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB))
@@ -117,14 +117,14 @@ def store_identity(settings: Settings, data: Path) -> str:
 
 
 def export_secrets(settings: Settings, environ: MutableMapping[str, str]) -> None:
-    """Put the secrets into an environment that a Ray started from here inherits; never into arguments."""
+    """Put the secrets into the environment of a Ray that is to be started; arguments would show them."""
     for key, value in _values(settings):
         if isinstance(value, Secret):
             environ[_variable(key)] = value.reveal()
 
 
 def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool = True) -> list[str]:
-    """Return one text for each key in which two specs differ; profile: whether its keys are compared."""
+    """Return one line for each key in which two specs differ. profile: compare the profile's keys too."""
     mine, other = dict(_compared(ours, profile=profile)), dict(_compared(theirs, profile=profile))
     return [
         f"{key} is {_shown(mine.get(key))} here and {_shown(other.get(key))} there"

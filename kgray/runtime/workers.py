@@ -1,7 +1,7 @@
 """Worker actors: one that extracts and judges, one that embeds. Neither opens the store.
 
-The models stand in `kgray/backends`; here is only how a chunk is carried out. What has ended of a chunk goes
-back at once, so that its slowest call holds nothing back. Errors go back as values.
+The models are in `kgray/backends`; this module carries out chunks of requests. Each outcome is returned as
+soon as it is there, so that a chunk's slowest call delays no other. Errors are returned as values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kgray.runtime.faults import (
 )
 from kgray.runtime.spec import DeploymentSpec
 
-_TOKENS = 8192  # of one batch of texts: what an embedding model takes well
+_TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _CHARACTERS_A_TOKEN = 4
 
 
@@ -75,7 +75,7 @@ class _PooledActor:
 
     @control
     async def health(self) -> int:
-        """Return the process's id once the loop of the work has turned; a loop that hangs never answers."""
+        """Return the process id after a turn of the work's event loop; if that loop hangs, never."""
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
@@ -83,7 +83,7 @@ class _PooledActor:
 
     @control
     async def stats(self) -> dict[str, Any]:
-        """Return how many requests are in hand, and how many were done since when (wall clock)."""
+        """Return how many requests are in flight, how many are done, and since when (wall clock)."""
         return {
             "name": self._name,
             "pid": os.getpid(),
@@ -100,7 +100,7 @@ class _PooledActor:
 
     @control
     async def abandon(self, numbers: Sequence[int]) -> None:
-        """End calls that nobody waits for any longer."""
+        """Cancel the calls with these numbers."""
         for number in numbers:
             if self._loop is not None and (task := self._running.get(number)) is not None:
                 self._loop.call_soon_threadsafe(task.cancel)
@@ -141,7 +141,7 @@ class EmbedWorker(_PooledActor):
         self._batching: asyncio.Task[None] | None = None
 
     async def _outcome(self, request: Sequence[str]) -> Outcome:
-        """Return (len(request), dimensions); request: texts, at least one."""
+        """Return the texts' vectors, (len(request), dimensions). request: at least one text."""
         return self._fault or await outcome_of(self._embedded(request))
 
     async def _embedded(self, texts: Sequence[str]) -> Matrix:

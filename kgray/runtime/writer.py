@@ -1,8 +1,8 @@
 """The one writer of a shard: `GraphWriter` holds the store in an actor, `RemoteWriter` sends to it.
 
-Neither order nor repetition of calls is trusted: a batch carries its run's epoch, which the store checks
-in the same transaction (R23). One batch is on its way at a time, and one that was written changes nothing
-when it comes again.
+Calls may arrive late, twice or out of order. So a batch carries its run's epoch, which the store checks in
+the same transaction (R23), and a batch that was written before changes nothing. One batch is on its way at
+a time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0
-_PASSING = (Locked.__name__, Unavailable.__name__)  # waited out: another process is done after a while
+_PASSING = (Locked.__name__, Unavailable.__name__)  # transient: retried until the patience is spent
 
 
 class GraphWriter:
     """Holds one shard of the store for writing; `begin` and `write` run one at a time."""
 
     def __init__(self, spec: DeploymentSpec, shard: int) -> None:
-        """Open nothing yet: what is wrong with the store is an answer, not a failed start."""
+        """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
         logs.start(f"writer-{shard}")
         self._spec, self._shard = spec, shard
         self._store: Store | None = None
@@ -56,7 +56,7 @@ class GraphWriter:
             if epoch < self._epoch:
                 raise StaleWriter(f"epoch {epoch} was followed by {self._epoch}: another run writes now")
             if epoch > self._epoch:
-                self._hold(epoch)  # this process is new, or another writer's process gave the epoch
+                self._hold(epoch)  # this process is new, or another writer process gave out the epoch
             if number <= self._last:
                 self._repeats += 1  # durable already: only the answer was lost
                 return None
@@ -88,7 +88,7 @@ class GraphWriter:
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
 
     def close(self) -> None:
-        """Let the store go; the next batch takes it again."""
+        """Close the store; the next batch opens it again."""
         self._release()
         if self._store is not None:
             self._store.close()
@@ -123,12 +123,12 @@ class GraphWriter:
 class RemoteWriter:
     """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable.
 
-    epoch   as `begin` gave it to the run; it never changes, so a late batch of an older run stays stale
-    outage  since when (wall clock) and why batches are not written; None = they are
+    epoch   the run's, from `begin`; it never changes, so a late batch of an older run is refused
+    outage  since when (wall clock) and why batches cannot be written; None = no outage
     """
 
     def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float, epoch: int = 0) -> None:
-        """deadline_s: of one call, then the actor is started again; patience_s: of one batch."""
+        """deadline_s: for one call, after which the actor is restarted; patience_s: for one batch."""
         self._handle, self.epoch = handle, epoch
         self._deadline_s, self._patience_s = deadline_s, patience_s
         self._number = 0
@@ -164,7 +164,7 @@ class RemoteWriter:
         self.outage = None
 
     async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
-        """Return what the actor answers; Unavailable as a Fault where its answer does not come."""
+        """Return the actor's answer; an Unavailable as a Fault where there is none."""
 
         async def sent() -> Any:  # noqa: ANN401 - as above
             return await getattr(self._handle, method).remote(*args)

@@ -158,10 +158,10 @@ def walk(
 ) -> Walk:
     """Step from `seeds` (shown entity ids, best first, distinct) over the facts that hold at `as_of`.
 
-    room    facts a hop takes: an equal share of each entity it starts from, 10 at least, newest
+    room    facts a hop takes: an equal share for each entity it starts from, at least 10, newest
             first, so that a hub costs no more than any other
     front   entities that a hop after the first starts from, by (rank of the seed, id)
-    enough  facts after which no further hop is made: what it finds would stand behind them; None = none
+    enough  facts after which no further hop is made, as its facts would rank below them; None = no bound
 
     Reads hops x 3 times at most, whatever the number of entities.
     """
@@ -191,7 +191,7 @@ def _around(
 ) -> dict[str, dict[str, Fact]]:
     """Return entity -> its newest facts, at most `width`, in few reads.
 
-    One read serves all. Where it came back full, hubs may have crowded out the others: entities that
+    One read serves all entities. If its answer is full, hubs may have crowded out the others: entities that
     have their share are left out and the others are read again. A full answer holds `width` facts an
     entity, so at least one has its share and every round makes progress.
     """
@@ -225,7 +225,7 @@ def from_centre(run: SearchRun, centre: Sequence[str]) -> Walk:
 
 
 def reached(run: SearchRun, walked: Walk, scope: SearchScope) -> list[FoundRow]:
-    """Return the rows of one scope that the walk met, nearest first; never episodes."""
+    """Return the rows of one scope that the walk reached, nearest first; never episodes."""
     if scope == "fact":
         return run.keep(scope, walked.facts)
     if scope == "entity":
@@ -267,9 +267,9 @@ def _known(run: SearchRun, ids: Sequence[str]) -> list[str]:
 
 
 def _spoken_of(run: SearchRun, sequence: int) -> list[str]:
-    """Return the entities an episode made or has evidence about, whenever that held.
+    """Return the entities that an episode made or has evidence about, whenever that held.
 
-    Ordinals count from 0 and ids of entities follow from places, so both are read in one go each.
+    Ordinals count from 0 and entities' ids are computed from places, so each of both takes one read.
     """
     places: list[Place] = [(sequence, ordinal) for ordinal in range(_RECORDS)]
     facts = run.view.facts_of_evidence(places, None)

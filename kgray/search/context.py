@@ -16,7 +16,7 @@ from kgray.search.tokens import count_tokens
 from kgray.times import DAY, Instant, to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
-CONTEXT_HITS = 60  # the paper takes 20 facts and 20 entities; here the budget decides how many are used
+CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides how many are used
 EXCERPT = 400  # characters of a raw episode
 _ALIASES = 5
 _LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
@@ -57,7 +57,7 @@ class Context:
 async def context(
     store: Store, embedder: Embedder, query: Query, *, tokens: int = 1500, view: GraphView | None = None
 ) -> Context:
-    """Search and write what was found, facts first, then entities, then excerpts of raw episodes.
+    """Search and return what was found as text: facts, then entities, then excerpts of raw episodes.
 
     Looks at max(query.limit, 60) hits. Raises InputError for a budget below 64 tokens, and what
     `search` raises. Source of the template: Zep, arXiv 2501.13956, section 3.

@@ -1,4 +1,4 @@
-"""What is asked: the query, its recipe and its filters, each checked when it is made."""
+"""The query, its recipe and its filters, each validated when it is made."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Filters:
     A filter has no effect on scopes that are not listed for it:
 
     relations   facts: one of these relation names, as the graph shows them (folded, R17)
-    labels      entities: bears one of these; facts: an endpoint does
+    labels      entities: has one of these; facts: an endpoint does
     sources     episodes: of one of these; facts: supported by an episode of one of these
     valid_at, invalid_at, created_at    facts: the instant lies in the range; an unknown one lies in none
     """
@@ -90,8 +90,8 @@ class Query:
 
     text        any text that is not blank; never read as a query language
     as_of       the moment the facts hold at; None = now (R5)
-    known_at    None = what the graph knows now; else the caller hands a view as of then
-    any_time    True: facts of any span, held once or still or not yet; excludes as_of
+    known_at    None = what the graph knows now; else the caller passes a view as of then
+    any_time    True: facts of any span, past, present or future; excludes as_of
     limit       length of the whole list, all scopes together, 1 to 1000
     recipe      a name in RECIPES: methods and reranker together; each may be set on its own too
     centre      entity id: distances are measured from it, and graph steps start there
@@ -188,7 +188,7 @@ def keep_entities(entities: Sequence[Entity], filters: Filters) -> list[Entity]:
 
 
 def keep_episodes(episodes: Sequence[Episode], filters: Filters, said_by: Instant | None) -> list[Episode]:
-    """Return the episodes that pass, in their order; said_by None = whenever they were said."""
+    """Return the episodes that pass, in their order. said_by: drop those said later; None = drop none."""
     return [
         episode
         for episode in episodes

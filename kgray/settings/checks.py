@@ -1,4 +1,4 @@
-"""What a user's table is checked by: kinds of values, and one line for each of pydantic's errors."""
+"""Validation of tables that users write: types of values, and one line for each of pydantic's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from kgray.errors import SettingsError
 
 CLOSED = ConfigDict(extra="forbid", hide_input_in_errors=True)  # of a class that a user's table fills
-_MAX_FILE = 1 << 20  # bytes; a settings file is a page, anything longer is another file by mistake
+_MAX_FILE = 1 << 20  # bytes; settings fit on a page, so a larger file was named by mistake
 _SHOWN = 120  # characters of a value in a message
 _EMPTY = "a text that is not empty is needed."
 _HIDDEN = "hidden"  # pydantic's type of an error whose value is not shown
@@ -36,12 +36,12 @@ class Secret(SecretStr):
 
 
 def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
-    """Return what a validator raises: the words stand behind the key and its value, which may be secret."""
+    """Return the error for a validator to raise. words: shown after key and value; secret: hide the value."""
     return PydanticCustomError(_HIDDEN if secret else "fault", words)
 
 
 def within(least: float, most: float = 1_000_000) -> BeforeValidator:
-    """Return what bounds a number; it must be whole where `least` is."""
+    """Return a validator that bounds a number; the number must be an int where `least` is one."""
     kinds = int if isinstance(least, int) else int | float
 
     def check(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
@@ -63,7 +63,7 @@ def is_address(url: str, schemes: Sequence[str]) -> bool:
 
 
 def _address(schemes: Sequence[str], example: str, instead: str) -> AfterValidator:
-    """Return what checks a server's address: with a wrong one the server would look like one that is down."""
+    """Return a validator of a server's address; a wrong address would look like a server that is down."""
 
     def check(url: str) -> str:
         if not is_address(url, schemes):
@@ -78,7 +78,7 @@ def _address(schemes: Sequence[str], example: str, instead: str) -> AfterValidat
 
 
 def _path(value: object) -> object:
-    """Return a path with the home folder for ~; what is none is pydantic's to refuse."""
+    """Return a path with ~ expanded; any other value unchanged, for pydantic to refuse."""
     if value == "" or "\0" in str(value):
         raise fault(_EMPTY)
     return Path(value).expanduser() if isinstance(value, str | os.PathLike) else value
@@ -93,7 +93,7 @@ def _secret(value: object) -> object:
 
 
 def is_sendable(key: Secret) -> bool:
-    """Whether a key can stand in a header of a request."""
+    """Whether a key can be sent in an HTTP header."""
     text = key.reveal()
     return bool(text) and text.isascii() and text.isprintable()
 
@@ -137,12 +137,12 @@ def one_line(
     spelled: Callable[[Sequence[str]], str] = ".".join,
     what: str = "a setting",
 ) -> str:
-    """Return the first of pydantic's errors as the line that a user reads; a secret is shown as ***.
+    """Return the first of pydantic's errors as one line for the user; a secret is shown as ***.
 
-    source    the file or place that holds the faulty key
-    known     the places of all keys and tables: of an unknown key the nearest is shown
-    spelled   a place -> the key as the source writes it
-    what      what a known key is called
+    source    the file or other source that holds the faulty key
+    known     the paths of all keys and tables; for an unknown key the nearest is suggested
+    spelled   path -> the key as the source writes it
+    what      what a known key is called in the message
     """
     first = error.errors(include_url=False)[0]
     place = tuple(str(step) for step in first["loc"] if isinstance(step, str))
@@ -164,7 +164,7 @@ def one_line(
 
 
 def unknown(typed: str, source: str, known: Iterable[str], what: str = "a setting") -> str:
-    """Return the line about a key that nobody knows; known: all keys, in the spelling of the source."""
+    """Return the message for an unknown key; known: all keys, in the spelling of the source."""
     near = difflib.get_close_matches(typed, list(known), n=1, cutoff=0.0)
     return f"{typed} in {source} is not {what}. The nearest one is {near[0]}."
 
@@ -175,7 +175,7 @@ def quoted(value: object) -> str:
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:
-    """Return what a TOML file holds; name: of the file in messages. Raises SettingsError."""
+    """Return the content of a TOML file. name: of the file, for messages. Raises SettingsError."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE + 1)

@@ -42,9 +42,9 @@ def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]
 
 
 def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or here, where it is.
+    """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or the current folder.
 
-    Raises SettingsError where one is named and is not there, and where that cannot be seen.
+    None where there is none. Raises SettingsError where a named file does not exist or cannot be looked for.
     """
     named = asked or environ.get(CONFIG_VARIABLE)
     if named:
@@ -74,7 +74,7 @@ def load(
 
     A path in a settings file is relative to that file. Raises SettingsError.
     """
-    # Each source is checked by itself: a fault is said though a later source would win.
+    # Each source is checked by itself, so an error is reported even if a later source overrides it.
     values = _checked(_from_toml(config), str(config), ".".join) if config else {}
     found = _from_environ(os.environ if environ is None else environ, values)
     values = _merged(values, _checked(found, _ENVIRONMENT, lambda place: _PREFIX + "_".join(place).upper()))
@@ -103,7 +103,7 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
 
 
 def _from_toml(config: Path) -> _Tree:
-    """Return what the file says, its paths made relative to its folder."""
+    """Return the file's values; relative paths in it are resolved against its folder."""
     values = read_toml(config, str(config))
     for key in PATHS:
         section, name = key.split(".")
@@ -114,7 +114,7 @@ def _from_toml(config: Path) -> _Tree:
 
 
 def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _Tree:
-    """Return what the variables say; declared: the values of the settings file."""
+    """Return the values of the variables; declared: the values of the settings file."""
     values: _Tree = {}
     for variable in sorted(environ):
         text = environ[variable]
@@ -127,7 +127,7 @@ def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _T
         elif variable not in _VARIABLES:
             known = (*_VARIABLES, DATA_VARIABLE, CONFIG_VARIABLE)
             raise SettingsError(unknown(variable, _ENVIRONMENT, known))
-        elif text:  # set and empty is how shells and compose files say "not set"
+        elif text:  # an empty variable counts as not set, as in shells and compose files
             key = _VARIABLES[variable]
             section, name = key.split(".")
             values.setdefault(section, {})[name] = _from_text(key, text)
@@ -135,7 +135,7 @@ def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _T
 
 
 def _from_text(key: str, text: str) -> object:
-    """Return what a variable's text means for its key; the text itself where that is no number."""
+    """Return a variable's text converted to the type of its key; the text itself where it is no number."""
     try:
         return NUMBERS.get(key, str)(text)
     except ValueError:
@@ -152,7 +152,7 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
             found = re.fullmatch(f"{prefix}(.+)_{key.upper()}", variable)
             if found is None:
                 continue
-            # Variables are mostly typed in capitals, and labels are CamelCase: a declared one is meant.
+            # Variables are mostly in capitals, labels in CamelCase: match declared labels ignoring case.
             labels = declared.get("ontology", {}).get("entities", {}) if kind == "entities" else ()
             name = next((label for label in labels if label.casefold() == found[1].casefold()), found[1])
             value: object = text
@@ -165,7 +165,7 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
 
 
 def _from_arguments(overrides: Mapping[str, Any]) -> _Tree:
-    """Return what keyword arguments say; `relations` and `entities` alone are the ontology's tables."""
+    """Return the values of keyword arguments; `relations` and `entities` mean the ontology's tables."""
     places = {"_".join(place): place for place in PLACES if len(place) > 1}
     places |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
     values: _Tree = {}
@@ -181,7 +181,7 @@ def _from_arguments(overrides: Mapping[str, Any]) -> _Tree:
 
 
 def public_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set what is no secret, files by their absolute paths: what may travel."""
+    """Return the variables that set no secret and may be sent elsewhere; paths in them are made absolute."""
     found: dict[str, str] = {}
     for variable, text in environ.items():
         key = _VARIABLES.get(variable)

@@ -1,4 +1,4 @@
-"""The settings: each key with its values and its default, and what its backend needs beside it."""
+"""The settings: each key with its type and default, and which keys each backend requires."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class StoreSettings:
-    """Where the graph lives; all but `backend` are Neo4j's."""
+    """Where the graph is stored; all keys but `backend` are for Neo4j."""
 
     backend: Literal["sqlite", "neo4j"] = "sqlite"
     uri: Uri | None = None
@@ -42,7 +42,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class ModelSettings:
-    """Who extracts and judges. cache_mb: the most that replies kept for backfills may take; 0 = none are."""
+    """The extractor and judge. cache_mb: size of the reply cache that backfills use; 0 = no cache."""
 
     backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
     script: File | None = None
@@ -60,7 +60,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
-    """Who turns texts into vectors. dimensions: None = the backend's own (hashing: 1024)."""
+    """The embedder. dimensions: None = the backend's own (hashing: 1024)."""
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
@@ -71,14 +71,14 @@ class EmbedderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RerankerSettings:
-    """Who orders hits once more."""
+    """The model that reorders hits."""
 
     backend: Literal["none", "bge", "http"] = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class PipelineSettings:
-    """How many model calls carry the steps of ingestion (docs/models.md), and how much context they see."""
+    """How ingestion is divided into model calls (docs/models.md), and how much context these get."""
 
     extraction: Literal["combined", "separate"] = "combined"
     resolution: Literal["batched", "per_node"] = "batched"
@@ -89,7 +89,7 @@ class PipelineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RuntimeSettings:
-    """Where the work runs. window: episodes in flight; state_mb: groups' state in memory.
+    """Where ingestion runs. window: most episodes in flight; state_mb: most memory for groups' states.
 
     profile: of the cluster, a TOML file; None = the laptop's.
     """
@@ -154,7 +154,7 @@ _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 def require(settings: Settings, section: str) -> None:
-    """Raise SettingsError for the first key that the section's backend needs and nobody set."""
+    """Raise SettingsError for the first key that the section's backend requires and that is not set."""
     chosen = getattr(settings, section)
     for name, what in _NEEDS.get((section, chosen.backend), {}).items():
         if getattr(chosen, name) is None:
@@ -165,7 +165,7 @@ def require(settings: Settings, section: str) -> None:
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
-    """Yield one line for each value that the interface knows and this version has not built."""
+    """Yield one line for each set value that is valid but not implemented in this version."""
     for section, built in (
         ("model", ("rules", "scripted", "openai")),
         ("embedder", ("hashing", "openai", "minilm")),
@@ -187,6 +187,6 @@ def unbuilt(settings: Settings) -> Iterator[str]:
 
 
 def require_built(settings: Settings) -> None:
-    """Raise NotBuilt for the first value that this version has not built."""
+    """Raise NotBuilt for the first set value that is not implemented in this version."""
     for line in unbuilt(settings):
         raise NotBuilt(line)

@@ -70,7 +70,7 @@ def query_words(text: str) -> list[str]:
 
 
 def marked(found: list[str], group_number: int) -> str:
-    """Return the words as they are indexed: each bears its group, so no query reaches another's.
+    """Return the words as they are indexed: each carries its group's mark, so no query reaches another's.
 
     The mark is part of the term: document frequencies and the cost of a query are the group's own.
     U+00B7 is no letter, so no word contains it; FTS5's `ascii` tokeniser keeps it.

@@ -1,4 +1,4 @@
-"""When each statement held: the pure function of semantics, section 3 (R6-R13).
+"""When each statement held: a pure function from claims to spans (R6-R13).
 
 claims      the input and output: Claim, Span, Rivals
 state       the state of one statement, and of one slot, at one instant of the sweep

@@ -1,4 +1,4 @@
-"""The rules of semantics section 3, instant by instant, over one component.
+"""The rules R7-R12, instant by instant, over one component.
 
 A component is a set of statements connected by rivalry. It logs what each instant changed; evidence about
 the past undoes the log back to its instant and sweeps forward again. So the newest claim costs one instant,

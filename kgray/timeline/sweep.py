@@ -1,7 +1,7 @@
 """`timeline`, and `Sweep`: the same function, kept up to date while claims arrive.
 
-`PlainSlot` is a cheaper way for a slot in which everything was said in the present tense, as in most slots
-(prices, statuses, messages): no start or end is stated, nothing is denied, and no two rivals share an
+`PlainSlot` is a cheaper algorithm for a slot with claims in the present tense only, as in most slots (prices,
+statuses, messages): no start or end is stated, nothing is denied, and no two rivals share an
 instant. Then nothing overrules (R10) and nothing is confirmed (R7): each run of claims of one statement is a
 span, which the next run ends (R9, R11). A claim changes only its neighbours, so a late claim costs as little
 as the newest, and a history may be read in any order.

@@ -1,8 +1,8 @@
-"""Groups from one store to another, and imports from other programs.
+"""Copies groups between stores, and imports from other programs.
 
-copying   a group into a store that never had it, verified row by row
+copying   copies a group into a store that never had it, and verifies every row
 sums      counts and hashes of a group's rows, by which two stores are compared
-graphiti  a Graphiti database as episodes of triples
+graphiti  turns a Graphiti database into episodes of triples
 """
 
 from __future__ import annotations

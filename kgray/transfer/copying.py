@@ -1,4 +1,4 @@
-"""A group from one store to another: copied, compared, and the source left as it is."""
+"""Copies a group from one store to another and compares the two; the source is not changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Copied:
 
 
 def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of the other side: of its file, else of `kgray.toml` in its folder, else defaults.
+    """Return the target's settings: of its file, else of `kgray.toml` in its folder, else defaults.
 
     KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
     where the file names none. The other variables apply to both.
@@ -110,7 +110,7 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
 
 
 def _let_go_of_folder(side: OpenStore) -> None:
-    """Leave the lock of a folder that both sides have to the embedded store: a server has its own lease."""
+    """If both sides use one data folder, let the embedded store take its lock; a server has its own lease."""
     if side.settings.store.backend == "neo4j":
         from kgray.stores.neo4j import Neo4jStore
 
@@ -119,7 +119,7 @@ def _let_go_of_folder(side: OpenStore) -> None:
 
 
 def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:
-    """Compare the group that the target has already with the source's."""
+    """Compare the source's group with the one that the target has already; return the result."""
     ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
     if different := ours.differing(theirs):
         raise StoreError(
@@ -131,7 +131,7 @@ def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -
 
 
 def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, theirs: Sum) -> int:
-    """Return at how many moments the graphs were found the same. Raises StoreError where one is not."""
+    """Compare the graphs at several moments; return how many. Raises StoreError where they differ."""
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
     moments: list[Instant | None] = [None, *_sample(ours.moments)]

@@ -72,7 +72,7 @@ class Import:
         self._note_besides()
 
     def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
-        """Return the usable facts by episode, and those whose episodes are not there."""
+        """Return the usable facts by episode, and those whose episodes are not in the database."""
         by_episode: dict[str, list[_FactTriple]] = {}
         without_episode: list[_FactTriple] = []
         for fact in self.database.facts(self.from_group):
@@ -152,7 +152,7 @@ def _kept(fact: TheirFact) -> dict[str, Any]:
 
 
 def _triple(fact: TheirFact) -> tuple[str, dict[str, Any] | None]:
-    """Return the triple, or why there is none."""
+    """Return (reason it cannot be mapped or "", the triple or None)."""
     if not fact.readable:
         return UNREADABLE, None
     row: dict[str, Any] = {

@@ -39,7 +39,7 @@ def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, R
 
 @dataclass(slots=True)
 class Sum:
-    """What was read so far. counts: rows by the shown name of the kind; hashes: SHA-256 of a kind's rows."""
+    """Sums of the rows read so far. counts: rows by shown name of the kind; hashes: SHA-256 of its rows."""
 
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))
@@ -52,7 +52,7 @@ class Sum:
         for kind, found in groupby(rows, key=itemgetter(0)):
             hashed = hashlib.sha256()
             for _, row in found:
-                # A tuple of texts, numbers and bytes shows all that it holds, and always alike.
+                # The repr of a tuple of texts, numbers and bytes is complete and always the same.
                 hashed.update(repr(row).encode("utf-8", "surrogatepass"))
                 self._of_kind[kind.name] += 1
                 self.counts[called(kind)] += 1
@@ -61,7 +61,7 @@ class Sum:
             self.hashes[kind.name] = hashed.hexdigest()
 
     def differing(self, other: Sum) -> list[str]:
-        """Return one line for each kind of rows that is not the same in both."""
+        """Return one line for each kind whose rows differ."""
         same = (self.head.last, self.head.last_recorded) == (other.head.last, other.head.last_recorded)
         lines = [] if same else ["group: 1 rows, 1 in the copy, of other content"]
         for kind in KINDS:
@@ -78,5 +78,5 @@ class Sum:
 
 
 def called(kind: Kind) -> str:
-    """Return the name that is shown for a kind."""
+    """Return the name under which a kind is shown."""
     return _CALLED.get(kind.name, kind.name)

@@ -1,7 +1,7 @@
 """One server: its connections, its limiter, and what each of its errors means (R24).
 
-Waiting happens here and nowhere else. The library's own retries are off: they count tries, and what is
-promised is a time (`model.patience_s`), after which Unavailable says that it was waited for.
+All waiting for a server happens here. The openai library's own retries are off, because they count tries; the
+setting promises a time (`model.patience_s`), after which Unavailable is raised with `waited` set.
 
     408, 409, 425, 429, 5xx, a broken connection or body, a timeout   tried again, after growing pauses
     401, 403, 404       SettingsError: no other episode would fare better; the key is never shown
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
-MASK = "***"  # what stands for a key
-LEAST_SECRET = 8  # characters of a key that is one
+MASK = "***"  # shown in place of a key
+LEAST_SECRET = 8  # characters from which on a key is treated as a secret
 _TRIED_AGAIN = frozenset({408, 409, 425, 429})
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
@@ -42,7 +42,7 @@ _SETTINGS = {
 
 
 class Rejected(Exception):
-    """The server answered 4xx to the request itself: status and words; never leaves this package."""
+    """The server answered 4xx to the request itself; text: status and message. Never leaves this package."""
 
 
 class _TryLater(Exception):
@@ -55,7 +55,7 @@ class _TryLater(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model is served. setting: the section that an error names, `model` or `embedder`."""
+    """Where a model is served. setting: the section of the settings for errors, `model` or `embedder`."""
 
     base_url: str
     name: str
@@ -68,7 +68,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Post:
-    """One request. is_sound: whether a body is an answer to it."""
+    """One request. is_sound: whether a response body is a valid answer to it."""
 
     path: str
     body: dict[str, Any]
@@ -77,7 +77,7 @@ class _Post:
 
 @dataclass(frozen=True, slots=True)
 class _ServerSession:
-    """What one event loop holds of one server and key."""
+    """An event loop's connections and limiter for one server and key."""
 
     api: AsyncOpenAI
     limiter: Limiter
@@ -94,7 +94,7 @@ class Client:
     """Sends requests to one endpoint; all clients of one server and key share a limiter."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Keep the endpoint; nothing is opened before the first request."""
+        """Open nothing before the first request."""
         self.endpoint = endpoint
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Client:
         raise _TryLater("its answer is no JSON of the interface")
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
-        """Return what an error status means."""
+        """Return the exception for an error status."""
         status = error.status_code
         if status in _TRIED_AGAIN or status >= 500:
             seconds = _retry_after(error)
@@ -169,7 +169,7 @@ class Client:
         return Rejected(f"{status}: {self.masked(' '.join(str(said or error.message).split()))[:300]}")
 
     def _gave_up(self, reason: str, waited: float, asked: float) -> str:
-        """Return the error's words. waited: seconds since the first failure; asked: that the server wants."""
+        """Return the error's message. waited: seconds since the first failure; asked: of retry-after."""
         more = f" and asks for {asked:.0f} s" if asked else ""
         return (
             f"The server at {self.endpoint.base_url} {reason}{more}; waited {round(waited, 1):g} s "
@@ -178,7 +178,7 @@ class Client:
         )
 
     def masked(self, text: str) -> str:
-        """Return the text without the key: what a server says is kept, and may repeat what it was sent.
+        """Return the text with the key masked: servers' messages are stored, and may repeat what was sent.
 
         A key of a few letters ("none", "x") is no secret, and masking it would spoil every reply.
         """

@@ -1,4 +1,4 @@
-"""What one server takes: in which form it holds a reply to a schema, and which parameters it knows."""
+"""What one server supports: how it enforces a reply schema, and which request parameters it accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kgray.prompting.schemas import Schema
 AnswerForm = Literal["json_schema", "json_object", "text"]
 MODES: tuple[AnswerForm, ...] = ("json_schema", "json_object", "text")  # the strongest first
 _MOST_PROBES = 6
-_MARK = "kgray-7"  # no model says this by itself: who replies with it was made to
+_MARK = "kgray-7"  # no model says this by itself: a reply with it shows that the schema was enforced
 _PROBE: Schema = {
     "type": "object",
     "properties": {
@@ -31,7 +31,7 @@ _PROBE_ROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one server takes. bound: the name of the parameter that bounds a reply's tokens."""
+    """What one server supports. bound: the name of the parameter that limits a reply's tokens."""
 
     mode: AnswerForm = "json_schema"
     bound: str = "max_tokens"
@@ -40,7 +40,7 @@ class Dialect:
     def body(
         self, prompt: Prompt, data: str, schema: Schema, *, room: int, temperature: float
     ) -> dict[str, Any]:
-        """Return the request. room: tokens for the reply."""
+        """Return the body of a request. room: most tokens of the reply."""
         head = prompt.head
         if self.mode != "json_schema":
             told = json.dumps(schema, separators=(",", ":"))
@@ -61,7 +61,7 @@ class Dialect:
         return replace(self, mode=MODES[min(MODES.index(self.mode) + 1, len(MODES) - 1)])
 
     def without(self, refusal: str) -> Dialect:
-        """Return the dialect without what a refusal names; one form down where it names nothing."""
+        """Return the dialect without the parameter that a refusal names; one form down if it names none."""
         if self.bound == "max_tokens" and "max_completion_tokens" in refusal:
             return replace(self, bound="max_completion_tokens")
         if self.temperature and "temperature" in refusal:
@@ -69,9 +69,9 @@ class Dialect:
         return self.down()
 
     def is_obeyed(self, text: str) -> bool:
-        """Whether the reply to a probe shows that the server holds replies to this form."""
+        """Whether the reply to a probe shows that the server enforces this form."""
         if self.mode == "text":
-            return True  # nothing is held: whether the model replies with JSON shows with each text
+            return True  # nothing is enforced: whether the model replies with JSON shows with each reply
         try:
             found = json.loads(text)
         except ValueError:
@@ -86,9 +86,9 @@ class Dialect:
 
 
 async def probe(send: Callable[[dict[str, Any]], Awaitable[str]], *, temperature: float) -> Dialect:
-    """Return the strongest form that the server obeys; send: a request -> the text of the reply.
+    """Return the strongest form that the server obeys. send: sends a request, returns the reply's text.
 
-    An answer of 200 is not enough: a server that ignores a field looks like one that knows it.
+    A status of 200 is not enough: a server that ignores a field looks like one that supports it.
     Raises Rejected where even the weakest request is refused.
     """
     dialect, refused = Dialect(), 0

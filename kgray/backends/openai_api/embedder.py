@@ -27,7 +27,7 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions), rows of unit length; (0, dimensions) for no text.
 
-        Raises Refused for a text that the server does not take, InvalidAnswer for vectors that are none,
+        Raises Refused for a text that the server refuses, InvalidAnswer for malformed vectors,
         SettingsError for another width, Unavailable.
         """
         distinct = list(dict.fromkeys(texts))

@@ -1,4 +1,4 @@
-"""Reads episodes with a language model: in one call, or in one call for each of the paper's tasks."""
+"""Extracts episodes with a language model: in one call, or one call each for entities, facts and dates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOM: Mapping[str, int] = {
 
 
 def identity_of(name: str, temperature: float) -> str:
-    """Return what is stored with all that a model says: its name and parameters."""
+    """Return the identity that is stored with a model's results: its name and parameters."""
     return f"openai:{name} temperature={temperature:g}"
 
 
@@ -57,7 +57,7 @@ class OpenAIExtractor:
         reflect_rounds: int = 0,
         cache: ResponseCache | None = None,
     ) -> None:
-        """Keep the parts; nothing is asked before the first episode. cache: None = none."""
+        """Send nothing yet. cache: the reply cache; None = none."""
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._separate = separate
@@ -110,7 +110,7 @@ class OpenAIExtractor:
         return found.entities
 
     async def _facts(self, reading: _EpisodeReading, named: tuple[ExtractedEntity, ...]) -> list[object]:
-        """Return the facts as on the wire, dated; `_parsed` makes them plain, and may do so only once."""
+        """Return the dated facts in the schema's form; `_parsed` converts them, and may do so only once."""
         data = extraction_data(reading.request, named)
         facts = await self._ask(reading, "extract_facts", data, lambda reply: _listed(reply, "facts"))
         rows = {place: row for place, fact in enumerate(facts) if (row := _shown(fact, named))}
@@ -123,7 +123,7 @@ class OpenAIExtractor:
         ]
 
     async def _dates(self, reading: _EpisodeReading, rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Return place -> {"valid_at", "invalid_at"} as on the wire."""
+        """Return index of the fact -> {"valid_at", "invalid_at"}, in the schema's form."""
         places = {row["id"] for row in rows}
 
         def accept(reply: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

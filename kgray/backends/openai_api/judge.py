@@ -46,7 +46,7 @@ class OpenAIJudge:
     def __init__(
         self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
     ) -> None:
-        """Keep the parts; nothing is asked before the first question. cache: None = none."""
+        """Send nothing yet. cache: the reply cache; None = none."""
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._apart = apart
@@ -74,7 +74,7 @@ class OpenAIJudge:
         )
 
     async def _answers(self, asking: Episode, part: _JudgeCall, spent: TokensSpent) -> dict[int, Answer]:
-        """Return the answers by place in the request; a repair may complete what the first reply began."""
+        """Return the answers by index in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
 
         def accept(reply: Mapping[str, Any]) -> dict[int, Answer]:

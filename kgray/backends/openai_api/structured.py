@@ -1,12 +1,12 @@
-"""One structured request: asked in the form that the server obeys, read leniently, salvaged, repaired once.
+"""One request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
 
     call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
     call 2  the same with what was wrong at its end, where the reply could not be used; or with twice
             the room, where it was cut before its first complete item
     call 3  the prompt one form down
 
-Before all that the response cache is asked, and what was accepted whole is kept there. A request that does
-not get through is not asked again here: the client waits for that.
+The reply cache is looked up first, and replies that were accepted complete are stored there. Requests that
+do not get through are retried by the client, not here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPAIR_TEMPERATURE = 0.2
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
 _ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  # words of a refusal
 _log = logging.getLogger("kgray")
-# What servers were found to take, by address and model: for the life of the process.
+# The dialects found by probing, by address and model: for the life of the process.
 DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 
@@ -51,7 +51,7 @@ class TokensSpent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRequest:
-    """What is asked. room: tokens for the reply; episode, context: whose texts the data holds."""
+    """A request. room: most tokens of the reply; episode, context: those whose texts are in the data."""
 
     prompt: Prompt
     data: str
@@ -61,7 +61,7 @@ class StructuredRequest:
     context: Sequence[Episode] = ()
 
     def key(self, model: str, temperature: float) -> str:
-        """Return what the response cache knows the request by."""
+        """Return the request's key in the reply cache."""
         prompt = self.prompt
         content = [model, temperature, prompt.task, prompt.head, self.schema, self.room, self.data]
         return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
@@ -75,7 +75,7 @@ class _ChatReply:
 
 @dataclass(slots=True)
 class Asker:
-    """Asks one endpoint for structured replies; what it obeys is found out once per address and model."""
+    """Asks one endpoint for structured replies; its dialect is probed once per address and model."""
 
     client: Client
     temperature: float = 0.0
@@ -149,7 +149,7 @@ class Asker:
         raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
 
     async def _dialect(self, spent: TokensSpent) -> Dialect:
-        """Return what the server obeys; the first request finds out, the others wait for it."""
+        """Return the server's dialect; the first request probes for it, the others wait."""
         endpoint = self.client.endpoint
         name = (endpoint.base_url, endpoint.name)
 
@@ -208,7 +208,7 @@ def _readable(reply: _ChatReply, wanted: tuple[str, ...], *, last: bool) -> tupl
 
 
 def _is_about_room(words: str) -> bool:
-    """Whether the room asked for the reply is what does not fit, not the text."""
+    """Whether a refusal is about the tokens reserved for the reply, not about the text."""
     return "too large" in words and ("max_tokens" in words or "max_completion_tokens" in words)
 
 
@@ -227,5 +227,5 @@ def _count(spent: TokensSpent, usage: object, body: Mapping[str, Any], text: str
 
 @cache
 def _warn_of_estimates() -> None:
-    """Say it once a process."""
+    """Log the warning once a process."""
     _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")

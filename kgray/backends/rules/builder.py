@@ -1,4 +1,4 @@
-"""What one episode says, as it is read: its entities, each once, and its facts."""
+"""Builds an episode's `Extraction` while it is read: its entities, each once, and its facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ExtractionBuilder:
         self._seen: set[tuple[object, ...]] = set()
 
     def entity(self, name: str, label: str = "", span: tuple[int, int] | None = None) -> int:
-        """Return the index of a name, adding it where it is new; the first type that is known stands."""
+        """Return the index of a name, adding it where it is new; the first known type is kept."""
         clean = clean_text(name)
         index = self._index.setdefault(clean, len(self.entities))
         if index == len(self.entities):
@@ -35,12 +35,12 @@ class ExtractionBuilder:
         return index
 
     def type_of(self, name: str) -> str:
-        """Return the type of a name as far as it is known by now, "" = not known."""
+        """Return the type of a name as known so far; "" = not known."""
         index = self._index.get(clean_text(name))
         return "" if index is None else self.entities[index].type
 
     def mention(self, names: Sequence[FactEnd]) -> None:
-        """Add names that no fact speaks of, but for those inside a longer name: "Kestrel desk"."""
+        """Add names that are in no fact, except those inside a longer name: "Kestrel desk"."""
         for name in names:
             near = [one.span for one in self.entities[-_MAX_NEAR:] if one.span and one.span != name.span]
             inside = name.span and any(a <= name.span[0] and name.span[1] <= b for a, b in near)

@@ -1,7 +1,7 @@
 """The matcher: a marked sentence to clauses of subject, verb, object and date.
 
 It reads a clause only if it can account for every word of it, from the subject to the next comma or "and".
-What it cannot read says nothing, so that no misunderstood word turns a sentence into its opposite.
+Other clauses give no facts, so that no misunderstood word turns a sentence into its opposite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNTRUE = frozenset({"untrue", "false", "incorrect"})
 
 
 class Subject(NamedTuple):
-    """Whom a clause is about; its words end before unit `end`.
+    """The subject of a clause; its words end before unit `end`.
 
     text      what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
     relation  of "my manager is", "the price of the desk is": the relation that the noun names
@@ -42,7 +42,7 @@ class Subject(NamedTuple):
 
 
 class Predicate(NamedTuple):
-    """Where a verb group stands: its first unit, its verb, and the unit after it and its negations."""
+    """The position of a verb group: its first unit, its verb, and the unit after it and its negations."""
 
     first: int
     verb: int
@@ -283,7 +283,7 @@ class ClauseReader:
     # ------------------------------------------------------------------------------ subjects
 
     def _subjects(self, at: int) -> Iterator[Subject]:
-        """Yield whom the clause that begins at a unit may be about, the longest wording first."""
+        """Yield the possible subjects of the clause that begins at a unit, the longest wording first."""
         sentence, speaker, low = self.sentence, self.sentence.speaker, self.low(at)
         if low in {"i", "we"} and speaker:
             yield Subject((speaker,), at + 1, speaker.name, plural=True, pronoun=low)
@@ -326,7 +326,7 @@ class ClauseReader:
         return Subject(tuple(ends), end, text, plural=len(ends) > 1)
 
     def _owner(self, at: int) -> tuple[FactEnd | None, int]:
-        """Return whose thing "my", "Ada's", "the desk's" at a unit speak of, and the unit after them."""
+        """Return the owner that "my", "Ada's", "the desk's" at a unit name, and the unit after the words."""
         if self.low(at) in {"my", "our"}:
             return self.sentence.speaker, at + 1
         name = self.sentence.name(at)
@@ -338,7 +338,7 @@ class ClauseReader:
         return None, at
 
     def _owner_of(self, at: int, relation: RelationType) -> tuple[FactEnd, int] | None:
-        """Return whose "my manager", "Ada's manager", "the founder of Acme" is, and the unit after it."""
+        """Return the owner in "my manager", "Ada's manager", "the founder of Acme", and the unit after it."""
         owner, step = self._owner(at)
         if owner:
             noun = self._noun(step)
@@ -360,7 +360,7 @@ class ClauseReader:
 
 
 def _suits(end: FactEnd, relation: RelationType) -> bool:
-    """Whether the relation may speak of a subject."""
+    """Whether the relation may have this subject."""
     if relation.subject_type == "Thing":
         return end.type != "Person" and end.span is not None  # without a span: the speaker
     if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is
@@ -369,7 +369,7 @@ def _suits(end: FactEnd, relation: RelationType) -> bool:
 
 
 def _is_ambiguous(phrase: Phrase, phrases: list[Phrase]) -> bool:
-    """Whether it depends on the subject what the words after "be" mean: "is ready", "is based in"."""
+    """Whether the meaning of the words after "be" depends on the subject: "is ready", "is based in"."""
     same = {
         other.relation.subject_type
         for other in phrases

@@ -1,7 +1,7 @@
 """Date phrases of a text, and the instants they mean against the text's reference time (R3).
 
 A pattern finds a phrase and tells its precision; dateparser reads it. "2018" is a year, "March 2024" a month,
-"last Friday" a day, "last week" the Monday of that week. "03/04/2025" has two readings: it is none.
+"last Friday" a day, "last week" the Monday of that week. "03/04/2025" is ambiguous and is not read as a date.
 """
 
 from __future__ import annotations

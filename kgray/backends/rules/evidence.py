@@ -6,10 +6,10 @@
 | start ("joined") | holds, if dated | holds | holds | | holds, if dated | | denied, if an event |
 | end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
 
-What has no date holds from, or ended at, the reference time, inferred; the future counts only with a date. A
-past state has ended if it is dated, or if there is one at a time: "I loved the film" does not say so. A plain
-"does not work at" says nothing: it need not ever have been so. An event is a relation without phrases of a
-state; "never moved to Rome" may be said by somebody who was born there.
+Without a date, something holds from, or ended at, the reference time, inferred; the future counts only with
+a date. A past state has ended if it is dated, or if there can be only one at a time: "I loved the film" does
+not say that it has. A plain "does not work at" gives no evidence: it may never have been so. An event is a
+relation without phrases of mode "state"; "never moved to Rome" may be said by somebody who was born there.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Stated(NamedTuple):
 
 
 def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timing | None:
-    """Return what kind of evidence a clause is, and its times; None = it says nothing sure.
+    """Return what kind of evidence a clause is, and its times; None = it says nothing certain.
 
-    has_opposite: another relation says the opposite, so that "does not like" says that one.
+    has_opposite: another relation means the opposite, so that "does not like" is evidence of that one.
     """
     (time, polarity), mode, now = clause.tense, clause.phrase.mode, _instant(reference)
     stated = _stated(clause, reference)

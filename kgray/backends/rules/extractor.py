@@ -1,6 +1,6 @@
 """The offline extractor: English sentences by the ontology's table of phrases, JSON by its structure.
 
-Of demo quality: a wrong reading is worse than none, so it overlooks whatever is not said plainly.
+Demo quality: a wrong fact is worse than none, so it skips whatever is not said plainly.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 gives Aero 2 COSTS 499 EUR and Aero 2 MADE_BY Aero: a field is the ontology's relation that names it, else
 HAS_<FIELD>. Everything holds from the reference time, inferred. Ids beside a name, addresses of pages and
-times of record keeping ("updated_at") are no facts; texts over 200 characters are dropped, and said so.
+times of record keeping ("updated_at") are no facts. Texts over 200 characters are dropped, with a note.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class RulesJudge:
 
     One exception: an entity question with exactly one candidate of the very same name (case aside)
     is answered with that candidate. Without it every one-word name, which R15 keeps from the
-    automatic rungs, would be a new entity in every episode.
+    automatic steps, would be a new entity in every episode.
     """
 
     identity = "rules-1"

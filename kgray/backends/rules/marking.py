@@ -19,7 +19,7 @@ _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to 
 
 
 class FactEnd(NamedTuple):
-    """A subject or object: an entity by name, or a value. span: its characters, None where not written."""
+    """A subject or object: an entity by name, or a value. span: [start, end) in the text, or None."""
 
     name: str
     type: str = ""
@@ -52,7 +52,7 @@ class MarkedSentence:
         speaker: FactEnd | None,
         type_of: Callable[[str], str],
     ) -> None:
-        """speaker: whom "I" means. type_of: the type of a name that the text before shows, "" = none."""
+        """speaker: what "I" means. type_of: a name's type as known from the text before; "" = unknown."""
         self.text, self.sentence, self.table = text, sentence, table
         self.speaker, self.type_of = speaker, type_of
         start, end = sentence.start, sentence.end

@@ -30,7 +30,7 @@ class Name(NamedTuple):
 
 @dataclass(slots=True)
 class KnownWords:
-    """What the rest of the text tells about words, all lower case."""
+    """What the rest of the text shows about words, all lower case."""
 
     persons: set[str] = field(default_factory=set)  # speakers, and each word of their names
     lowers: set[str] = field(default_factory=set)  # written without a capital somewhere

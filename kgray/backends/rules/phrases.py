@@ -1,4 +1,4 @@
-"""The ontology's phrases, compiled: which relations the words after a verb may tell of."""
+"""The ontology's phrases, compiled: which relations a verb and the words after it may express."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PhraseTable:
     verbs_of_ends   verbs of phrases that end something
     reversed_nouns  "is Ada's manager", "is the founder of Acme": the slot "owner"
     employment      "work at {org}"
-    opposites  relation -> the one that "does not" of it tells of: LIKES -> DISLIKES
+    opposites  relation -> the one that its negation with "does not" expresses: LIKES -> DISLIKES
     """
 
     def __init__(self, ontology: Ontology) -> None:

@@ -1,4 +1,4 @@
-"""What the words before a verb say: when, and whether at all."""
+"""The tense and negation of a verb group, from the auxiliaries before the verb and the verb's form."""
 
 from __future__ import annotations
 

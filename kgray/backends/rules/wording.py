@@ -1,4 +1,4 @@
-"""A clause to one sentence that stands alone: pronouns become names, date phrases go.
+"""A clause to one self-contained sentence: pronouns become names, date phrases are removed.
 
 Dates are fields of the fact. In its text they would make two statements out of "works at Acme" and "works at
 Acme since 2018", whose wordings differ in digits (R18).

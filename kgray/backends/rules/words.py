@@ -40,7 +40,7 @@ HEDGES = _words("hedges")
 TAKEN_BACK = _words("taken_back")
 PARTLY = _words("partly")
 NEGATIONS = _words("negations")
-# Each auxiliary and the form that a verb group's table knows it by: tenses.py.
+# Each auxiliary and its form in the table of verb groups: tenses.py.
 AUXILIARIES = {
     **dict.fromkeys(("am", "is", "are", "'m", "'re", "be"), "be"), **dict.fromkeys(("was", "were"), "was"),
     **dict.fromkeys(("have", "has", "'ve"), "have"), **dict.fromkeys(("do", "does"), "do"),

@@ -1,9 +1,9 @@
 """The production store: a Neo4j database, log and graph, shared by all groups.
 
 store           Neo4jStore, `open_neo4j`
-connection      the driver and its transactions; errors: its errors in one line
+connection      the driver and its transactions; errors: its errors as kgray's, in one line each
 mapping         where each kind of the record table lies; schema: constraints and indexes that follow from it
-setup           they are made and checked
+setup           makes and checks constraints and indexes, and the meta node
 statements      the statements that follow from the mapping; statements_by_hand: all others
 values          rows to what statements take, and back
 reading         declared reads; nearest, lexical: what search asks
@@ -11,8 +11,8 @@ fence           the epoch and the lease of a writer
 groups          counters of groups, locked in one order
 applying        a batch of changes; batch: folded to rows; row_writer: to the database
 appending       what any process appends to the log
-clearing        a whole group goes; adoption: one comes from another store
-graphiti        a Graphiti database, read
+clearing        deletes a whole group; adoption: copies one in from another store
+graphiti        reads a database that Graphiti wrote
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A group into the database from another store, portion by portion, and read by nobody before it is whole.
+"""Copying a group in from another store, portion by portion, invisible to others until it is complete.
 
-The group's node bears a token meanwhile and no name, so no read but this process's own finds anything, and
-appending to it is refused. Rows are put by their keys: a portion whose outcome is not known is put again.
+Until then the group's node has a token and no name: only this process's reads find the group, and appending
+to it is refused. Rows are put by their keys, so a portion whose outcome is unknown can be put again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PORTION_ROWS = 500
 
 
 class Neo4jAdoption:
-    """A group on its way into the database. token: what opens it to this process's reads."""
+    """A group that is being copied in. token: lets this process, and no other, read it meanwhile."""
 
     def __init__(
         self, db: Connection, held: Held | None, group: str, head: GroupHead, dimensions: int
     ) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
         self._db, self._held, self._group, self._head = db, held, group, head
         self._dimensions = dimensions
         self.token = str(uuid.uuid4())
@@ -44,7 +44,10 @@ class Neo4jAdoption:
         self._entities: list[Values] = []  # whose embedding is that of their name
 
     def start(self) -> None:
-        """Refuse a group that is there; delete what a killed process left; make the node without a name."""
+        """Create the group's node without a name; first delete what a killed process left of a copy.
+
+        Raises StoreError where the group exists, or ever did.
+        """
 
         def work(running: Running) -> bool:
             fence.check(self._db, running, self._held)
@@ -71,7 +74,7 @@ class Neo4jAdoption:
             self._carry_out(lambda writer: writer.write(collected, complete=False))  # noqa: B023
 
     def end(self) -> None:
-        """Write what Graphiti's readers see of rows that came one after the other, and the counters."""
+        """Write what needs all rows: the properties and edges for Graphiti's readers, and the counters."""
         for named in _lists(self._entities):
             self._carry_out(lambda writer: writer.embed_names(named))  # noqa: B023
         for episodes in _lists(
@@ -88,7 +91,7 @@ class Neo4jAdoption:
         self._change(lambda group: _set_head(group, self._head))
 
     def finish(self) -> None:
-        """Give the group its name: from now on it is there."""
+        """Give the group its name, which makes it visible to everybody."""
 
         def name(group: LockedGroup) -> None:
             group.name, group.adopting = self._group, None
@@ -137,7 +140,7 @@ class Neo4jAdoption:
         return group
 
     def _change(self, change: Callable[[LockedGroup], None]) -> None:
-        """Change the group's node, once: a name that was given is found given where the answer was lost."""
+        """Change the group's node once; if a commit's answer was lost, a retry sees the name already set."""
         tried = False
 
         def work(running: Running) -> None:
@@ -163,7 +166,7 @@ class Neo4jAdoption:
         self._db.write(once)
 
     def _noted(self, kind: Kind, row: Row) -> Instant:
-        """Keep what later rows need of this one; return when the graph learned of an entity."""
+        """Remember what later rows need of this one; return the record time of an entity's first episode."""
         if kind is kinds.EPISODES:
             self._recorded[row[0]] = row[place_of(kind, "ended_at")] or 0
             if row[place_of(kind, "state")] == kinds.COMMITTED:

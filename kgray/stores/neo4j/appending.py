@@ -1,4 +1,4 @@
-"""What any process may append while another ingests: a short transaction that holds its groups' logs."""
+"""`Store.append`, which any process may call while another ingests: a short transaction that locks groups."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 
 class AppendingTransaction:
-    """`ports.Appending`: reads go to the server, what is appended is kept until the end."""
+    """`ports.Appending`: reads go to the server, writes are buffered until `write`."""
 
     def __init__(self, db: Connection, running: Running, groups: dict[str, LockedGroup]) -> None:
-        """Take groups that are locked: from now on nobody else changes their logs."""
+        """Take groups that are locked, so that nobody else changes their logs."""
         self._db, self._running, self._groups = db, running, groups
         self._collected = FoldedBatch()
         self.appended = False
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a declared read, as they were when this began."""
+        """Return the rows of a declared read, without what this transaction appended."""
 
         def ask(statement: str, **named: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
             return self._db.run(self._running, statement, **named)
@@ -60,7 +60,7 @@ class AppendingTransaction:
         self._collected.put(group, kind, PutRow(row=row, sequence=row[0]))
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Change rows that were there."""
+        """Change rows that were in the store before this transaction."""
         self.appended = True
         self._collected.patch(group, patch)
 
@@ -76,10 +76,10 @@ def _is_appending(appending: AppendingTransaction) -> Appending:
 
 
 class Appender:
-    """Carries out `Store.append` once, even where the answer to its commit was lost on the way.
+    """Carries out `Store.append` exactly once, even if the answer to its commit was lost.
 
-    Each append leaves a node (KgrayCall) and takes away those of this process's earlier ones. Where
-    an attempt is repeated, the node says whether the one before was done after all; its value is still here.
+    Each append creates a KgrayCall node and deletes those of this process's earlier ones. A retry looks for
+    the node: if it is there, the earlier attempt was committed, and its value, kept here, is returned.
     """
 
     def __init__(self, db: Connection) -> None:
@@ -104,7 +104,7 @@ class Appender:
             ended = list(self._ended)
 
         def attempt(running: Running) -> T:
-            # The locks wait for an attempt whose commit is still on its way; then its node tells.
+            # Locking waits for an earlier attempt that is still committing; then its node is visible.
             locked = grouped.opened(self._db, running, groups, make=True)
             if values and self._db.run(running, cypher.CALL, id=call):
                 return values[-1]

@@ -1,7 +1,7 @@
-"""Changes to the database, in order, in one transaction (R21, R23, R24).
+"""`Store.apply`: a batch of row changes, in order, in one transaction (R21, R23, R24).
 
-Changes of any entries and groups are folded (batch.py) and written together (row_writer.py). One that
-erases, or clears its group, stands alone: what came before it is written first.
+Changes of any entries and groups are merged (batch.py) and written together (row_writer.py). One that
+erases, or clears its group, is written by itself, after what came before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _Entry = tuple[Kind, str, int]  # ledger, group, sequence
 def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int) -> None:
     """Apply all of them or none; the epoch is checked first. See `ports.Store.apply`.
 
-    The removal of a large group ends a transaction; its rows follow in pieces, then the changes behind it.
+    Exception: the removal of a large group ends a transaction. Its rows are deleted in further ones, and the
+    changes after it follow then.
     """
     start = 0
     for at, change in enumerate(changes, 1):
@@ -44,7 +45,7 @@ def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dime
 def _at_once(
     db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int, *, in_pieces: bool
 ) -> None:
-    """in_pieces: the last change clears its group, and only begins to."""
+    """Apply in one transaction. in_pieces: the last change removes a group, which is only begun here."""
 
     def work(running: Running) -> None:
         fence.check(db, running, held)
@@ -80,7 +81,7 @@ def _segments(changes: Iterable[RowChanges]) -> Iterator[list[RowChanges]]:
 
 
 class _Segment:
-    """Changes that are written together."""
+    """Changes that are written together; merges them, drops those that do not apply, writes the rest."""
 
     def __init__(
         self, db: Connection, running: Running, groups: dict[str, LockedGroup], dimensions: int
@@ -140,7 +141,7 @@ class _Segment:
                         self._states[ledger, group, sequence] = state
 
     def _note_states(self, change: RowChanges) -> None:
-        """Keep the states that entries have once this change is applied."""
+        """Remember the states that entries have once this change is applied."""
         for ledger in _LEDGERS:
             for (sequence,) in change.drops.get(ledger, ()):
                 self._states.pop((ledger, change.group, sequence), None)

@@ -1,7 +1,7 @@
-"""The changes of a batch, folded: what a later one says of a row replaces the earlier.
+"""The changes of a batch merged, so that each row is written once: a later change replaces an earlier one.
 
-The rows are written in the order drops, patches, puts; so of one row a put takes a patch that follows it
-into itself, and nothing that came before a drop or a put is left.
+Rows are written in the order drops, patches, puts. So a patch that follows a put of the same row is merged
+into the put, and a drop or a put discards whatever came before it.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ class FoldedBatch:
             self.patch(change.group, patch)
 
     def drop(self, group: str, kind: Kind, key: Key) -> None:
-        """Add a row that goes."""
+        """Add the drop of a row."""
         self.puts[kind].pop((group, key), None)
         self.patches[kind].pop((group, key), None)
         self.drops[kind][group, key] = None
 
     def put(self, group: str, kind: Kind, put: PutRow) -> None:
-        """Add a row that comes."""
+        """Add the put of a row."""
         name = (group, kind.key_of(put.row))
         if kind.first_wins:
             self.puts[kind].setdefault(name, put)
             return
-        # A row that is replaced is not dropped first: what hangs on it stays.
+        # A row that is replaced is not dropped first: its relationships stay.
         self.drops[kind].pop(name, None)
         self.patches[kind].pop(name, None)
         self.puts[kind][name] = put
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Add new values of rows. Raises StoreError for kinds whose rows are put whole."""
+        """Add a patch. Raises StoreError for kinds whose rows can only be put whole."""
         kind, width = patch.kind, len(patch.kind.key)
         if kind not in PATCH:
             raise StoreError(f"rows of {kind.name} are put whole, and {', '.join(patch.columns)} was patched")

@@ -1,9 +1,9 @@
-"""A whole group goes (R27): at once, or in pieces where it is too large for one transaction.
+"""Deleting a whole group (R27): at once, or in pieces where it is too large for one transaction.
 
-In pieces: the transaction that carries the removal out takes the group's name, so that from then on nothing
-of it is read, and writes down what is to be cleared. Pieces follow, in transactions of their own, and
-the last one gives the name back where something was accepted after the removal. Whoever meets a group on
-its way (an append, a write, who starts to ingest) goes on with it first; so a process may end in the middle.
+In pieces: the transaction that carries out the removal takes the group's name away, so that nothing of it is
+read from then on, and notes what is to be deleted. The pieces follow in transactions of their own; the last
+one restores the name if something was accepted after the removal. A process may end in the middle: whoever
+next appends to the group, writes to it or starts to ingest finishes the deletion first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def clear_rows(db: Connection, running: Running, group: str, sequence: int, most
 
 
 def end(db: Connection, running: Running, group: LockedGroup, sequence: int) -> None:
-    """Take the name of a group that is cleared, or give it back where something waits in it."""
+    """Take away the name of a cleared group, or restore it where entries are pending in it."""
     if db.run(running, statements_by_hand.PENDING_COUNT_LOCKED, group=group.asked)[0][0]:
         group.name = group.asked
         return
@@ -53,7 +53,7 @@ def end(db: Connection, running: Running, group: LockedGroup, sequence: int) -> 
 
 
 def finish(db: Connection, name: str) -> None:
-    """Clear the pieces that are left of a group, and say that it is done."""
+    """Delete what is left of a group in pieces, and mark the removal as finished."""
 
     def piece(running: Running) -> bool:
         group = grouped.locked(db, running, [name], make=False).get(name)
@@ -71,13 +71,13 @@ def finish(db: Connection, name: str) -> None:
 
 
 def finish_all(db: Connection) -> None:
-    """Go on with what processes that ended have left."""
+    """Finish the removals that other processes began and did not finish."""
     for (name,) in db.rows(statements_by_hand.CLEARING):
         finish(db, name)
 
 
 def cleared_first(db: Connection, work: Callable[[], T]) -> T:
-    """Run a transaction, again where it met a group on its way, once that is gone."""
+    """Run a transaction; if a group in it is being cleared, finish that and run it again."""
     while True:
         try:
             return work()

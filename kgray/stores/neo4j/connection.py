@@ -34,14 +34,14 @@ Running = ManagedTransaction | Transaction
 # How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
 PATIENCE_S = 30.0
 _CONNECT_S = 5.0
-_READ_S = 120.0  # a statement that runs longer is ended by the server
+_READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
-_HELD_S = 60.0  # a transaction that is held for several reads; then another takes its place
+_HELD_S = 60.0  # for a transaction held over several reads; then a new one replaces it
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
-_IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tried before it is used
+_IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tested before it is used
 _log = logging.getLogger("kgray")
-# What the driver says of each broken connection is said by us where it matters; with a handler of its own
-# it goes where a program sends its logs, and not to stderr where it sends them nowhere.
+# The driver logs each broken connection; kgray reports those that matter. With a handler of its own, the
+# driver's log goes where the program configures it, and not to stderr where it configures nothing.
 logging.getLogger("neo4j").addHandler(logging.NullHandler())
 
 
@@ -51,7 +51,7 @@ class Connection:
     def __init__(
         self, *, uri: str, user: str, password: str, database: str | None, patience_s: float = PATIENCE_S
     ) -> None:
-        """Connect once; what fails here is said at once and not waited for."""
+        """Connect once; a failure is raised at once, without retries."""
         self.where = f"the Neo4j server at {_host(uri)} (user {user!r})"
         self._patience_s = patience_s
         self._database = database
@@ -65,7 +65,7 @@ class Connection:
                 auth=(user, password),
                 connection_timeout=_CONNECT_S,
                 connection_acquisition_timeout=patience_s,
-                max_transaction_retry_time=0,  # its pauses double without end: ours do not
+                max_transaction_retry_time=0,  # retries are ours: the driver's pauses double without bound
                 liveness_check_timeout=_IDLE_CHECK_S,
                 notifications_min_severity=NotificationMinimumSeverity.WARNING,
                 # A database that holds nothing yet knows none of our labels and properties.
@@ -96,8 +96,8 @@ class Connection:
     def reading(self) -> Iterator[None]:
         """Hold one read transaction for this thread's reads inside; nests.
 
-        It is no snapshot: Neo4j reads what is committed when a statement runs (read committed). It
-        spares each read two round trips, and a statement alone may still see a commit half way.
+        It is no snapshot: each statement reads what is committed when it runs (read committed), and even one
+        statement may see part of a commit. Holding the transaction saves each read two round trips.
         """
         if self._held() is not None:
             yield
@@ -116,7 +116,7 @@ class Connection:
         return stack.enter_context(session.begin_transaction(timeout=_HELD_S + _READ_S))
 
     def _held(self) -> Transaction | None:
-        """Return the transaction that this thread holds; a young one: the server ends old ones."""
+        """Return this thread's transaction; a new one after _HELD_S, because the server ends old ones."""
         stack: ExitStack | None = getattr(self._local, "held", None)
         if stack is None:
             return None
@@ -136,7 +136,7 @@ class Connection:
         return found[0] if found else None
 
     def read(self, work: Callable[[Running], T]) -> T:
-        """Run several reads in one transaction, again from its start where the server was away."""
+        """Run several reads in one transaction; if the server was away, all of `work` runs again."""
         with explained(self.where):
             if (held := self._held()) is not None:
                 return work(held)
@@ -150,11 +150,12 @@ class Connection:
     # ------------------------------------------------------------------------------- writing
 
     def write(self, work: Callable[[Running], T], *, patient: bool = True) -> T:
-        """Run a transaction to a known end: all of it or nothing.
+        """Run a write transaction until its outcome is known: all of it or nothing.
 
-        work    is run again after a deadlock, while the server restarts, and where the answer to a commit was
-                lost: what it does may then be done already. Up to the patience; then Unavailable
-        patient False: it is tried once
+        work     is run again after a deadlock, while the server restarts, and where the answer to a commit
+                 was lost: it must cope with having been committed before. Raises Unavailable after the
+                 patience
+        patient  False: try once
         """
 
         def write() -> T:
@@ -164,7 +165,7 @@ class Connection:
         return self._patiently(write, self._patience_s if patient else 0.0)
 
     def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
-        """Try until it works or the patience is spent; what cannot pass is raised at once."""
+        """Retry transient errors until the patience is spent; raise others at once."""
         ends = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
         while True:
@@ -189,7 +190,7 @@ class Connection:
     def alone(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
         """Run a statement in a transaction of the server's own: schema, and deletions in portions.
 
-        Each may be run again: two processes that found a database deadlock on its labels.
+        May be run again: two processes that create a store at once deadlock on its labels.
         """
 
         def attempt() -> list[Record]:

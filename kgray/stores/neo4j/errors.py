@@ -1,4 +1,4 @@
-"""The driver's and the server's errors, said in one line of ours; never the password."""
+"""The driver's and the server's errors as kgray's, one line each; never with the password."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neo4j import exceptions as driver
 
 from kgray.errors import KgrayError, NoSpace, SettingsError, StoreError, Unavailable
 
-_MAX_REASON = 300  # characters of the server's own words
+_MAX_REASON = 300  # characters of the server's own message
 _NO_SUCH_DATABASE = "Neo.ClientError.Database.DatabaseNotFound"
 _TOO_MANY = "Neo.ClientError.Security.AuthenticationRateLimit"
 _NO_MEMORY = "OutOfMemory"
@@ -18,7 +18,7 @@ _FULL = ("No space left", "DiskSpace", "disk space")
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn the errors inside into ours; where: the server and the user, as `Connection.where` says them."""
+    """Raise the driver's errors inside as KgrayError; where: server and user, as in `Connection.where`."""
     try:
         yield
     except (driver.DriverError, driver.Neo4jError) as error:

@@ -1,8 +1,8 @@
-"""Who writes: the fencing epoch of a shard, and the lease that keeps a second process away (R23).
+"""The one writer of a shard: a fencing epoch, and a lease that keeps a second process away (R23).
 
-The epoch decides: each write matches it, and the token of the holder, first. The lease only spares
-two processes from taking the shard from each other again and again: it is renewed by writes and by a
-thread, and one that was not renewed for LEASE_MS is taken over. Times are the server's.
+Correctness rests on the epoch: each write first checks it, and the holder's token. The lease only keeps two
+processes from taking the shard from each other again and again. Writes and a thread renew it; one that was
+not renewed for LEASE_MS may be taken over. Times are by the server's clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEAT_S = 3.0
 
 @dataclass(slots=True)
 class Held:
-    """A shard held: what its writes are checked against. renewed: when they last were, by this clock."""
+    """A shard that this process holds. renewed: when the lease last was, by this process's clock."""
 
     shard: int
     epoch: int
@@ -36,9 +36,9 @@ class Held:
 
 @contextmanager
 def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
-    """Hold a shard until the end.
+    """Hold a shard within this context.
 
-    epoch   None: a new one; else that one: who held it is followed at once, and is stale from then on
+    epoch   None: take a new one; else adopt that one, at once: a process that held it before is then stale
 
     Raises Locked, naming the holder, where a living process holds it; StaleWriter where the epoch
     is not the newest.
@@ -57,13 +57,13 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
     finally:
         ended.set()
         beating.join()
-        with suppress(KgrayError):  # the server is away: the lease runs out by itself
+        with suppress(KgrayError):  # the server is away: the lease expires by itself
             values = {"shard": str(shard), "token": token}
             db.write(lambda running: db.run(running, cypher.FREE_SHARD, **values), patient=False)
 
 
 def check(db: Connection, running: Running, held: Held | None) -> None:
-    """Lock the shard and renew the lease. Raises StaleWriter where it is another's: roll back then."""
+    """Lock the shard and renew the lease. Raises StaleWriter where another process has it: roll back then."""
     if held is None:
         raise StaleWriter(
             f"this process does not ingest {db.where}: nothing was changed; it must hold the store to write"
@@ -81,8 +81,8 @@ def check(db: Connection, running: Running, held: Held | None) -> None:
 def renew_late(db: Connection, running: Running, held: Held | None) -> None:
     """Renew the lease at the end of a write that took long.
 
-    Whoever waits for the shard's lock reads the beat when the write has ended: with that of its start
-    a holder that is alive and busy would be taken for a dead one.
+    A process that waits for the shard's lock reads the last renewal once the write has ended. If that were
+    the one from its start, a busy holder would look dead.
     """
     if held is not None and time.monotonic() - held.renewed >= _BEAT_S:
         check(db, running, held)
@@ -111,7 +111,7 @@ def _take(db: Connection, running: Running, *, epoch: int | None, shard: int, to
 
 
 def _may_live(host: str | None, pid: int | None) -> bool:
-    """Whether a holder may still be there: a process of this host that is gone is not waited for."""
+    """Whether the holder may be alive; False only for a process of this host that has ended."""
     if host != socket.gethostname() or pid is None:
         return True
     try:
@@ -124,13 +124,13 @@ def _may_live(host: str | None, pid: int | None) -> bool:
 
 
 def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
-    """Renew the lease until the end; where that fails, the next write says why."""
+    """Renew the lease until `ended` is set; if that fails, the next write reports why."""
 
     def renew(running: Running) -> None:
         check(db, running, held)
 
     while not ended.wait(_BEAT_S):
         if time.monotonic() - held.renewed < _BEAT_S:
-            continue  # a write did: beside it this would only wait for its lock
+            continue  # a write renewed it; renewing during a write would only wait for its lock
         with suppress(KgrayError):
             db.write(renew, patient=False)  # the next beat tries again

@@ -1,6 +1,6 @@
-"""A Graphiti database, read: episodes, facts, and what there is besides (graphiti-core 0.2x to 0.31).
+"""Reads a database that Graphiti wrote: episodes, facts, and counts of the rest (graphiti-core 0.2x to 0.31).
 
-What this program itself keeps in a database bears the same labels; it is left out here.
+kgray's own nodes have the same labels; they are left out here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _FACT = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirHead:
-    """An episode's place in time; None where it says none that can be read."""
+    """An episode's uuid and times; a time is None where it is missing or cannot be read."""
 
     uuid: str
     valid_at: Instant | None
@@ -89,7 +89,7 @@ class TheirEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirFact:
-    """A fact between two names. episodes: uuids, its first one first; readable: False = a time is not one."""
+    """A fact between two names. episodes: uuids, oldest first; readable: False = a time cannot be parsed."""
 
     uuid: str
     source: str | None
@@ -106,7 +106,7 @@ class TheirFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Besides:
-    """How many there are of what is neither an episode nor a fact."""
+    """Counts of what is neither an episode nor a fact."""
 
     summaries: int
     attributes: int
@@ -118,10 +118,10 @@ class Besides:
 
 
 class GraphitiDatabase:
-    """Reads; to be closed. Pages of a statement each: it is not to be written meanwhile."""
+    """A connection for reading, to be closed. Reads page by page, so nobody may write meanwhile."""
 
     def __init__(self, *, uri: str, user: str, password: str, database: str | None) -> None:
-        """Connect. Raises SettingsError for what is refused, Unavailable where nobody answers."""
+        """Connect. Raises SettingsError where the server refuses, Unavailable where it does not answer."""
         try:
             self._db = Connection(uri=uri, user=user, password=password, database=database)
             self._db.rows("RETURN 1")
@@ -140,14 +140,14 @@ class GraphitiDatabase:
         return [name for (name,) in self._db.rows(GROUPS)]
 
     def heads(self, group: str) -> list[TheirHead]:
-        """Return the episodes' places in time, in the order of their ids."""
+        """Return the episodes' uuids and times, in the order of their uuids."""
         return [
             TheirHead(uuid=id_, valid_at=_instant(valid_at), created_at=_instant(created_at))
             for id_, valid_at, created_at in self._pages(HEADS, group)
         ]
 
     def episodes(self, group: str, uuids: Sequence[str]) -> list[TheirEpisode]:
-        """Return episodes in the order asked."""
+        """Return episodes in the order of `uuids`."""
         found = {row[0]: row for row in self._db.rows(EPISODES, group=group, uuids=list(uuids))}
         return [
             TheirEpisode(
@@ -204,7 +204,7 @@ def _text(value: object) -> str:
 
 
 def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - whatever a property holds
-    """Return an instant: a datetime of the database, or ISO 8601; no zone means UTC. None = it is no time."""
+    """Return the instant of a driver's datetime or of ISO 8601 (no zone = UTC); None = it is neither."""
     native = value.to_native() if hasattr(value, "to_native") else value
     try:
         if isinstance(native, datetime):

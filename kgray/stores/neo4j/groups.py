@@ -1,4 +1,4 @@
-"""Groups inside a transaction: locked in one order, numbered on, kept at its end."""
+"""The counters of groups inside a transaction: locked in one order, advanced, written at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kgray.times import Instant
 
 
 class BeingCleared(Exception):
-    """A group goes in pieces, and whoever met it has to finish that first (clearing.py)."""
+    """The group is being deleted in pieces, which the caller has to finish first (clearing.py)."""
 
     def __init__(self, group: str) -> None:
         super().__init__(group)
@@ -41,7 +41,7 @@ class LockedGroup:
     was_named: bool
 
     def take_sequence(self) -> int:
-        """Take the next sequence; the group is there from now on."""
+        """Take the next sequence; the group exists from now on."""
         self.name = self.asked
         self.last += 1
         return self.last
@@ -53,14 +53,14 @@ class LockedGroup:
 
     @property
     def head(self) -> GroupHead:
-        """Return its counters as the port tells them."""
+        """Return its counters in the port's form."""
         return GroupHead(named=self.name is not None, last=self.last, last_recorded=self.last_recorded)
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
     """Lock groups in the order of their ids, the same for all, so that two transactions do not deadlock.
 
-    make: those that were never there are made, without a name. Else they are left out.
+    make: create those that never existed, without a name. Else they are left out.
     """
     asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
     statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
@@ -86,7 +86,7 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
-    """Write locked groups; an operation that removed one bears its name again once the group does."""
+    """Write back locked groups; one that got its name back restores it on the operation that removed it."""
     groups = list(groups)
     named = [group.asked for group in groups if group.name is not None and not group.was_named and group.last]
     if named:

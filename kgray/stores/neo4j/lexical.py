@@ -1,8 +1,8 @@
 """BM25 over evidence, names and episodes, as Lucene computes it.
 
-Each indexed word bears its group's mark, and so does each word of a query: the index itself keeps
-groups apart. Frequent words are not left out as they are on SQLite: Lucene skips what cannot reach
-the best (block-max WAND), and tells no frequencies.
+Each indexed word carries its group's mark, and so does each word of a query: the index itself keeps groups
+apart. Frequent words are not left out as they are on SQLite: Lucene skips rows that cannot reach the top
+(block-max WAND), and does not report frequencies.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import mark
 from kgray.stores.words import query_words, term
 
-# Of more rows with one and the same score the oldest are not looked for.
+# Ties are by age only among this many rows: with more of one score, the oldest may be missed.
 _MOST_ROWS = 10_000
 
 
 def find_words(
     db: Connection, named: Mapping[str, Any], scope: SearchScope, query: str, limit: int
 ) -> list[str | Place]:
-    """Return what bears any of the query's words, best first, ties by age; see `ports.Store.lexical`.
+    """Return what has any of the query's words, best first, ties by age; see `ports.Store.lexical`.
 
     named: the group, as `statements.OPEN` takes it.
     """
@@ -35,7 +35,7 @@ def find_words(
     for take in (2 * limit + 10, _MOST_ROWS):  # twice: an entity has a row for each of its surfaces
         found = db.row(cypher.LEXICAL[scope], **named, query=asked, take=take, limit=limit)
         best, rows_taken, lowest = found or ([], 0, None)
-        # Where the index was cut off, older ones with the lowest score may be behind.
+        # Where the index's answer was cut off, older rows with the lowest score may be missing.
         if rows_taken < take or (len(best) == limit and best[-1][0] > lowest):
             break
     return [tuple(found) if isinstance(found, list) else found for _, found in best]

@@ -1,9 +1,9 @@
-"""Where each kind of `kgray.kinds` lies in the database.
+"""How each kind of `kgray.kinds` is stored in the database: its label and properties.
 
-Every kind has nodes of its own, but FACTS, whose rows are relationships. Labels and properties that mean
-the same to Graphiti bear Graphiti's names. Each node and relationship bears `group_id`, the group's name,
-and each statement matches it. From this table follow constraints and indexes (schema.py) and the statements
-that read, put, drop and patch rows (statements.py).
+The rows of every kind are nodes, except FACTS, whose rows are relationships. Labels and properties that
+Graphiti has too are named as in Graphiti. Each node and relationship has `group_id`, the group's name, and
+each statement matches it. Constraints and indexes (schema.py) and the statements that read, put, drop and
+patch rows (statements.py) are generated from this table.
 
 Two properties are no column:
 
@@ -58,7 +58,7 @@ class StoredKind:
         return tuple(f"{c}_key" if c in self.digested else self.property_of(c) for c in columns)
 
     def range_indexes(self) -> dict[str, tuple[str, ...]]:
-        """Return the range indexes by name: their properties behind `group_id`."""
+        """Return the range indexes by name: their properties after `group_id`."""
         return {
             f"kgray_{self.kind.name}_{columns[0]}": self.lookups(columns)
             for columns in self.indexes or self.kind.indexes
@@ -66,7 +66,7 @@ class StoredKind:
         }
 
     def serving(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the properties, behind `group_id`, of the index that begins with these columns."""
+        """Return the properties, after `group_id`, of the index that begins with these columns."""
         wanted = self.lookups(columns)
         for properties in (self.key, *self.range_indexes().values()):
             if properties[: len(wanted)] == wanted:
@@ -87,7 +87,7 @@ STORED: Mapping[Kind, StoredKind] = {
             renamed={
                 "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
             },
-            # What waits is read by state, the live lane first (statements_by_hand.PENDING).
+            # Pending entries are read by state, the live lane first (statements_by_hand.PENDING).
             indexes=(
                 ("id",), ("client_id",), ("source", "reference_time", "sequence"),
                 ("state", "bulk", "sequence"),
@@ -109,7 +109,7 @@ STORED: Mapping[Kind, StoredKind] = {
         _stored(kinds.STATEMENT_VECTORS, "KgrayStatementVector", renamed={"vector": "embedding"}),
         _stored(kinds.EPISODE_VECTORS, "KgrayEpisodeVector", renamed={"vector": "embedding"}),
         _stored(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
-        # By what it shows as too: an entity's name_embedding is looked for among what it was recorded as.
+        # Also by `shown`: an entity's name_embedding is looked up among the entities that it was recorded as.
         _stored(kinds.SHOWN_ENTITIES, "KgrayShown", indexes=(("recorded",), ("shown",))),
         _stored(
             kinds.FACTS,
@@ -132,7 +132,7 @@ _PLACES: Mapping[Kind, Mapping[str, int]] = {
 
 
 def place_of(kind: Kind, column: str) -> int:
-    """Return where a column stands in the kind's rows."""
+    """Return the index of a column in the kind's rows."""
     return _PLACES[kind][column]
 
 
@@ -143,7 +143,7 @@ def digest(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def group_key(group: str) -> str:
-    """Return the id of a group's node, which is all that stays of a removed group's name."""
+    """Return the id of a group's node: a digest of its name, which is all that stays after a removal."""
     return digest(group)
 
 
@@ -154,7 +154,7 @@ def named_group(group: str, copy: str = "") -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def mark(group: str) -> int:
-    """Return the number that a group's words bear (`words.marked`): 63 bits of its name's digest."""
+    """Return the number that marks a group's words (`words.marked`): 63 bits of its name's digest."""
     return int(group_key(group)[:16], 16) >> 1
 
 

@@ -1,9 +1,9 @@
 """Cosine over a group's vectors: exact in every score, by the server.
 
-A small group is compared whole. Past that the server's vector index (HNSW, Malkov and Yashunin 2016, on
-quantised vectors) names the candidates, which are scored exactly. A current release filters by group inside
-the index. 5.26 cannot: there the nearest of all groups are asked for, more and more of them, until enough are
-of this group; a group that is a sliver of a shared database is compared whole then.
+A small group's vectors are all compared. In a larger one the server's vector index (HNSW, Malkov and Yashunin
+2016, on quantised vectors) finds candidates, which are scored exactly. A current release filters by group
+inside the index. 5.26 cannot: there more and more of the nearest of all groups are fetched, until enough are
+of this group; if the group is a tiny part of the database, all its vectors are compared instead.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ CANDIDATES = 200
 CANDIDATES_A_HIT = 10
 _MORE = (2, 8)  # at least and at most times as many, where too few were of the group
 _MOST_CANDIDATES = 15_000  # of all groups: 0.2 s
-# Of candidates from all groups twice as many must be of the group as are asked for: the index orders by
-# rounded vectors, and the last of just enough might not be the best of what is behind it.
+# Of candidates from all groups, twice as many as asked for must be of the group: the index orders by rounded
+# vectors, so what it ranks just below the cut may be nearer than what is just above.
 _SPARE = 2
 
 
 class NearestVectors:
-    """`Store.nearest` on one connection; keeps nothing in memory."""
+    """`Store.nearest` on one connection; holds nothing in memory."""
 
     def __init__(self, db: Connection, *, filters: bool, exact_rows: int = EXACT_ROWS) -> None:
-        """Take a connection; filters: the server's vector indexes filter by group inside."""
+        """Use a connection; filters: indexes filter by group; exact_rows: up to so many, compare all."""
         self._db, self._filters, self._exact_rows = db, filters, exact_rows
 
     def find(

@@ -1,6 +1,7 @@
-"""Declared reads as statements, page by page; what asks the server is handed in.
+"""Declared reads run as statements, page by page.
 
-`ask` runs a statement and returns its rows: in a transaction that is held, or in one of its own.
+The caller passes `ask`, which runs a statement and returns its rows: in a transaction that the caller holds,
+or in one of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Ask(Protocol):
 
 
 def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows by these values, in their order; those of one value in the kind's order.
+    """Yield the rows that have these values, in the order of the values, then in the kind's order.
 
     named: the group, as `statements.OPEN` takes it.
     """
@@ -48,7 +49,7 @@ def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
         for page in pages:
             yield from _converted(stored, page)
         return
-    # No index has them in this order. Vectors are large: packed by page, and let go as they are read.
+    # No index has them in this order. Vectors are large: packed page by page, and released as they are read.
     found: list[tuple[list[Any], Row]] = []
     for page in pages:
         places = [[record[n] for n in stored.order] for record in page]

@@ -1,9 +1,9 @@
-"""FoldedBatch rows to the database: 10 to 20 statements, however many rows there are.
+"""Writing collected rows to the database: 10 to 20 statements, however many rows there are.
 
 Each statement costs a round trip, and each transaction a commit of the full-text indexes; so the changes of
-many episodes share both. Entities stand before the facts between them, facts go before their entities, and an
-episode loses its place as the live one (a patch) before another with its id takes it (a put). Rows are sent
-in the order of their keys: one order of locks for all.
+many episodes share both. Entities are put before the facts between them, and dropped after them. An episode
+is retired (a patch) before another with its id is put as the live one. Rows are sent in the order of their
+keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kgray.stores.neo4j.values import MAX_ROWS, Values, portions
 
 
 class BatchWriter:
-    """One transaction that takes what was collected."""
+    """Writes collected rows in one transaction."""
 
     def __init__(self, db: Connection, running: Running, dimensions: int) -> None:
-        """Keep what the statements need."""
+        """dimensions: numbers a vector."""
         self._db, self._running, self._dimensions = db, running, dimensions
 
     def write(self, found: FoldedBatch, *, complete: bool = True) -> None:
@@ -96,7 +96,7 @@ class BatchWriter:
     # ------------------------------------------------------------- what Graphiti's readers see
 
     def _put_entities(self, found: FoldedBatch) -> list[Values]:
-        """Return what names the entities whose name is new, and its digest."""
+        """Put entities; return (group_id, uuid, digest of the name) of those whose name is new."""
         puts = found.puts[kinds.ENTITIES]
         renamed = self._send(
             cypher.PUT_ENTITIES,
@@ -139,7 +139,7 @@ class BatchWriter:
             )
 
     def _link(self, found: FoldedBatch) -> None:
-        """Make anew the edges of the episodes that were committed, and of those whose entities moved."""
+        """Rebuild the edges of episodes that were committed, and of those whose entities moved."""
         committed = {
             (group, key): {"group_id": group, "sequence": key[0]}
             for (group, key), put in found.puts[kinds.EPISODES].items()
@@ -158,13 +158,13 @@ class BatchWriter:
         self.link({name: row for name, row in again.items() if name not in committed}, committed)
 
     def link(self, again: Mapping[RowName, Values], new: Mapping[RowName, Values]) -> None:
-        """Make the edges of episodes to what they mention; of those that have some, anew."""
+        """Make the edges of episodes to what they mention; again: episodes whose edges are replaced."""
         self._send(cypher.DROP_LINKS, (again[name] for name in sorted(again)))
         both = {**again, **new}
         self._send(cypher.LINK_MENTIONS, (both[name] for name in sorted(both)))
 
     def know_facts(self, episodes: Iterable[Values]) -> None:
-        """Give episodes the ids of their facts."""
+        """Set the ids of their facts on episodes (Graphiti's `entity_edges`)."""
         self._send(cypher.KNOW_FACTS, episodes)
 
 

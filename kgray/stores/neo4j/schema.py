@@ -1,4 +1,4 @@
-"""Constraints and indexes: generated from `mapping.STORED`, and those that Graphiti's readers ask by name.
+"""Constraints and indexes: generated from `mapping.STORED`, and those that Graphiti's readers use by name.
 
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
@@ -6,19 +6,19 @@ Nodes and relationships that hold no rows of `kgray.kinds`:
     KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer
     KgrayGroup   id: SHA-256 of the name, last, last_recorded; name: only while the group can be read;
                  adopting: token of a copy on its way into it; clearing, cleared_name: the sequence of the
-                 removal whose rows go in pieces, and the name under which they lie
-    KgrayCall    id: of an append whose process has not learned of a later one's end (appending.py)
+                 removal whose rows are deleted in pieces, and the name that they have
+    KgrayCall    id: of a committed append, until a later one of the same process deletes it (appending.py)
     Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
                  source, valid_at, created_at, entity_edges too
     Entity       summary: '', created_at, name_embedding besides the columns of its kind
-    Value        uuid: of its fact, name: as a person reads it; what a fact about a value ends at
+    Value        uuid: of its fact, name: as a person reads it; the end node of a fact about a value
     RELATES_TO   from Entity to Entity or Value; created_at, valid_at, invalid_at, expired_at: datetimes;
                  fact_embedding
     MENTIONS     from Episodic to Entity: uuid, created_at
 
-Words bear their group's mark, so the full-text index itself filters by group; its analyzer only splits at
-spaces. Beside ours stand the full-text indexes that Graphiti's readers ask by name, and vector indexes where
-they look for embeddings; we ask neither.
+Words carry their group's mark, so the full-text index itself filters by group; its analyzer only splits at
+spaces. The full-text indexes that Graphiti's readers use by name, and vector indexes on the embeddings that
+they read, are created too; kgray does not use them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from kgray.kinds import SearchScope
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-VERSION = 2  # of what is kept; a database of another one is refused
+VERSION = 2  # of the stored data; a database of another version is refused
 MAX_DIMENSIONS = 4096  # of a vector index
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One constraint or index: name, and the statement that makes it; dimensions go in as $dimensions."""
+    """One constraint or index: its name, and the statement that creates it, with $dimensions for vectors."""
 
     name: str
     statement: str
@@ -52,7 +52,7 @@ def _range(name: str, pattern: str, *properties: str) -> Rule:
 
 
 def _declared(stored: StoredKind) -> list[Rule]:
-    """Return what a kind's key, indexes and words ask for."""
+    """Return the rules that follow from a kind's key, indexes and words."""
     name, pattern = stored.kind.name, f"()-[n:{stored.label}]-()" if stored.edge else f"(n:{stored.label})"
     rules = [_unique(f"kgray_{name}", pattern, "group_id", *stored.key)]
     for index, properties in stored.range_indexes().items():
@@ -80,7 +80,7 @@ def vector_index(stored: StoredKind) -> str:
 
 
 def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
-    """Return a full-text index as Graphiti makes it, but off the commit's path: it follows within moments."""
+    """Return a full-text index as Graphiti makes it, but eventually consistent, to keep commits short."""
     named = ", ".join(f"x.{p}" for p in (*properties, "group_id"))
     return Rule(
         name,
@@ -90,8 +90,8 @@ def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
 
 
 # M and ef_construction of the HNSW graphs that search asks; those for Graphiti's readers have the server's
-# own, 16 and 100. With low ones no edge leads to some of many vectors that are nearly equal, and more
-# candidates do not help. Found of a query's 20 nearest statements, among 200 candidates, on 5.26,
+# defaults, 16 and 100. With low values some of many nearly equal vectors cannot be reached by any edge, and
+# more candidates do not help. Recall of a query's 20 nearest statements, with 200 candidates, on 5.26,
 # written 96 a transaction:
 #
 #     M, ef_construction     100,000 statements     40,000
@@ -140,7 +140,7 @@ _PLAIN: tuple[Rule, ...] = (
     ),
     *(rule for stored in STORED.values() for rule in _declared(stored)),
     _unique("kgray_values", "(n:Value)", "group_id", "uuid"),
-    # No constraint: which of the rows with one id is live is the engine's to know.
+    # No constraint: several rows may have one id, and the engine ensures that at most one is live.
     _range("kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
     _unique("kgray_mentions_edges", "()-[n:MENTIONS]-()", "group_id", "uuid"),
     _for_graphiti("edge_name_and_fact", "()-[x:RELATES_TO]-()", "name", "fact"),

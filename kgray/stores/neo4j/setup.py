@@ -1,4 +1,4 @@
-"""Make and check what the store keeps in a database; refuse what is not ours, or of another schema."""
+"""Create and check the store's schema in a database; refuse one of another version or another embedder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAME_RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerVersion:
-    """What was probed once. filters: vector indexes filter by group inside."""
+    """The server's version. filters: whether its vector indexes can filter by group inside the index."""
 
     version: str
     edition: str
@@ -32,7 +32,7 @@ class ServerVersion:
 
 
 def probe(db: Connection) -> ServerVersion:
-    """Ask the server what it is. Raises StoreError where it is too old."""
+    """Ask the server for its version. Raises StoreError where it is too old."""
     version, edition = db.alone(cypher.SERVER)[0]
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
@@ -41,10 +41,10 @@ def probe(db: Connection) -> ServerVersion:
 
 
 def prepare(db: Connection, server: ServerVersion, *, embedder: str, dimensions: int, create: bool) -> None:
-    """Make constraints, indexes and the meta node where nothing of ours is in the database; check it.
+    """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
 
-    Raises StoreError where it is of another schema, built with another embedder, or empty and not to be
-    made. Safe for several processes at once: each rule and the meta node are made once.
+    create: False = raise StoreError where there is no store. Also raises StoreError for another schema
+    version or another embedder. Safe for several processes at once: each rule and the node are made once.
     """
     if dimensions > schema.MAX_DIMENSIONS:
         raise StoreError(
@@ -63,7 +63,7 @@ def prepare(db: Connection, server: ServerVersion, *, embedder: str, dimensions:
 
 
 def missing(db: Connection, server: ServerVersion) -> list[str]:
-    """Return the names of the constraints and indexes that should be there and are not, or do not work."""
+    """Return the names of constraints and indexes that are missing or not online."""
     wanted = [rule.name for rule in schema.rules(filters=server.filters)]
     working = {name for name, state, _ in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
     return sorted(name for name in wanted if name not in working)
@@ -92,12 +92,12 @@ def _check(db: Connection, stored: Record, embedder: str, dimensions: int) -> No
 
 
 def _make_rules(db: Connection, server: ServerVersion, dimensions: int) -> None:
-    """Make what is missing, each rule in a transaction of its own, and wait until all work."""
+    """Create what is missing, each rule in a transaction of its own, and wait until all are online."""
     wanted = schema.rules(filters=server.filters)
     found = db.alone(cypher.INDEXES, names=[rule.name for rule in wanted])
     there = {name: width for name, _, width in found}
     for name in schema.VECTOR_INDEXES:
-        # The database was emptied by hand, and its indexes are of another embedder.
+        # The database was emptied by hand, and its indexes were made for another embedder.
         if there.get(name) not in {None, dimensions}:
             db.alone(cypher.DROP_VECTOR_INDEX[name])
             del there[name]

@@ -1,14 +1,15 @@
-"""The statements that are generated from `mapping.STORED`, once, at import; `named()` lists them to be read.
+"""The statements that are generated from `mapping.STORED`, once, at import; `named()` lists them.
 
-Values go in as parameters, never as text. All that read bear OPEN: a group that another process copies in,
-or that goes in pieces, is not there (R27). The group itself is matched by an index that begins with it; an
-index over several properties is used only where each of them is named, hence `IS NOT NULL` of some.
+Values go in as parameters, never as text. All that read begin with OPEN, which hides a group that another
+process is copying in or that is being deleted in pieces (R27). Rows are found by an index that begins with
+the group; Neo4j uses an index over several properties only if a statement names all of them, hence the
+`IS NOT NULL` conditions.
 
     read    $group, $group_key, $copy and
             look-ups: $values; rows: (value, the columns of `StoredRead`)
             scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
-    write   $rows: maps that bear `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute,
-            so a statement that is run again changes nothing
+    write   $rows: maps with `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute, so a
+            statement that is run again changes nothing
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class StoredRead:
     """A declared read as a statement.
 
     statement   see the module
-    columns     what it returns: those of the read first, then what is missing to sort the rows, then
-                properties that are no column (None), by which a scan goes on
+    columns     what it returns: the read's columns, then others that sort the rows, then properties that are
+                no column (None), from which a scan's next page continues
     width       how many of them are the read's
-    order       places of the columns that sort the rows
-    after       places of what a scan goes on by; first: the values before the first row
+    order       indexes of the columns that sort the rows
+    after       indexes of what a scan's next page continues from; first: the values for the first page
     """
 
     name: str
@@ -55,7 +56,7 @@ class StoredRead:
 
 
 def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
-    """Return what fixes the index: by its statistics the planner may read all of a group by another."""
+    """Return the index hint; without it, the planner may choose an index that reads the whole group."""
     return f"USING INDEX n:{stored.label}(group_id, {', '.join(properties)})"
 
 

@@ -63,7 +63,7 @@ MATCH (s:KgrayShard {id: $shard}) SET s.locked = true
 WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat
 """
 # $shard. Locks, renews the lease, and says who holds it (epoch, token): the first statement of each write.
-# Where that is another, the transaction is rolled back, and the beat with it.
+# If another process holds it, the transaction is rolled back, and the renewal with it.
 FENCE = """
 MATCH (s:KgrayShard {id: $shard}) SET s.beat = timestamp()
 WITH s RETURN s.epoch, s.token
@@ -73,7 +73,7 @@ WITH s RETURN s.epoch, s.token
 
 _GROUP = "g.name, g.last, g.last_recorded, g.adopting, g.clearing, g.name IS NOT NULL"
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
-# name. Rows: the name asked, then the columns of `groups.Group`.
+# name. Rows: the name asked, then the columns of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
 UNWIND $rows AS row
 MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0
@@ -94,16 +94,16 @@ HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
-# $group, $mark, $sequence. The removing operation's row, which must not bear the group's name.
+# $group, $mark, $sequence. The removing operation's row, which must not keep the group's name.
 UNNAME_OPERATION = """
 MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark
 """
-# $rows: {group, mark}. What was unnamed before bears the name again.
+# $rows: {group, mark}. Restores the name on operations that UNNAME_OPERATION took it from.
 NAME_OPERATIONS = """
 UNWIND $rows AS row
 MATCH (o:KgrayOperation) WHERE o.group_id = row.mark AND o.sequence > 0 SET o.group_id = row.group
 """
-# $id, $ended: what an append leaves, and what earlier ones of this process left.
+# $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.
 NEW_CALL = """
 CREATE (:KgrayCall {id: $id})
 WITH 1 AS made
@@ -116,7 +116,7 @@ DROP_CALLS = "UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 # --------------------------------------------------------------------------------------- the log
 
 _EPISODE = ", ".join(f"n.{STORED[kinds.EPISODES].property_of(c)}" for c in kinds.EPISODES.names)
-# What waits, by (state, lane): an index range each, in the order of sequences.
+# Pending entries by (state, lane): an index range each, in the order of sequences.
 _WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
 _NEXT = f"""
 CALL () {{
@@ -150,7 +150,7 @@ WITH {_WAITS.format(group="g.name")} AS waiting RETURN sum(waiting)
 """
 # $group: of a locked group, whether it has a name or not.
 PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group')}"
-# Rows: group, whether any of what waits is live. Corrections go before what is in the backfill lane.
+# Rows: group, whether anything pending is live. Corrections go before the backfill lane.
 _ANY = (
     "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
     "AND e.sequence IS NOT NULL }}"
@@ -311,7 +311,7 @@ RETURN owner, score ORDER BY score DESC, age
 
 # --------------------------------------------------------------------- what Graphiti's readers see
 
-# {group_id, sequence, put: all properties, live}. A live, committed episode is one of theirs.
+# {group_id, sequence, put: all properties, live}. A live, committed episode is visible to Graphiti.
 PUT_EPISODES = """
 UNWIND $rows AS row
 MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
@@ -319,7 +319,7 @@ SET e = row.put
 FOREACH (_ IN CASE WHEN row.live THEN [1] ELSE [] END | SET e:Episodic)
 FOREACH (_ IN CASE WHEN row.live THEN [] ELSE [1] END | REMOVE e:Episodic)
 """
-# {group_id, sequence}: retired; they are not Graphiti's any more.
+# {group_id, sequence}: retired; no longer visible to Graphiti.
 HIDE_EPISODES = """
 UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic

@@ -47,7 +47,7 @@ def open_neo4j(
     create: bool = True,
     patience_s: float = PATIENCE_S,
 ) -> Neo4jStore:
-    """Open the store in a database, made where needed.
+    """Open the store in a database; create it where there is none.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
     embedder    the embedder's identity, kept in the database; dimensions: numbers a vector
@@ -179,12 +179,12 @@ class Neo4jStore:
             self._adopting.pop(group, None)
 
     def compact(self) -> bool:
-        """Return False: the files are the server's, and nothing a client may ask of it clears them.
+        """Return False: a client cannot make the server erase removed data from its files.
 
-        No query, index or export finds what was removed. Its bytes stay in the server's files until it
-        writes over them, in its transaction logs for as long as it is told to keep those
-        (`db.tx_log.rotation.retention_policy`), and in backups. To be rid of them at once: copy the groups
-        into a new database (`kgray copy`) and delete the files of the old one.
+        No query, index or export finds what was removed. Its bytes stay in the server's files until they are
+        overwritten, in its transaction logs for as long as those are retained
+        (`db.tx_log.rotation.retention_policy`), and in backups. To erase them at once, copy the groups into a
+        new database (`kgray copy`) and delete the files of the old one.
         """
         return False
 
@@ -195,8 +195,8 @@ class Neo4jStore:
         """Hold one transaction for this thread's reads inside it; nests.
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
-        visible bit by bit. So a group that is scanned inside is looked at before its first scan and at the
-        end, while nobody writes it. Raises Outrun at the end where it was written meanwhile.
+        visible bit by bit. So the record time of a group that is scanned inside is read, under its lock,
+        before the first scan and at the end. Raises Outrun at the end where it has changed.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
@@ -212,7 +212,7 @@ class Neo4jStore:
             self._local.scanned = None
 
     def _settled(self, group: str) -> GroupHead:
-        """Return the group's last record time while nobody writes it: a commit holds its lock to the end."""
+        """Return the group's last record time, read under its lock: a commit holds that to its end."""
         found = self._db.write(
             lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
         )
@@ -234,7 +234,7 @@ class Neo4jStore:
             scanned[group] = self._settled(group)
         found = self._found(read, self._named(group), values)
         if read in _OF_ENDED:
-            # The operation that removed the whole group bears its name no more.
+            # The operation that removed the whole group no longer has its name.
             there = list(found)
             ended = self._named(group) | {"group": ended_mark(group)}
             found = iter(there) if there else self._found(read, ended, values)
@@ -289,7 +289,7 @@ class Neo4jStore:
     # ------------------------------------------------------------------------------- the server
 
     def missing(self) -> list[str]:
-        """Return the names of constraints and indexes that should be there and are not, or do not work."""
+        """Return the names of constraints and indexes that are missing or not online."""
         return setup.missing(self._db, self.server)
 
     def check_writable(self) -> None:

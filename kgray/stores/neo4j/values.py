@@ -22,7 +22,7 @@ Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
 MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 _INT_LIMIT = 1 << 63
 _ORDINAL_BITS = 20
-# What Graphiti knows an episode's content as; our own kind stands beside it.
+# Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
 _THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json": "json", "triples": "json"}
 
 
@@ -34,7 +34,7 @@ def portions(values: Iterable[Values]) -> Iterator[list[Values]]:
 
 
 def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
-    """Whether the database can hold a value at all; nothing bears one that it cannot."""
+    """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -89,7 +89,7 @@ def vector_values(kind: Kind, group: str, put: PutRow, *, dimensions: int) -> Va
 
 
 def episode_values(group: str, row: Row, facts: Sequence[str]) -> Values:
-    """Return the row of PUT_EPISODES: once committed with what Graphiti's readers expect.
+    """Return the row of PUT_EPISODES; a committed episode has the properties that Graphiti's readers expect.
 
     facts: the ids of the facts that came with it.
     """
@@ -114,7 +114,7 @@ def entity_values(group: str, row: Row, at: Instant) -> Values:
 
 
 def fact_values(group: str, id_: str, row: Row | None) -> Values:
-    """Return the row of CHANGE_FACTS and NEW_FACTS; None: the fact goes."""
+    """Return the row of CHANGE_FACTS and NEW_FACTS. row: None = drop the fact."""
     made: Values = {"group_id": group, "uuid": id_, "source": None, "end": None, "put": None, "value": None}
     if row is None:
         return made
@@ -163,7 +163,7 @@ def converters(read: StoredRead) -> list[tuple[int, Callable[[Any], Any]]]:
 
 
 def asked_values(read: StoredRead, values: Iterable[Any]) -> dict[Any, Any]:
-    """Return what a look-up asks for, each once, in order: as the database knows it -> the value."""
+    """Return a look-up's values without repeats, in order: as stored in the database -> as given."""
     by = read.read.by
     hashed = isinstance(by, str) and by in STORED[read.read.kind].digested
     distinct: Iterable[Any] = dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values)

@@ -1,11 +1,11 @@
 """The embedded store: one SQLite file in a data folder, log and graph.
 
 store       SqliteStore, `open_sqlite`: append, apply, adopt
-folder      the file: made, checked, opened; schema: its tables; errors: SQLite's, in one line of ours
-database    its two connections and their transactions
-statements  every statement, made from the record table or by hand
-row_writer  rows put, dropped, patched; appending, adoption: those of a log, those of another store
-reading     what is pending, declared reads (reads), search (vectors, lexical)
+folder      creates, checks and opens the file, and turns SQLite's errors into kgray's; schema: its tables
+database    its two connections, their transactions, and declared reads page by page
+statements  every statement, generated from the record table or written by hand
+row_writer  puts, drops and patches rows; adoption: copies a group in from another store
+reading     what is pending, declared reads, search (vectors, lexical)
 cache       model replies, in a file of their own
 """
 

@@ -1,7 +1,7 @@
-"""A group into the file from another store, row by row, and seen by nobody before it is whole.
+"""Copying a group in from another store, invisible to others until it is complete.
 
-It stands under a number of its own, in a group without a name whose digest is no group's, until all of it is
-there: one small transaction then gives it the name.
+Until then its rows belong to a group with a number but no name, and with a digest that no name has. One
+small transaction then gives it the name.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ _PORTION_ROWS = 1_000  # of a transaction
 
 
 class StagedGroup:
-    """A group on its way into the file. no: its number, from `start` on."""
+    """A group that is being copied in. no: its number, from `start` on."""
 
     def __init__(self, db: Database, group: str, dimensions: int) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
         self._db, self._group, self._dimensions = db, group, dimensions
         # "#" is in no group's name.
         self._stage = hashlib.sha256(b"#adopting " + group.encode()).digest()
         self.no = 0
 
     def start(self, head: GroupHead) -> None:
-        """Refuse a group that is there; delete what a killed process left; make the row without a name."""
+        """Create the group's row without a name; first delete what a killed process left of a copy.
+
+        Raises StoreError where the group exists, or ever did.
+        """
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
@@ -49,7 +52,7 @@ class StagedGroup:
             connection.execute(sql.SET_HEAD, (None, head.last, head.last_recorded, self.no))
 
     def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
-        """Write the rows, a portion a transaction; a power cut may lose the last ones, and then all goes."""
+        """Write the rows, 1,000 a transaction; not durable each: a copy that is cut off starts again."""
         for kind, pairs in groupby(rows, itemgetter(0)):
             while portion := [row for _, row in islice(pairs, _PORTION_ROWS)]:
                 with self._db.transaction(durable=False) as connection:
@@ -57,14 +60,14 @@ class StagedGroup:
                     self._change(connection).put(kind, portion, new=True)
 
     def finish(self) -> None:
-        """Give the group its name: from now on it is there."""
+        """Give the group its name, which makes it visible to everybody."""
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
             connection.execute(sql.NAME_GROUP, (self._group, digest(self._group), self.no))
 
     def undo(self) -> None:
-        """Delete what was written, where this process may still write; else the next call does it."""
+        """Delete what was written if this process may still write; else the next copy's `start` does."""
         with self._db.transaction(durable=True) as connection:
             row = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if row is not None and row[0] == self.no:

@@ -1,10 +1,10 @@
-"""The response cache: what a model replied, by the content of what it was asked, in a file of its own.
+"""The reply cache: a model's replies by the digest of their request, in a file of its own.
 
-For backfills: a folder that is filled again, or a new one that is given a copy of `cache.sqlite3`, asks
-no model for what was answered before. Nothing depends on it: the file may be deleted at any time.
+For backfills: filling a data folder again, or a new one with a copy of `cache.sqlite3`, sends no request
+that was answered before. Nothing depends on the file; it may be deleted at any time.
 
-Nothing here says in words who asked: groups, episodes and requests stand as digests, and the group is
-part of each request's. Replies are words, so they go with the episodes that they were asked for (R25).
+Groups, episodes and requests are stored as digests only, and each request's digest includes the group.
+Replies are plain text, so they are deleted with the episodes that they were asked for (R25).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FILE = "cache.sqlite3"
 APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file
 VERSION = 1
 _LOG_PAGES = 250  # of the write-ahead log, before it is folded into the file: 1 MB
-_EVICTED = 16  # entries that go at once where the bound is passed
+_EVICTED = 16  # entries evicted at a time once the bound is passed
 _LARGEST = 4  # a reply may take a quarter of the file
-_SLACK = 1 << 20  # bytes beyond the bound that are no reason to rewrite the file
+_SLACK = 1 << 20  # bytes above the bound up to which the file is not rewritten
 _WHAT_TO_DO = "move it away or delete it; what it holds can be asked of the model again"
 Standing = Callable[[str, Sequence[str]], Mapping[str, str]]  # group, ids -> id -> content hash of those held
 
-# used: a count that grows with each use, the smallest goes first. waste: whether anything was deleted
+# used: a count that grows with each use; the smallest is evicted first. waste: whether anything was deleted
 # since the file was last rewritten. askers: the episodes whose text a reply was asked for or used with.
 _TABLES = """
 CREATE TABLE entries (
@@ -61,20 +61,20 @@ _WASTED = "INSERT OR IGNORE INTO waste VALUES (1)"
 
 
 class SqliteResponses:
-    """`ports.ResponseCache` in a folder; the file is made when the first reply is kept.
+    """`ports.ResponseCache` in a folder; the file is created when the first reply is kept.
 
-    max_bytes   of the file; its log takes up to 1 MB beside it. The least recently used entries go first
-    standing    the store's: what it does not hold (a preview, a removed episode) leaves no trace here
+    max_bytes   of the file, without its log (up to 1 MB). The least recently used entries are evicted first
+    standing    asks the store which episodes it holds; others (previews, removed ones) leave no trace here
     """
 
     def __init__(self, file: ResponseFile, *, max_bytes: int, standing: Standing) -> None:
-        """Keep the file, which is its maker's to close; nothing is opened before the first use."""
+        """Open nothing before the first use. The caller closes the file."""
         self._file = file
         self._max_bytes = max_bytes
         self._standing = standing
 
     def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
-        """Return the reply kept for a request of the episode's group, noting who uses it now."""
+        """Return the reply kept for a request of the episode's group, else None; notes who used it."""
         if not self._file.there():
             return None
         with self._file.transaction() as connection:
@@ -119,7 +119,7 @@ class SqliteResponses:
 
 
 class ResponseFile:
-    """The file: its connection, and what removal does to it, whatever the settings say of the cache."""
+    """The cache file: its connection, and erasure, which also works where the settings disable the cache."""
 
     def __init__(self, folder: Path, *, patience_s: float) -> None:
         """Keep the path; the file is opened when it is used."""
@@ -129,7 +129,7 @@ class ResponseFile:
         self._turn = threading.RLock()
 
     def there(self) -> bool:
-        """Whether there is a file; an empty one is none."""
+        """Whether the file exists and is not empty."""
         with _explained(self.path):
             try:
                 return self.path.stat().st_size > 0
@@ -165,7 +165,7 @@ class ResponseFile:
         return not busy
 
     def shrink(self, most: int) -> None:
-        """Rewrite a file that is longer than `most` bytes: one that was made when more were allowed."""
+        """Rewrite the file if it is longer than `most` bytes, because a larger bound applied before."""
         with self._turn, _explained(self.path):
             connection = self._opened()
             if connection.pragma("page_count") * connection.pragma("page_size") > most:
@@ -245,7 +245,7 @@ def _has_tables(connection: apsw.Connection) -> bool:
 
 
 def _rewrite(connection: apsw.Connection) -> None:
-    """Leave live rows alone in the file; the copy on the way is a file that nobody else can open."""
+    """Rewrite the file with its live rows only; the temporary copy is a file that nobody else can open."""
     connection.pragma("temp_store", "FILE")
     try:
         connection.execute("VACUUM")
@@ -256,7 +256,7 @@ def _rewrite(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Say a damaged file in one line: unlike the store it can be spared."""
+    """Raise StoreError for a damaged file; its message says to delete it, unlike the store's."""
     with explained(path):
         try:
             yield
@@ -284,7 +284,7 @@ def _bytes_in_use(connection: apsw.Connection) -> int:
 
 
 def _digest(group: str, of: str = "") -> bytes:
-    """Return 32 bytes for a group's request or episode; no group's name holds the line break between."""
+    """Return 32 bytes for a group's request or episode; no group's name holds the line break between them."""
     return hashlib.sha256(f"{group}\n{of}".encode("utf-8", "surrogatepass")).digest()
 
 

@@ -21,7 +21,7 @@ from kgray.stores.sqlite.folder import explained
 from kgray.stores.sqlite.schema import MASK, SHIFT
 from kgray.stores.sqlite.statements import ReadBy
 
-_WRITER_MB = 32  # of pages that the writing connection keeps at most: no search uses it
+_WRITER_MB = 32  # page cache of the writing connection, which no search uses
 
 
 def key_of(no: int, n: int) -> int:
@@ -42,7 +42,7 @@ class Database:
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
-        """Open both connections; `path` was checked by `folder.opened`. cache_mb: pages the reader keeps."""
+        """Open both connections; `path` was checked by `folder.opened`. cache_mb: the reader's page cache."""
         self.path = path
         self._patience_s = patience_s
         with explained(path):
@@ -56,7 +56,7 @@ class Database:
         self.staged: int | None = None  # the number that `standing_in` gives a group here
 
     def close(self) -> None:
-        """Close both connections; the last of all processes folds the log into the file."""
+        """Close both connections; the last process to close checkpoints the log into the file."""
         with self._turn, explained(self.path):
             self._reader.close(True)
             self._writer.close()
@@ -67,8 +67,8 @@ class Database:
     def transaction(self, *, durable: bool) -> Iterator[apsw.Connection]:
         """Hold the file's one write lock; all or nothing.
 
-        durable: on the disk when this returns. Without it a power cut (not a kill) may lose it,
-        and never what came before: used for what can be asked of a model again.
+        durable: on the disk when this returns. Otherwise a power cut (not a kill) may lose it, though never
+        what came before it: for data that a model can be asked for again.
         """
         with self._turn, explained(self.path):
             if durable != self._durable:
@@ -98,7 +98,7 @@ class Database:
             )
 
     def group(self, connection: apsw.Connection, name: str) -> int:
-        """Return the group's number, making its row where it is new."""
+        """Return the group's number; creates its row where it is new."""
         no = self.known_group(connection, name)
         if no is None:
             connection.execute(sql.NEW_GROUP, (name, digest(name)))
@@ -107,7 +107,7 @@ class Database:
         return no
 
     def known_group(self, connection: apsw.Connection, name: str) -> int | None:
-        """Return the number of a group that was ever there, by the hash of its name."""
+        """Return the number of a group that exists or ever did, by the hash of its name; else None."""
         no = self._numbers.get(name)
         if no is None:
             row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
@@ -145,9 +145,9 @@ class Database:
     def compact(self) -> bool:
         """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
 
-        Rewriting takes about 2 s for 100 MB, during which appenders wait. It cannot be spared:
-        secure_delete zeroes deleted rows, but not the copies that SQLite leaves in a page when it
-        moves rows to a sibling (seen for 1 word in 2,400).
+        Rewriting takes about 2 s for 100 MB, during which appenders wait. It is necessary: secure_delete
+        zeroes deleted rows, but not the copies that SQLite leaves in a page when it moves rows to a sibling
+        (seen for 1 word in 2,400).
         """
         with self._turn, explained(self.path):
             erased, rewritten, cut = one(self._writer, sql.ERASED)
@@ -169,7 +169,7 @@ class Database:
         return True
 
     def _cut_log(self) -> bool:
-        """Fold the whole log into the file and make it empty; a reader is waited for a second at most."""
+        """Checkpoint and truncate the log; waits a second for readers. False: a reader prevents it."""
         self._writer.set_busy_timeout(1000)
         try:
             busy, _, _ = one(self._writer, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -208,7 +208,7 @@ class Database:
     def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
         """Return the ids of the episodes with these sequences.
 
-        On the connection that writes: its thread leaves the other alone.
+        Reads on the writing connection, because it runs in the thread that writes.
         """
         with self._turn, explained(self.path):
             no = self.known_group(self._writer, group)
@@ -224,7 +224,7 @@ class Database:
 
 
 def many(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-    """Return all rows of a statement, which is run to its end: a write must be."""
+    """Return all rows of a statement, run to its end, as a write must be."""
     return connection.execute(statement, values).fetchall()
 
 
@@ -235,7 +235,7 @@ def one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ())
 
 
 def digest(name: str) -> bytes:
-    """Return the hash by which a group is known, also after its name is gone."""
+    """Return the hash that identifies a group, also after its name was removed."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).digest()
 
 
@@ -248,13 +248,14 @@ Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values ->
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
 
+
 def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
     """Return a JSON array for json_each: escaped, so that any string passes, lone surrogates too."""
     return _ENCODER.encode(list(values))
 
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
-    """Return the rows of a declared read of the group with this number, read page by page."""
+    """Return the rows of a declared read, page by page. no: the group's number."""
     pages = _pages(run, sql.OF_READ[read], no, values)
     for restored in _RESTORED[read]:
         pages = map(restored, pages)
@@ -300,7 +301,7 @@ def _tuple(text: str) -> tuple[str, ...]:
 
 
 def _restored(read: Read) -> Iterator[Restored]:
-    """Yield what makes values of what SQLite does not know: bool and tuples."""
+    """Yield converters for the columns whose types SQLite lacks: bool and tuples."""
     types = {column.name: column.type for column in read.kind.columns}
     for place, name in enumerate(read.chosen):
         if types[name] in {"bool", "texts"}:

@@ -1,4 +1,4 @@
-"""Make, check and open the file in a data folder; refuse what is not ours without touching it."""
+"""Create, check and open the file in a data folder; a file that is not kgray's is refused and not touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 
 
 def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> Path:
-    """Return the path of the folder's file, made where needed.
+    """Return the path of the folder's file; creates the file where there is none.
 
     Raises StoreError for what is not ours, of another schema, damaged, or built with another embedder.
     """
@@ -43,7 +43,7 @@ def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patien
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
-    """Return a connection for rows of ours: WAL, erased bytes zeroed, waiting its turn."""
+    """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
     connection.set_busy_timeout(int(patience_s * 1000))
     for name, value in (
@@ -67,7 +67,7 @@ def _there(path: Path) -> bool:
 
 
 def _make(path: Path, embedder: str, dimensions: int) -> None:
-    """Make the file under another name and link it into place: it is there whole or not at all."""
+    """Create the file under another name and link it into place: it appears complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=path.name + ".new-", dir=path.parent)
     os.close(handle)
@@ -158,7 +158,7 @@ def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DAMAGED = "{path} is damaged ({error}): restore it from a copy"
-# In order: the first line whose kinds fit says it.
+# (classes of errors, what is raised, its message); the first entry that fits is used.
 _LINES: tuple[tuple[tuple[type[Exception], ...], type[KgrayError], str], ...] = (
     (
         (apsw.BusyError, apsw.LockedError),

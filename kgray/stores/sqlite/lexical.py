@@ -16,7 +16,7 @@ _FREQUENT_FROM_ROWS = 1_000
 
 
 def find_words(db: Database, no: int, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-    """Return what bears any of the query's words, best first; see `ports.Store.lexical`."""
+    """Return what has any of the query's words, best first; see `ports.Store.lexical`."""
     index = sql.WORDS[scope]
     asked = _match(db, no, index, query)
     if not asked:

@@ -25,7 +25,7 @@ class StoreReads:
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
     def __init__(self, db: Database, dimensions: int) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._db = db
         self._vectors = VectorSets(db, dimensions)
 

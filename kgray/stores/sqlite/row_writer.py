@@ -1,9 +1,8 @@
-"""Rows of declared kinds put, dropped and patched; a group cleared.
+"""Puts, drops and patches rows of declared kinds, and clears groups.
 
-What is erased (R25, R27) goes in two steps. Deleted rows are zeroed (secure_delete) and taken out of the
-full-text indexes at once (FTS5's own secure-delete). What is left is what SQLite moved before it was deleted:
-copies in pages that were rebalanced, and the write-ahead log. `Database.compact` rewrites the file and cuts
-the log.
+Erasure (R25, R27) has two steps. Deleted rows are zeroed (secure_delete) and removed from the full-text
+indexes at once (FTS5's own secure-delete). Copies that SQLite made earlier remain: in pages that were
+rebalanced, and in the write-ahead log. So `Database.compact` rewrites the file and truncates the log.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kgray.stores.words import marked, words
 
 
 class RowWriter:
-    """Changes of groups' rows inside a transaction. no: the number of the group that is changed now."""
+    """Changes rows of groups inside a transaction. no: the number of the group that is changed now."""
 
     def __init__(self, connection: apsw.Connection, dimensions: int, no: int = 0) -> None:
         """Change nothing yet; dimensions: numbers a vector."""
@@ -36,7 +35,7 @@ class RowWriter:
         self._highest: dict[tuple[int, Kind], int] = {}  # keys in use, so that they are looked up once
 
     def put(self, kind: Kind, rows: Sequence[Row], *, new: bool = False) -> None:
-        """Put rows, each with its words and sign bits. new: none of them is there, none was indexed."""
+        """Put rows, each with its words and sign bits. new: the caller knows that none of them exists."""
         if not rows:
             return
         match layout(kind):
@@ -50,7 +49,7 @@ class RowWriter:
                 self._connection.executemany(sql.OF_KIND[kind].put, bound)
 
     def drop(self, kind: Kind, keys: Sequence[Key]) -> None:
-        """Drop rows by their keys; one that is not there is nothing."""
+        """Drop rows by their keys; keys without a row are ignored."""
         names = [self._name(kind, key) for key in keys]
         gone = self._connection.executemany(sql.OF_KIND[kind].drop, names).fetchall()
         if gone and kind.words:
@@ -105,7 +104,7 @@ class RowWriter:
         keys = [key_of(no, row[0]) for row in rows]
         if kind.vector:
             last = self._last(kind)
-            if min(keys) <= last:  # what a process keeps in memory grows by greater keys alone
+            if min(keys) <= last:  # vectors in a process's memory are extended by greater keys only
                 connection.execute(sql.COUNT_REMOVAL, (no,))
             self._highest[no, kind] = max(last, *keys)
         stored = self._stored(kind, rows)
@@ -138,7 +137,7 @@ class RowWriter:
         return key_of(self.no, 0) if last is None else last
 
     def _index(self, kind: Kind, found: Iterable[tuple[int, Row]], *, new: bool) -> None:
-        """Index rows by their keys; a row without a text is found no more. new: none was indexed before."""
+        """Index rows by their keys; a row without a text is unindexed. new: none was indexed before."""
         if kind.words is None:
             return
         how, no = sql.WORDS[kind.words], self.no
@@ -163,7 +162,7 @@ class RowWriter:
 
 
 def _bound(lists: frozenset[int], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return values as SQLite takes them: tuples of texts, which stand in the places `lists`, as JSON."""
+    """Return rows as SQLite takes them: tuples of texts, at the indexes `lists`, become JSON."""
     if not lists:
         return rows
     return [tuple([pack(v) if n in lists else v for n, v in enumerate(row)]) for row in rows]
@@ -171,14 +170,14 @@ def _bound(lists: frozenset[int], rows: Sequence[Row]) -> Sequence[Row]:
 
 @cache
 def _lists(kind: Kind, columns: tuple[str, ...] = ()) -> frozenset[int]:
-    """Return where tuples of texts stand among some columns, all by default."""
+    """Return the indexes of columns that hold tuples of texts, among these columns or (default) all."""
     texts = {column.name for column in kind.columns if column.type == "texts"}
     return frozenset(n for n, name in enumerate(columns or kind.names) if name in texts)
 
 
 @cache
 def _place(kind: Kind) -> Callable[[Row], Row] | None:
-    """Return what takes the place out of a row, by which rows are inserted; None: as they are put."""
+    """Return a function from row to place, by which rows are sorted for insertion; None: keep their order."""
     order = kind.order or kind.key
     if order[0] != "sequence":
         return None

@@ -1,4 +1,4 @@
-"""The tables of `kgray.sqlite3`, made from the record table (`kgray.kinds`).
+"""The tables of `kgray.sqlite3`, generated from the record table (`kgray.kinds`).
 
 A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one range of keys and every
 read of them names its group. A kind's table has one of four layouts:
@@ -38,7 +38,7 @@ PAGE_BYTES = 4096
 
 
 class Layout(Enum):
-    """How the rows of a kind lie in the file; see above."""
+    """How the rows of a kind are stored; see the module."""
 
     SEQUENCE, COUNTED, LONG, KEYED = range(4)
 
@@ -76,7 +76,7 @@ CREATE TABLE groups (
 
 
 def layout(kind: Kind) -> Layout:
-    """Return how the rows of a kind lie in the file."""
+    """Return the layout of a kind."""
     if kind.key == ("sequence",):
         return Layout.SEQUENCE
     if kind.words or kind.vector or (kind.order and kind.order != kind.key):

@@ -1,7 +1,7 @@
-"""Every statement of the store: made once from the record table, or written by hand, all of them named.
+"""Every statement of the store: generated once from the record table, or written by hand; all have names.
 
 `python -m kgray.stores.sqlite` prints them. Values go in as parameters, never as text. The group is
-checked in the statement itself: by its number `no`, or by a range of keys, which bears it. A list goes in
+checked in the statement itself: by its number `no`, or by a range of keys, which contains it. A list goes in
 as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the order of the loops.
 """
 # ruff: noqa: S608 - what is put into a statement is a name of the record table, never a value
@@ -95,11 +95,11 @@ class ReadBy(Enum):
 class ReadStatements:
     """How a declared read is run.
 
-    last    KEYS: the last key in use
-    after   PLACES: the next pages
-    place   PLACES: where the columns of a row's place stand in it
-    extra   PLACES: how many of them, at the end, no reader asked for
-    keys    the values are sequences, to be given as keys
+    last    KEYS: the statement that returns the last key in use
+    after   PLACES: the statement for further pages
+    place   PLACES: the indexes in a row of the columns that make its place
+    extra   PLACES: how many columns, at the end of a row, only serve the place and are cut off
+    keys    the values are sequences, to be bound as keys
     """
 
     by: ReadBy
@@ -112,14 +112,14 @@ class ReadStatements:
 
 
 def column_of(kind: Kind, name: str) -> str:
-    """Return what reads a column."""
+    """Return the SQL expression that reads a column."""
     if name == "sequence" and layout(kind) is Layout.SEQUENCE:
         return f"t.key & {MASK}"
     return f"t.{name}"
 
 
 def columns_of(kind: Kind, names: Sequence[str] = ()) -> str:
-    """Return what reads these columns of a row of table `t`, all by default."""
+    """Return the SQL expressions that read these columns of table `t`, all by default."""
     return ", ".join(column_of(kind, name) for name in names or kind.names)
 
 
@@ -273,13 +273,13 @@ CLEAR_USES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordStatements:
-    """The full text of one scope; a row bears the key of the row that it was made from.
+    """The full text of one scope; an indexed row has the key of the row that it was made from.
 
     index, reindex   (key, words): of a row that was not indexed; of one that may have been
     unindex, clear   (key); (first key, last key)
     find             (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest),
-                     ties by key. The terms of the query bear the group; the range checks it a second time
-    frequency        (term): how many rows bear it
+                     ties by key. The terms of the query carry the group; the range checks it a second time
+    frequency        (term): how many rows have it
     mark, at_once    how deletions are made from now on. To take a word out of the index at once costs a
                      search each: 36 s for a group of 100,000 facts. There deletions are marked, and
                      `optimize`, before the file is rewritten, drops marks and words
@@ -366,7 +366,7 @@ FACTS_TO = (
 
 
 def all_statements() -> dict[str, str]:
-    """Return every statement by its name; of patches, which are made when they are first asked for, none."""
+    """Return every statement by its name, except patches, which are made when first needed."""
     constants = {name: value for name, value in globals().items() if name.isupper() and name[0] != "_"}
     return {name: text for name, text in _named("", constants) if text}
 

@@ -41,7 +41,7 @@ def open_sqlite(
     patience_s: float = PATIENCE_S,
     cache_mb: int = CACHE_MB,
 ) -> SqliteStore:
-    """Open the store in a data folder, made where needed.
+    """Open the store in a data folder; creates it where there is none.
 
     embedder    the embedder's identity, kept with the folder; dimensions: numbers a vector
     create      False: a folder without a store is an error that names `kgray init`
@@ -92,7 +92,7 @@ class SqliteStore(StoreReads):
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Apply changes in order, in one transaction; see `ports.Store`.
 
-        What a model can be asked again is not worth a wait for the disk; all else is.
+        Waits for the disk, unless all of it is extractions and answers, which a model can be asked for again.
         """
         for change in changes:
             self._erase_responses(change)
@@ -105,7 +105,7 @@ class SqliteStore(StoreReads):
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Take over what another store kept; `verify` reads it here before any other process can."""
+        """Copy a group in from another store; `verify` reads it here before any other process can."""
         adoption = StagedGroup(self._db, group, self.dimensions)
         adoption.start(head)
         try:
@@ -154,9 +154,9 @@ class SqliteStore(StoreReads):
             connection.execute(sql.COUNT_ERASURE)
 
     def _erase_responses(self, change: RowChanges) -> None:
-        """Drop cached replies before the rows that name the episodes: a kill between leaves nothing behind.
+        """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind.
 
-        Whatever the settings say of the cache now: the file may be of an earlier run.
+        Done even where the cache is now disabled: the file may be from an earlier run.
         """
         if change.clear:
             self._responses.erase_group(change.group)
@@ -171,7 +171,7 @@ class SqliteStore(StoreReads):
 
 
 def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
-    """Whether the entry is there, in one of the states; an entry that was removed is not."""
+    """Whether the entry exists and is in one of the states in which the change applies."""
     row = one(connection, sql.STATE_OF[change.ledger], (key_of(no, change.sequence),))
     if row is not None:
         return row[0] in change.states
@@ -187,12 +187,12 @@ def _is_a_store(store: SqliteStore) -> Store:
 
 
 class Append:
-    """`ports.Appending` inside a transaction that is open. What it writes is kept back until `finish`."""
+    """`ports.Appending` inside an open transaction. Its writes are buffered until `finish`."""
 
     def __init__(
         self, db: Database, connection: apsw.Connection, groups: Collection[str], dimensions: int
     ) -> None:
-        """Nothing is read or written yet."""
+        """Read and write nothing yet."""
         self._db, self._connection, self._dimensions = db, connection, dimensions
         self._groups = set(groups)
         self._heads: dict[str, _Head] = {}
@@ -200,7 +200,7 @@ class Append:
         self._patches: list[tuple[str, Patch]] = []
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a declared read, as they were when this began."""
+        """Return the rows of a declared read, without what this transaction appended."""
         no = self._db.known_group(self._connection, group)
         if no is None:
             return []
@@ -228,7 +228,7 @@ class Append:
         self._puts.setdefault((group, kind), []).append(row)
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Change rows that were there."""
+        """Change rows that were in the store before this transaction."""
         self._patches.append((group, patch))
 
     def finish(self) -> None:
@@ -260,7 +260,7 @@ class Append:
 
 @dataclass(slots=True)
 class _Head:
-    """The counters of a group as this transaction has moved them."""
+    """The counters of a group as this transaction has advanced them."""
 
     named: bool
     last: int

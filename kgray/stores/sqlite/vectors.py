@@ -55,10 +55,10 @@ class _Set:
 
 
 class VectorSets:
-    """The sets in memory, least recently used dropped past a byte budget."""
+    """The sets in memory; above a byte budget, the least recently used are dropped."""
 
     def __init__(self, db: Database, dimensions: int, budget_bytes: int = 256 << 20) -> None:
-        """Nothing is read before it is asked for."""
+        """Read nothing yet."""
         self._db = db
         self._dimensions = dimensions
         self._words = -(-dimensions // 64)
