@@ -119,7 +119,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
         ("E1", "Al", "al", 1, 0), ("E2", "Bo", "bo", 2, 0), ("E1", "Albert", "albert", 2, 8),
     ]  # fmt: skip
     assert all_of(store, kinds.BIRTHS, group) == [
-        ("E1", 1, 0), ("S1", 1, 0), ("E2", 2, 0), ("S2", 2, 0), ("E3", 2, 8),
+        ("E1", 1, 0), ("E2", 2, 0), ("E3", 2, 8), ("S1", 1, 0), ("S2", 2, 0),
     ]  # fmt: skip
     assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0)
     assert store.lexical(group, "entity", "albert", 9) == ["E1"]
