@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ _TOKENS = 8192  # of one batch of texts: a size that embedding models handle wel
 _CHARACTERS_A_TOKEN = 4
 
 
-class _PooledActor:
+class _PooledActor(ABC):
     """What both kinds of workers share. Control calls come from another thread than the work."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
@@ -47,11 +48,11 @@ class _PooledActor:
         except KgrayError as error:
             self._fault = fault_of(error)
 
-    def _build(self, spec: DeploymentSpec) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _build(self, spec: DeploymentSpec) -> None: ...
 
-    async def _outcome(self, request: Any) -> Outcome:  # noqa: ANN401 - the port's request
-        raise NotImplementedError
+    @abstractmethod
+    async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
 
     @streaming
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[list[NumberedOutcome]]:

@@ -195,7 +195,7 @@ class Append:
         """Read and write nothing yet."""
         self._db, self._connection, self._dimensions = db, connection, dimensions
         self._groups = set(groups)
-        self._heads: dict[str, _Head] = {}
+        self._heads: dict[str, _Counters] = {}
         self._puts: dict[tuple[str, Kind], list[Row]] = {}
         self._patches: list[tuple[str, Patch]] = []
 
@@ -245,7 +245,7 @@ class Append:
             changed.no = self._db.group(self._connection, group)
             changed.patch(patch)
 
-    def _head(self, group: str) -> _Head:
+    def _head(self, group: str) -> _Counters:
         head = self._heads.get(group)
         if head is None:
             if group not in self._groups:
@@ -254,12 +254,12 @@ class Append:
             name, last, last_recorded = (
                 (None, 0, 0) if no is None else one(self._connection, sql.GROUP_HEAD, (no,))
             )
-            head = self._heads[group] = _Head(name is not None, last, last_recorded)
+            head = self._heads[group] = _Counters(name is not None, last, last_recorded)
         return head
 
 
 @dataclass(slots=True)
-class _Head:
+class _Counters:
     """The counters of a group as this transaction has advanced them."""
 
     named: bool
