@@ -38,8 +38,9 @@ def test_where_nobody_listens_it_is_said_at_once_and_what_was_accepted_is_kept(k
         kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": address}
         kgray.write("a.jsonl", {"id": "1", "text": "x", "group": "g", "at": 0})
 
-        added = kgray("add", "a.jsonl")
-        status = kgray("status", "--json")
+        # Processes of their own: the one of the tests may be in a Ray already, and stays in that.
+        added = kgray.process("add", "a.jsonl")
+        status = kgray.process("status", "--json")
 
         line = f"no Ray answers at {address}: nobody listens there"
         assert (added.code, added.err) == (75, f"kgray: {line}\n")
