@@ -156,7 +156,8 @@ ANSWER_USES = Kind(
 
 # --------------------------------------------------------------------------------- the records
 
-# id: a recorded entity or statement; the place is that of its first recording.
+# id: a recorded entity or statement; the place is that of its first recording. Scanned by id: a split records
+# the birth of an entity late, at an earlier place (R16), so insertion is not in the order of places.
 BIRTHS = Kind(
     name="births",
     key=("id",),

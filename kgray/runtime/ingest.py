@@ -1,4 +1,4 @@
-"""`memory.ingesting.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
+"""`ports.ingest.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
 
 The store alone says which entries have ended; the sequencers' stats are used for progress and reasons. So
 the driver or a sequencer may die, and whoever looks next sees the true state.
@@ -45,7 +45,7 @@ _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
 class RayIngest:
-    """`memory.ingesting.Ingest` through Ray, which is started, or joined, when there is something to do."""
+    """`ports.ingest.Ingest` through Ray, which is started, or joined, when there is something to do."""
 
     def __init__(self, settings: Settings, data: Path, store: Store) -> None:
         """Start nothing: reading never needs Ray."""

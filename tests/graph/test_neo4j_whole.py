@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from kgray.errors import StoreError
+from kgray.errors import StoreError, Unavailable
 from kgray.ports import GroupCounts, GroupHead
 from tests.graph.by_hand import (
     EMBEDDER,
@@ -196,3 +196,19 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
     assert store.heads() == {}
     assert head(store, group).last == 4
     assert store.compact() is False, "its bytes are in the server's files, which no client can clear"
+
+
+def test_after_an_outage_the_same_thread_reads_again(stores, own_neo4j):
+    """R24: a read that begins while the server is away leaves nothing behind that breaks the next one."""
+    stores.open()
+    with closing(opened(own_neo4j, patience_s=1.0)) as store:
+        append(store, draft("a"))
+        own_neo4j.kill()
+        try:
+            with pytest.raises(Unavailable), store.reading():
+                store.heads()
+        finally:
+            own_neo4j.start()
+        assert store.pending_groups() == {"g": True}
+        with store.reading():
+            assert store.heads()["g"].last == 1

@@ -207,7 +207,7 @@ class Neo4jStore:
                 yield
             for group, before in scanned.items():
                 if self._settled(group) != before:
-                    raise Outrun(f"group {group!r} was written while it was read")
+                    raise Outrun(f"group {group!r} was written while it was read: run it again")
         finally:
             self._local.scanned = None
 
