@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.empty_stores import EmptyStore
+from bench.plain_loop import Loop
 from bench.processes import MODEL
 from bench.reading import digest, ledger
 from kgray import times
 from kgray.errors import KgrayError
-from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Parts
 from kgray.ledger import accept as ledger_accept
 from kgray.memory import Memory
 from kgray.ontology import shipped

@@ -12,43 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from bench.timed import ModelClock, TimedModels
 from bench.world import WorldEpisode
 from kgray import times
-from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation.change import EpisodeChange
-from kgray.ingest.case import ReadEpisode
+from kgray.ingest.calls import decided_change
 from kgray.ingest.changes import committed
-from kgray.ingest.committer import Direct, Outbox
+from kgray.ingest.committer import Direct, Outbox, Parts
 from kgray.ingest.extract import extract
-from kgray.ingest.loop import decided_change
-from kgray.ingest.parts import Parts
-from kgray.ingest.state import GroupState
+from kgray.ingest.state import GroupState, ReadEpisode
 from kgray.ledger import accept
 from kgray.ontology import shipped
-from kgray.ports import ExtractionRequest, Matrix, RowChanges, Store, Vector
+from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
-
-
-class TimedEmbedder:
-    """The hashing embedder with its own CPU time told apart: a model's work, not the engine's."""
-
-    def __init__(self) -> None:
-        """Nothing is embedded yet."""
-        self._inner = HashingEmbedder()
-        self.identity, self.dimensions = self._inner.identity, self._inner.dimensions
-        self.cpu_s = 0.0
-
-    async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Embed and count."""
-        start = time.process_time()
-        vectors = await self._inner.embed(texts)
-        self.cpu_s += time.process_time() - start
-        return vectors
 
 
 class ReplyReader:
@@ -96,20 +77,21 @@ class GrowingStore:
     together    episodes that fill a transaction
     """
 
-    def __init__(self, store: Store, embedder: TimedEmbedder) -> None:
+    def __init__(self, store: Store, embedder: Embedder) -> None:
         """Take an empty store, which is held for writing meanwhile."""
-        self.store, self.embedder = store, embedder
+        self._clock, self._reader, judge = ModelClock(), ReplyReader(), RulesJudge()
+        models = TimedModels(self._reader, judge, embedder, self._clock)
+        self.store, self.embedder = store, models
         self.together = store.batch // 2  # episodes a transaction: each posts its extraction and its commit
         self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
         self.texts: defaultdict[str, list[str]] = defaultdict(list)
-        self._reader = ReplyReader()
         self._states: dict[str, GroupState] = {}
         self._outbox = _Collecting(store)
         self._parts = Parts(
             store=store,
             extractor=self._reader,
-            judge=RulesJudge(),
-            embedder=embedder,
+            judge=judge,
+            embedder=models,
             ontology=shipped(),
         )
 
@@ -141,11 +123,11 @@ class GrowingStore:
             state = GroupState.load(self.store, episode.group, self.embedder.dimensions)
             self._states[episode.group] = state
         extraction = await extract(self._parts, self._outbox, episode)
-        embedded, start = self.embedder.cpu_s, time.process_time()
+        embedded, start = self._clock.models_s, time.process_time()
         change = await decided_change(
             self._parts, ReadEpisode(episode=episode, extraction=extraction), state, self._outbox
         )
-        embedding = self.embedder.cpu_s - embedded
+        embedding = self._clock.models_s - embedded
         costs.decide.append(time.process_time() - start - embedding)
         costs.embed.append(embedding)
         start = time.process_time()

@@ -128,7 +128,10 @@ def flags_of(oracle: Oracle) -> list[str]:
     plan, errors = oracle.world.plan, oracle.errors
     flags = {
         **{name: getattr(plan, name) for name in ("seed", "episodes", "entities", "groups")},
-        **{name: getattr(plan, name) for name in ("alias_rate", "change_rate", "homonyms")},
+        **{
+            name: getattr(plan, name)
+            for name in ("alias_rate", "change_rate", "homonyms", "tickers", "nicknames")
+        },
         "errors": errors.missed_fact,
         "merge_errors": errors.missed_merge,
         "ruling_errors": errors.wrong_ruling,

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import settings_of
-from bench.growth import RUNNER, GrowingStore, GrowthCosts, TimedEmbedder
+from bench.growth import RUNNER, GrowingStore, GrowthCosts
 from bench.tables import Column, aligned
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
-from kgray.derivation.stored import StoredView, garbage_collected_rarely
+from kgray.backends.hashing import HashingEmbedder
+from kgray.derivation.stored import StoredView
 from kgray.errors import InputError
-from kgray.ingest.state import GroupState
+from kgray.ingest.state import GroupState, garbage_collected_rarely
 from kgray.intake.triples import normalise
 from kgray.records import Draft
-from kgray.search import Query, search
-from kgray.search.plan import Method
+from kgray.search import Method, Query, search
 from kgray.settings import Settings
 from kgray.wiring import open_store
 
@@ -136,7 +136,7 @@ def run(
 @contextmanager
 def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore, Callable[[], int]]]:
     """Yield an empty store, and what tells how many bytes it takes."""
-    embedder = TimedEmbedder()
+    embedder = HashingEmbedder()
     with ExitStack() as stack:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgray-bench-"))) / "store"
         place = None
@@ -221,9 +221,10 @@ def _asked(grown: GrowingStore, group: str) -> list[str]:
 
 
 def _is_found(grown: GrowingStore, text: str) -> bool:
-    """Return whether a fact of the small group is among the best when it is asked for in its own words."""
+    """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
     query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
-    return any(hit.text == text for hit in RUNNER.run(search(grown.store, grown.embedder, query)))
+    hits = RUNNER.run(search(grown.store, grown.embedder, query))
+    return any(hit.source and hit.target and hit.source in text and hit.target in text for hit in hits)
 
 
 def _recall(grown: GrowingStore, group: str, asked: Sequence[str]) -> float:

@@ -36,7 +36,7 @@ class Actors:
 
     def __init__(self, deployment: Deployment) -> None:
         """Keep the handles: they stay good through restarts."""
-        self._handles = dict(deployment.all())
+        self._handles = dict(deployment.actors)
 
     def names(self, *kinds: str) -> list[str]:
         """Return the names of some kinds: sequencer, writer, models, embedder."""

@@ -46,6 +46,18 @@ def kgray(folder: Path, *arguments: str) -> None:
     print(flush=True)
 
 
+def picture(folder: Path, name: str, group: str, *options: str) -> None:
+    """Print two commands in a pipe and run them: an entity's history, drawn over time."""
+    history = ["history", name, "--group", group, "--json", "--data", str(folder)]
+    draw = ["examples/timeline.py", *options]
+    print(f"$ kgray {shlex.join(history)} | python {shlex.join(draw)}", flush=True)
+    found = subprocess.run([KGRAY, *history], cwd=ROOT, check=False, stdout=subprocess.PIPE)
+    if found.returncode:
+        raise SystemExit(found.returncode)
+    subprocess.run([sys.executable, *draw], cwd=ROOT, check=True, input=found.stdout)
+    print(flush=True)
+
+
 def part(folder: Path, name: str, *, later: bool) -> str:
     """Write one part of the team's messages into the demo's folder and return its path."""
     lines = (ROOT / "examples" / "team.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -124,9 +136,11 @@ def ask(folder: Path, between: str) -> None:
     kgray(folder, *dana, "--as-of", "2025-12-15", "--known-at", between)
     kgray(folder, *dana, "--as-of", "2025-12-15")
     heading("What an agent would be told before it answers Martha")
-    kgray(folder, "context", "What was wrong with Martha's printer?", "--group", "support", "--tokens", "400")
-    heading("Everything that was ever so about Alice, and what ended it")
-    kgray(folder, "history", "Alice Nguyen", "--group", "team")
+    wrong = "What was wrong with the pages of Martha's printer, and what helped?"
+    kgray(folder, "context", wrong, "--group", "support", "--tokens", "800")
+    heading("What a customer's printer went through, and one person's jobs, each line with its source")
+    picture(folder, "Kestrel LaserPro M28", "support")
+    picture(folder, "Alice Nguyen", "team", "--relation", "WORKS_AT")
 
 
 def over_ray(folder: Path) -> str:

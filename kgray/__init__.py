@@ -1,20 +1,74 @@
-"""kgray: long-term memory for AI agents as a temporal knowledge graph."""
+"""kgray: long-term memory for AI agents as a temporal knowledge graph.
+
+`kgray.open` is the entry; the other names are what its methods return and raise.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open"]
 
 if TYPE_CHECKING:
+    from kgray.errors import (
+        Ambiguous,
+        InputError,
+        KgrayError,
+        NotBuilt,
+        NotFound,
+        SettingsError,
+        Stopped,
+        StoreError,
+        Unavailable,
+    )
+    from kgray.graph import Entity, FactSpan, Hit
+    from kgray.memory import EntityCount, History, Memory, Report
     from kgray.opening import open  # noqa: A004 - the verb a user expects: kgray.open(...)
+    from kgray.search import Context, Filters
+
+_MODULES = {
+    "kgray.opening": ("open",),
+    "kgray.memory": ("EntityCount", "History", "Memory", "Report"),
+    "kgray.graph": ("Entity", "FactSpan", "Hit"),
+    "kgray.search": ("Context", "Filters"),
+    "kgray.errors": (
+        "Ambiguous", "InputError", "KgrayError", "NotBuilt", "NotFound", "SettingsError", "Stopped",
+        "StoreError", "Unavailable",
+    ),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = [
+    "Ambiguous",
+    "Context",
+    "Entity",
+    "EntityCount",
+    "FactSpan",
+    "Filters",
+    "History",
+    "Hit",
+    "InputError",
+    "KgrayError",
+    "Memory",
+    "NotBuilt",
+    "NotFound",
+    "Report",
+    "SettingsError",
+    "Stopped",
+    "StoreError",
+    "Unavailable",
+    "__version__",
+    "open",
+]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562: the face is imported when first used
-    """Import `kgray.open` on first use, so that `import kgray` and `kgray --help` stay instant."""
-    if name == "open":
-        from kgray.opening import open as opened
-
-        return opened
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
+    """Import a name on first use, so that `import kgray` and `kgray --help` stay instant."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'kgray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted(__all__)

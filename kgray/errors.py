@@ -4,6 +4,7 @@ KgrayError                      exit 2 unless said
 ├── InputError                  an argument, a line, a name, a time
 ├── SettingsError               the configuration
 ├── StoreError                  the data folder: not ours, too new, another embedder, damaged
+│   ├── NoStore                 there is none yet
 │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
 │   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads again
 │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
@@ -20,6 +21,8 @@ KgrayError                      exit 2 unless said
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 DONE, INCOMPLETE, FAULTY, BUG, STOPPED = 0, 1, 2, 70, 75  # the exit codes of every command
 
 
@@ -28,10 +31,22 @@ def exit_code_of(*, stopped: bool, incomplete: bool) -> int:
     return STOPPED if stopped else INCOMPLETE if incomplete else DONE
 
 
+class Cost(NamedTuple):
+    """What calls of a model cost."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
 class KgrayError(Exception):
-    """A fault that a user can act on; its message is one line: what, where, why, what to do."""
+    """A fault that a user can act on; its message is one line: what, where, why, what to do.
+
+    spent: what the model calls cost that ended in it, for the ledger; nothing that was kept counts them
+    """
 
     exit_code = FAULTY
+    spent = Cost()
 
 
 class InputError(KgrayError):
@@ -49,6 +64,22 @@ class SettingsError(KgrayError):
 
 class StoreError(KgrayError):
     """The data folder cannot be used as asked; nothing was changed."""
+
+
+class Damaged(StoreError):
+    """The records of one group contradict each other, so that nothing can be derived from them."""
+
+
+def damaged(group: str, fault: BaseException) -> Damaged:
+    """Return the error of a group; fault: what deriving met."""
+    return Damaged(
+        f"the records of group {group} cannot be derived ({type(fault).__name__}): "
+        f"run `kgray doctor --repair --group {group}`; no other group is concerned"
+    )
+
+
+class NoStore(StoreError):
+    """There is no store yet; `kgray init` or anything that is added makes it."""
 
 
 class StaleWriter(StoreError):

@@ -1,12 +1,17 @@
-"""Values derived from the records: entities, facts, and hits of a search."""
+"""Values derived from the records: entities and facts; facts and hits as callers get them, and as JSON.
+
+The names of the JSON fields are a stable interface.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 from kgray.records import Place, Value
-from kgray.times import Instant
+from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
 
@@ -26,8 +31,8 @@ class Entity:
 class Fact:
     """One statement, true over one span of time (R1, R2): [valid_at, invalid_at).
 
-    valid_at None = always; invalid_at None = still. created_at, expired_at: when this graph
-    learned of it, and of its end.
+    valid_at None = unknown, counts as always; invalid_at None = still. created_at, expired_at: when this
+    graph learned of it, and of its end.
     """
 
     id: str
@@ -42,6 +47,7 @@ class Fact:
     invalid_at: Instant | None = None
     expired_at: Instant | None = None
     episodes: tuple[str, ...] = ()  # ids of the episodes that support it, sorted
+    event: bool = False  # what took place at valid_at; that it did stays true (R18)
     ended_by: tuple[str, int] | None = None  # (episode id, evidence ordinal)
 
     @property
@@ -55,21 +61,110 @@ class Fact:
         return started and (self.invalid_at is None or instant < self.invalid_at)
 
 
+# ------------------------------------------------------------------------------------- as callers get them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactSpan:
+    """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2).
+
+    source, target  names; a value's text, and target_id None
+    valid_at        when it began to hold; None = not known
+    invalid_at      when it ended; None = it still holds
+    event           it took place at valid_at; that it did stays true
+    created_at      when this memory learned of it; expired_at: of its end
+    episodes        (id, the client's id) of those that support it
+    ended_by        (episode id, ordinal) of the evidence that ended it
+    """
+
+    id: str
+    statement: str
+    text: str
+    source_id: str
+    source: str | None
+    relation: str
+    target_id: str | None
+    target: str | None
+    valid_at: datetime | None
+    invalid_at: datetime | None
+    created_at: datetime
+    expired_at: datetime | None
+    episodes: tuple[tuple[str, str | None], ...]
+    ended_by: tuple[str, int] | None
+    event: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys of a fact hit that only facts have."""
+        return {
+            "source_id": self.source_id,
+            "source": self.source,
+            "relation": self.relation,
+            "target_id": self.target_id,
+            "target": self.target,
+            "valid_at": _written(self.valid_at),
+            "invalid_at": _written(self.invalid_at),
+            "event": self.event,
+            "created_at": _written(self.created_at),
+            "expired_at": _written(self.expired_at),
+            "episodes": [{"id": episode, "client_id": client} for episode, client in self.episodes],
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One result of a search; methods: the rank (from 1) that each method gave it."""
+    """One result of a search; methods: the rank (from 1) that each method gave it.
+
+    fact                                    of a fact hit
+    entity                                  of an entity hit
+    client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
+    """
 
     scope: Scope
     id: str
     text: str
     score: float
     group: str
-    methods: dict[str, int] = field(default_factory=dict)
-    client_id: str | None = None  # episodes
-    fact: Fact | None = None  # facts
-    entity: Entity | None = None  # entities
-    source: str | None = None  # facts: the subject's name
-    target: str | None = None  # facts: the object's name, or the value's text
-    episodes: tuple[tuple[str, str | None], ...] = ()  # facts: (id, client id) of the supporters
-    reference_time: Instant | None = None  # episodes
-    speaker: str | None = None  # episodes
+    methods: Mapping[str, int] = field(default_factory=dict)
+    fact: FactSpan | None = None
+    entity: Entity | None = None
+    client_id: str | None = None
+    reference_time: datetime | None = None
+    speaker: str | None = None
+
+    @property
+    def source(self) -> str | None:
+        """The name of a fact's subject."""
+        return self.fact.source if self.fact else None
+
+    @property
+    def target(self) -> str | None:
+        """The name of a fact's object, or its value's text."""
+        return self.fact.target if self.fact else None
+
+    @property
+    def valid_at(self) -> datetime | None:
+        """When a fact began to hold; None where that is not known."""
+        return self.fact.valid_at if self.fact else None
+
+    @property
+    def invalid_at(self) -> datetime | None:
+        """When a fact ended; None where it still holds."""
+        return self.fact.invalid_at if self.fact else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form in which `kgray search --json` prints it."""
+        names = ("scope", "id", "text", "score", "group")
+        row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"methods": dict(self.methods)}
+        if self.fact is not None:
+            row |= self.fact.as_dict()
+        elif self.entity is not None:
+            row |= {"aliases": list(self.entity.aliases), "labels": list(self.entity.labels)}
+        elif self.scope == "episode":
+            said = _written(self.reference_time)
+            row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}
+        return row
+
+
+def _written(moment: datetime | None) -> str | None:
+    """Return a time as JSON shows it."""
+    return None if moment is None else show(from_datetime(moment))

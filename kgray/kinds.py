@@ -24,7 +24,8 @@ Row = tuple[Any, ...]
 Key = tuple[Any, ...]  # the values of a kind's key columns
 
 # `state` of an episode (R24) and of an operation.
-ACCEPTED, EXTRACTED, COMMITTED, FAILED = range(4)
+# WITHDRAWN: retracted before it was committed or failed; it never was part of the graph.
+ACCEPTED, EXTRACTED, COMMITTED, FAILED, WITHDRAWN = range(5)
 PENDING, DONE, REFUSED = range(3)
 
 
@@ -137,7 +138,8 @@ EXTRACTIONS = Kind(
     first_wins=True,
     log=True,
 )
-# The journal of answers: request is the request's key, body its answers as JSON (R21).
+# The journal of answers: request is the request's key, body its answers as JSON (R21). A request that begins
+# with "spent" has none: it counts calls whose replies could not be used (`changes.spent`).
 ANSWERS = Kind(
     name="answers",
     key=("request",),
@@ -168,8 +170,8 @@ MENTIONS = Kind(
     name="mentions",
     key=("sequence", "ordinal"),
     columns=_columns(
-        "sequence int, ordinal int, surface text, entity text, type text, sentence text, span_from int?, "
-        "span_to int?"
+        "sequence int, ordinal int, surface text, entity text, type text, sentence text, key bool, "
+        "span_from int?, span_to int?"
     ),
     indexes=(("entity",),),
 )
@@ -180,7 +182,8 @@ EVIDENCE = Kind(
     columns=_columns(
         "sequence int, ordinal int, statement text, variant int, kind text, relation text, text text, "
         "subject int, object int?, value_type text?, value text?, unit text?, valid_from int?, "
-        "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, shown text?"
+        "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, "
+        "every_variant bool, shown text?"
     ),
     indexes=(("statement",),),
     words="fact",
@@ -259,7 +262,7 @@ FACTS = Kind(
     columns=_columns(
         "id text, statement text, source text, relation text, text text, created_at int, target text?, "
         "value_type text?, value text?, unit text?, valid_at int?, invalid_at int?, expired_at int?, "
-        "episodes texts, ended_episode text?, ended_ordinal int?"
+        "episodes texts, event bool, ended_episode text?, ended_ordinal int?"
     ),
     indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
 )
@@ -303,15 +306,17 @@ ALL: Mapping[str, Read] = {kind.name: Read(f"all {kind.name}", kind) for kind in
 EPISODE_HEADS = Read(
     "episode heads",
     EPISODES,
-    ("sequence", "id", "client_id", "source", "reference_time", "state", "ended_at", "retired_at"),
+    ("sequence", "id", "client_id", "source", "reference_time", "state", "ended_at", "retired_at", "kind"),
 )
+EPISODE_HEADS_AT = Read("episode heads at sequences", EPISODES, EPISODE_HEADS.columns, by="sequence")
 EPISODES_AT = Read("episodes at sequences", EPISODES, by="sequence")
-SEQUENCES_OF_SOURCE = Read("sequences of sources", EPISODES, ("sequence",), by="source")
 EPISODES_IN_STATE = Read("episodes in states", EPISODES, by="state")
 # Whose id, client id and content a draft meets; no text.
-TAKEN_BY = ("sequence", "id", "client_id", "source", "content_sha256", "retired_at")
+TAKEN_BY = ("sequence", "id", "client_id", "source", "content_sha256", "retired_at", "state")
+TAKEN = Read("taken", EPISODES, TAKEN_BY)
 TAKEN_IDS = Read("taken ids", EPISODES, TAKEN_BY, by="id")
 TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TAKEN_BY, by="client_id")
+TAKEN_IN_SOURCES = Read("taken in sources", EPISODES, TAKEN_BY, by="source")
 SUPPORTERS = Read("supporters", EPISODES, ("id", "client_id"), by="id")
 OPERATIONS_AT = Read("operations at sequences", OPERATIONS, by="sequence")
 OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, by="state")
@@ -319,29 +324,29 @@ EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, by="sequence")
 ANSWERS_TO = Read("answers to requests", ANSWERS, by="request")
 USES_BY = Read("uses by sequences", ANSWER_USES, by="sequence")
 USES_OF = Read("uses of requests", ANSWER_USES, by="request")
+BIRTHS_OF = Read("births by id", BIRTHS, by="id")
 MENTIONS_IN = Read("mentions in episodes", MENTIONS, by="sequence")
 MENTIONS_OF = Read("mentions of entities", MENTIONS, ("entity", "surface", "sequence"), by="entity")
-SURFACES = Read("surfaces", MENTIONS, ("sequence", "surface"))
+MENTIONED = Read("names by entity", MENTIONS, ("sequence", "entity", "surface"))
 EVIDENCE_IN = Read("evidence in episodes", EVIDENCE, by="sequence")
 _PLACE = ("sequence", "ordinal")
 EVIDENCE_SHOWN = Read("shown by evidence", EVIDENCE, (*_PLACE, "shown"), by=_PLACE)
+SAID = Read("statements by place", EVIDENCE, (*_PLACE, "statement", "relation"))
 _WORDING = ("statement", "sequence", "text")
 EVIDENCE_OF = Read("evidence of statements", EVIDENCE, _WORDING, by="statement")
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
 NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
-RULINGS_IN = Read("rulings of episodes", RULINGS, by="sequence")
-VERDICTS_IN = Read("verdicts of episodes", VERDICTS, by="sequence")
 STATEMENT_VECTORS_OF = Read("vectors of statements", STATEMENT_VECTORS, by="id")
 ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")
 ENTITIES_OF = Read("entities by id", ENTITIES, by="id")
 SHOWN_OF = Read("shown by entities", SHOWN_ENTITIES, by="recorded")
 FACTS_OF = Read("facts by id", FACTS, by="id")
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
+FACT_ENDS = Read("ends of facts", FACTS, ("id", "statement", "source", "target"))
 READS: tuple[Read, ...] = (
-    *ALL.values(), EPISODE_HEADS, EPISODES_AT, SEQUENCES_OF_SOURCE, EPISODES_IN_STATE, TAKEN_IDS,
-    TAKEN_CLIENT_IDS, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
-    USES_OF, MENTIONS_IN, MENTIONS_OF, SURFACES, EVIDENCE_IN, EVIDENCE_SHOWN, EVIDENCE_OF,
-    STATEMENTS_SHOWN, RULINGS_IN,
-    VERDICTS_IN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
-    FACTS_OF_STATEMENTS,
+    *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
+    TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
+    USES_OF, MENTIONS_IN, MENTIONS_OF, MENTIONED, EVIDENCE_IN, SAID, EVIDENCE_SHOWN, EVIDENCE_OF,
+    STATEMENTS_SHOWN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
+    FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Locks on files, which the kernel frees when their holder dies."""
+"""Locks on files, which the kernel frees when their holder dies; folders and files for their owner alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from kgray.errors import Locked, NoSpace, StoreError
 
 INGEST_LOCK = "ingest.lock"
 _HOLDER_BYTES = 200
+# What people say is stored as text: nobody but the owner may read it, whatever the umask.
+OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that only its owner can enter; one that exists keeps its permissions. Raises OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=OWNER_FOLDER)
+        folder.chmod(OWNER_FOLDER)  # the umask may have taken more away
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def for_owner(path: str, flags: int) -> int:
+    """Open a file, as `opener` of `open`: a new one can be read by its owner alone."""
+    return os.open(path, flags | os.O_CLOEXEC, OWNER_FILE)
 
 
 @contextmanager
@@ -28,7 +45,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
     NoSpace where the disk is full.
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_FILE)
     except OSError as error:
         raise _unusable(path, error) from None
     try:
@@ -49,7 +66,7 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
 def ingesting(folder: Path) -> Iterator[None]:
     """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming the holder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # the folder may be missing where the store is on a server
+        make_folder(folder)  # it may be missing where the store is on a server
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
 

@@ -15,9 +15,16 @@ from dataclasses import dataclass as plain_dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, StrictBool, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    StrictBool,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
@@ -30,9 +37,10 @@ ObjectKind = Literal["entity", "value"]
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
 _SLOTS = (
-    "belonging employer group language name org person place price problem role someone status thing"
+    "before belonging employer group language name org person place price problem role someone status thing"
 ).split()
 _PHRASE = re.compile(r"(?:[a-z][a-z'|-]* )+\{([a-z]+)\}")
+_MOST_WORDS = 80  # characters of a relation's words
 _ENDS = frozenset({"subject_type", "object_type"})
 
 
@@ -69,6 +77,26 @@ def _single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
+def _words(text: str) -> str:
+    text = _single_spaced(text)
+    if re.sub(r"\{object\}", "", text, count=1).count("{") or len(text) > _MOST_WORDS:
+        raise fault(
+            "the words between subject and object are needed, such as 'works at'; {object} may stand in them "
+            "once."
+        )
+    return text
+
+
+def _cardinality(value: object) -> object:
+    if value is not None and value not in get_args(Cardinality):
+        raise fault(
+            'use one of "single" (one object at a time, as WORKS_AT), "single_object" (one subject at a '
+            'time: a ship has one captain), "many" (any number, as LIKES), '
+            '"depends" (asked of each pair of objects).'
+        )
+    return value
+
+
 _Name = Annotated[str, AfterValidator(_relation_name)]
 _Label = Annotated[str, AfterValidator(_label)]
 _Word = Annotated[str, StringConstraints(min_length=1)]
@@ -79,12 +107,14 @@ _Phrases = tuple[Annotated[str, AfterValidator(_phrase)], ...]
 class RelationType:
     """One declared relation; None and () = not declared.
 
-    phrases, starts, ends, nouns and fields are what the rules extractor reads: see ontology.toml.
+    text: its words in the text of a fact (derivation/relations.py).
+    phrases, starts, ends, events, nouns and fields are what the rules extractor reads: see ontology.toml.
     """
 
     name: _Name  # UPPER_SNAKE, <= 64 characters
     description: str = ""
-    cardinality: Cardinality | None = None
+    text: Annotated[str, AfterValidator(_words)] = ""
+    cardinality: Annotated[Cardinality | None, BeforeValidator(_cardinality)] = None
     object: ObjectKind | None = None
     symmetric: StrictBool = False
     excludes: tuple[_Name, ...] = ()
@@ -95,6 +125,7 @@ class RelationType:
     phrases: _Phrases = ()
     starts: _Phrases = ()
     ends: _Phrases = ()
+    events: _Phrases = ()
     nouns: tuple[_Word, ...] = ()
     fields: tuple[_Word, ...] = ()
 

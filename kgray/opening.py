@@ -51,4 +51,11 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         from kgray.runtime.ingest import RayIngest
 
         ingest = RayIngest(settings, folder, reader.store)
-    return Memory(reader.store, reader.embedder, partial(ingesting, reader), ingest=ingest, data=folder)
+    return Memory(
+        reader.store,
+        reader.embedder,
+        partial(ingesting, reader),
+        ingest=ingest,
+        data=folder,
+        previous=settings.pipeline.previous_episodes,
+    )

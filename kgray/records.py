@@ -17,12 +17,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from kgray import times
-from kgray.errors import InputError
+from kgray.errors import Cost, InputError
 from kgray.times import Instant, Precision
 
 EpisodeKind = Literal["message", "text", "json", "triples"]
-EvidenceKind = Literal["holds", "ended", "denied"]
-State = Literal["accepted", "extracted", "committed", "failed"]
+EvidenceKind = Literal["holds", "ended", "denied", "happened"]
+State = Literal["accepted", "extracted", "committed", "failed", "withdrawn"]
 ValueType = Literal["text", "number", "date", "boolean"]
 Place = tuple[int, int]  # (sequence, ordinal): where in the group's order something was recorded
 
@@ -84,6 +84,15 @@ class Value:
 def clean_text(text: str) -> str:
     """Return NFC with single spaces: names and text values are compared in this form."""
     return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text can be stored: one with a lone surrogate cannot, so nothing has it as id or name."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def clean_relation(text: str) -> str:
@@ -215,11 +224,16 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedEntity:
-    """A name that an episode mentions. span: characters [from, to) in the episode's text."""
+    """A name that an episode mentions. span: characters [from, to) in the episode's text.
+
+    key_of  the index of the entity that this name is the key of (its own index, where a record has no other
+            name): whatever bears the key is that entity, and what bears another key is not
+    """
 
     name: str
     type: str = ""  # CamelCase label such as Person; "" = not known
     span: tuple[int, int] | None = None
+    key_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +241,11 @@ class ExtractedFact:
     """What an episode says about one statement; indexes point into `Extraction.entities`.
 
     Exactly one of target and value is set. valid_from None with kind "holds" = unknown start
-    ("always", R1); with "ended" and "denied" it is not used. valid_to: the stated end of "holds",
-    the instant of an "ended" (never None there). inferred: the start was read off the present
-    tense, or equals the reference time (R3).
+    ("always", R1); with "ended" and "denied" it is not used; of an event, "happened", it is the
+    instant, never None. valid_to: the stated end of "holds", the instant of an "ended" (never None
+    there). inferred: the start was read off the present tense, or equals the reference time (R3).
+    only: no other object holds beside it, as with a field of a record, whatever the relation's
+    cardinality is elsewhere.
     """
 
     source: int
@@ -243,6 +259,7 @@ class ExtractedFact:
     from_precision: Precision | None = None
     to_precision: Precision | None = None
     inferred: bool = False
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +279,11 @@ class Extraction:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def cost(self) -> Cost:
+        """What it cost."""
+        return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
@@ -273,12 +295,13 @@ class Mention:
     entity: str  # the recorded entity id; merges and splits fold it when the graph is derived
     type: str = ""
     sentence: str = ""  # where it stood, cut to 240 characters: the entity's card (R21)
+    key: bool = False  # the surface is the key of a record: no other record has it
     span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one episode says about one statement: it holds, it ended, or it was not so."""
+    """What one episode says about one statement: it holds, it ended, it was not so, or it happened (R18)."""
 
     sequence: int
     ordinal: int
@@ -296,6 +319,7 @@ class Evidence:
     to_precision: Precision | None = None
     inferred: bool = False
     fact_group: int | None = None  # ordinal of the first evidence with the same text (R18)
+    every_variant: bool = False  # an end or a denial that names no variant: it speaks of all (R6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,13 +328,14 @@ class Ruling:
 
     aspect  "cardinality": value is single | single_object | many | depends, or unknown: declared no longer
             "symmetric":   value is yes | no
+            "text":        value is its words in the text of a fact; "" = those that its name gives
             "pair":        what `name` is to `other`: same_as | inverse_of | excludes | independent
     """
 
     sequence: int
     ordinal: int
     name: str
-    aspect: Literal["cardinality", "symmetric", "pair"]
+    aspect: Literal["cardinality", "symmetric", "pair", "text"]
     value: str
     judge: str  # "ontology", or the model's id
     other: str = ""
@@ -330,7 +355,8 @@ class Verdict:
     reason: str = ""
 
 
-OperationKind = Literal["merge", "split", "undo", "retract", "remove"]
+OperationKind = Literal["merge", "split", "distinct", "undo", "retract", "remove"]
+WITHDRAWALS = frozenset({"retract", "remove"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,11 +364,14 @@ class Operation:
     """A correction with its place in the group's order (R16, R25, R27).
 
     merge           entities: the two ids, as asked
+    distinct        entities: two ids that are not one; neither is a candidate for the other
     split           entities: (the id,), surfaces: those that are another entity; once carried out,
                     moved: keys of the surfaces that left, made: the id they took, minted: whether
                     that id is new, not one that a merge had folded away (R16)
-    undo            target: the sequence of the merge or split taken back
-    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes
+    undo            target: the sequence of the merge, split or distinction taken back
+    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes.
+                    Carried out at once, whatever is pending: see `withdraws`. replaces: a retraction that
+                    makes room for other content; what it retracted may be accepted anew (R19)
     """
 
     group: str
@@ -357,6 +386,12 @@ class Operation:
     episodes: tuple[str, ...] = ()
     source: str | None = None
     everything: bool = False
+    replaces: bool = False
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether it is a retraction or a removal, which go before all that is pending (R27)."""
+        return self.kind in WITHDRAWALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +412,8 @@ class GroupRecords:
     and only their mentions and evidence are listed. Rulings, verdicts and operations recorded by
     then are listed whatever became of the episode that raised them.
     recorded: record time of each sequence that rulings, verdicts and operations carry.
+    uses:     relation name -> the place of its first use, where that may be in an episode that is not listed.
+    names:    shown entity -> its name, where further mentions of it may be in episodes that are not listed.
     births:   recorded id of an entity or statement -> the place that made it.
     """
 
@@ -388,6 +425,8 @@ class GroupRecords:
     verdicts: list[Verdict] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)  # merge, split, undo
     recorded: dict[int, Instant] = field(default_factory=dict)
+    uses: dict[str, Place] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     births: dict[str, Place] = field(default_factory=dict)
     last_recorded: Instant = 0  # the group's newest record time
 

@@ -5,15 +5,30 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray.graph import Entity, Fact
-from kgray.kinds import ACCEPTED, COMMITTED, DONE, FAILED, PENDING, REFUSED, Row
+from kgray.kinds import (
+    ACCEPTED,
+    COMMITTED,
+    DONE,
+    EPISODES,
+    EVIDENCE,
+    FACTS,
+    FAILED,
+    MENTIONS,
+    PENDING,
+    REFUSED,
+    RULINGS,
+    VERDICTS,
+    Row,
+)
 from kgray.records import (
     Draft,
     Episode,
@@ -33,10 +48,31 @@ from kgray.records import (
 from kgray.times import Instant
 
 _Built = TypeVar("_Built", Mention, Evidence)
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)  # made once: a commit packs many texts
-STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed")
+# Made once: a commit packs many texts. A `Value` becomes the list of its fields.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=astuple)
+STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed", "withdrawn")
 NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 _NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
+
+
+class _Fields:
+    """Fields of a value that are stored as columns, or as items of a JSON list, by the same names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self.of = attrgetter(*self.names)  # value -> tuple
+
+    def named(self, columns: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.names, columns, strict=True))
+
+
+_EPISODE = _Fields(EPISODES.names[:10])
+_MENTION = _Fields(MENTIONS.names[:7])
+_EVIDENCE, _EVIDENCE_DATES = _Fields(EVIDENCE.names[:9]), _Fields(EVIDENCE.names[12:19])
+_RULING = _Fields(RULINGS.names[:8])
+_VERDICT = _Fields(VERDICTS.names[:7])
+_FACT, _FACT_DATES = _Fields(FACTS.names[:7]), _Fields(FACTS.names[10:15])
+_EXTRACTED_FACT = _Fields(field.name for field in fields(ExtractedFact))
 
 
 def pack(value: Any) -> str:  # noqa: ANN401 - any JSON value
@@ -90,42 +126,22 @@ def accepted_again(row: Row, sequence: int) -> Row:
 
 def committed_row(episode: Episode, recorded_at: Instant) -> Row:
     """Return the row of an episode once it is committed."""
-    return (*_episode_columns(episode), COMMITTED, episode.bulk, episode.attempts, recorded_at, *[None] * 4)
+    return (*_EPISODE.of(episode), COMMITTED, episode.bulk, episode.attempts, recorded_at, *[None] * 4)
 
 
 def failed_row(episode: Episode, recorded_at: Instant, kind: str, message: str, raw: str) -> Row:
     """Return the row of an episode that failed by its own content (R24), one attempt more."""
     return (
-        *_episode_columns(episode), FAILED, episode.bulk, episode.attempts + 1, recorded_at, None, kind,
+        *_EPISODE.of(episode), FAILED, episode.bulk, episode.attempts + 1, recorded_at, None, kind,
         storable(message), storable(raw),
-    )  # fmt: skip
-
-
-def _episode_columns(episode: Episode) -> Row:
-    return (
-        episode.sequence, episode.id, episode.source, episode.kind, episode.text, episode.reference_time,
-        episode.content_sha256, episode.speaker, episode.client_id, episode.metadata,
     )  # fmt: skip
 
 
 def episode(group: str, row: Row) -> Episode:
     """Read a row of `kinds.EPISODES`."""
-    return Episode(
-        group=group,
-        sequence=row[0],
-        id=row[1],
-        source=row[2],
-        kind=row[3],
-        text=row[4],
-        reference_time=row[5],
-        content_sha256=row[6],
-        speaker=row[7],
-        client_id=row[8],
-        metadata=row[9],
-        state=STATES[row[10]],
-        bulk=row[11],
-        attempts=row[12],
-    )
+    state, bulk, attempts = row[10:13]
+    named = _EPISODE.named(row[:10])
+    return Episode(group=group, state=STATES[state], bulk=bulk, attempts=attempts, **named)
 
 
 def operation_row(
@@ -163,19 +179,12 @@ def operation(group: str, row: Row) -> Operation:
 def extraction_row(sequence: int, extraction: Extraction) -> Row:
     """Return the row of an extraction: what it cost, and the rest as JSON, fields by position."""
     body = {
-        "entities": [(e.name, e.type, e.span) for e in extraction.entities],
-        "facts": [
-            (
-                f.source, f.relation, f.text, f.kind, f.target,
-                f.value and (f.value.type, f.value.value, f.value.unit),
-                f.valid_from, f.valid_to, f.from_precision, f.to_precision, f.inferred,
-            )
-            for f in extraction.facts
-        ],
+        "entities": [(e.name, e.type, e.span, e.key_of) for e in extraction.entities],
+        "facts": [_EXTRACTED_FACT.of(fact_) for fact_ in extraction.facts],
         "dropped": extraction.dropped,
         "model": extraction.model,
         "prompts": extraction.prompts,
-    }  # fmt: skip
+    }
     cost = (extraction.calls, extraction.prompt_tokens, extraction.completion_tokens)
     return (sequence, *cost, storable(pack(body)))
 
@@ -186,25 +195,22 @@ def extraction(row: Row) -> Extraction:
     body = json.loads(text)
     return Extraction(
         entities=tuple(
-            ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]))
-            for name, type_, span in body["entities"]
+            ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of)
+            for name, type_, span, key_of in body["entities"]
         ),
-        facts=tuple(
-            ExtractedFact(
-                source=source, relation=relation, text=text, kind=kind, target=target,
-                value=value and Value(*value), valid_from=valid_from, valid_to=valid_to,
-                from_precision=from_precision, to_precision=to_precision, inferred=inferred,
-            )
-            for source, relation, text, kind, target, value, valid_from, valid_to, from_precision,
-            to_precision, inferred in body["facts"]
-        ),
+        facts=tuple(_extracted_fact(fields_) for fields_ in body["facts"]),
         dropped=tuple(body["dropped"]),
         model=body["model"],
         prompts=tuple(body["prompts"]),
         calls=calls,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
-    )  # fmt: skip
+    )
+
+
+def _extracted_fact(kept: Sequence[Any]) -> ExtractedFact:
+    named = _EXTRACTED_FACT.named(kept)
+    return ExtractedFact(**{**named, "value": named["value"] and Value(*named["value"])})
 
 
 def answers_row(
@@ -225,74 +231,44 @@ def answers(row: Row) -> tuple[Mapping[str, Any], ...]:
 
 def mention_row(mention: Mention) -> Row:
     """Return the row of a mention."""
-    start, end = mention.span or (None, None)
-    return (
-        mention.sequence, mention.ordinal, mention.surface, mention.entity, mention.type, mention.sentence,
-        start, end,
-    )  # fmt: skip
+    return (*_MENTION.of(mention), *(mention.span or (None, None)))
 
 
 def mentions(found: Sequence[Row], strings: dict[str, str]) -> list[Mention]:
     """Read rows of `kinds.MENTIONS`; `strings` keeps one object a repeated string (100k of them at load)."""
     if not found:
         return []
-    sequence, ordinal, surface, entity_, type_, sentence, start, end = zip(*found, strict=True)
-    return _built(
-        Mention,
-        len(found),
-        sequence=sequence,
-        ordinal=ordinal,
-        surface=map(strings.setdefault, surface, surface),
-        entity=map(strings.setdefault, entity_, entity_),
-        type=map(strings.setdefault, type_, type_),
-        sentence=map(strings.setdefault, sentence, sentence),
-        span=[None if a is None else (a, b) for a, b in zip(start, end, strict=True)],
-    )
+    columns: dict[str, Iterable[Any]] = dict(zip(MENTIONS.names, zip(*found, strict=True), strict=True))
+    for name in ("surface", "entity", "type", "sentence"):
+        columns[name] = map(strings.setdefault, columns[name], columns[name])
+    spans = zip(columns.pop("span_from"), columns.pop("span_to"), strict=True)
+    columns["span"] = [None if start is None else (start, end) for start, end in spans]
+    return _built(Mention, len(found), **columns)
 
 
 def evidence_row(item: Evidence, shown: str | None) -> Row:
     """Return the row of a piece of evidence; shown: the derived statement that it is about now."""
-    value = item.value
-    return (
-        item.sequence, item.ordinal, item.statement, item.variant, item.kind, item.relation, item.text,
-        item.subject, item.object, value and value.type, value and value.value, value and value.unit,
-        item.valid_from, item.valid_to, item.from_precision, item.to_precision, item.inferred,
-        item.fact_group, shown,
-    )  # fmt: skip
+    return (*_EVIDENCE.of(item), *_value_columns(item.value), *_EVIDENCE_DATES.of(item), shown)
 
 
 def evidence(found: Sequence[Row], strings: dict[str, str]) -> list[Evidence]:
     """Read rows of `kinds.EVIDENCE`; `strings` as in `mentions`."""
     if not found:
         return []
-    (
-        sequence, ordinal, statement, variant, kind, relation, text, subject, object_, value_type, value,
-        unit, valid_from, valid_to, from_precision, to_precision, inferred, fact_group, _,
-    ) = zip(*found, strict=True)  # fmt: skip
-    values = zip(value_type, value, unit, strict=True)
-    return _built(
-        Evidence,
-        len(found),
-        sequence=sequence,
-        ordinal=ordinal,
-        statement=map(strings.setdefault, statement, statement),
-        variant=variant,
-        kind=map(strings.setdefault, kind, kind),
-        relation=map(strings.setdefault, relation, relation),
-        text=text,
-        subject=subject,
-        object=object_,
-        value=[
-            None if typed is None else Value(strings.setdefault(typed, typed), held, of)  # type: ignore[arg-type]
-            for typed, held, of in values
-        ],
-        valid_from=valid_from,
-        valid_to=valid_to,
-        from_precision=from_precision,
-        to_precision=to_precision,
-        inferred=inferred,
-        fact_group=fact_group,
-    )
+    columns: dict[str, Iterable[Any]] = dict(zip(EVIDENCE.names, zip(*found, strict=True), strict=True))
+    del columns["shown"]
+    for name in ("statement", "kind", "relation"):
+        columns[name] = map(strings.setdefault, columns[name], columns[name])
+    values = zip(columns.pop("value_type"), columns["value"], columns.pop("unit"), strict=True)
+    columns["value"] = [
+        None if typed is None else Value(strings.setdefault(typed, typed), held, of)  # type: ignore[arg-type]
+        for typed, held, of in values
+    ]
+    return _built(Evidence, len(found), **columns)
+
+
+def _value_columns(value: Value | None) -> Row:
+    return (None, None, None) if value is None else (value.type, value.value, value.unit)
 
 
 def _built(made_as: type[_Built], count: int, /, **columns: Iterable[object]) -> list[_Built]:
@@ -309,35 +285,22 @@ def _built(made_as: type[_Built], count: int, /, **columns: Iterable[object]) ->
 
 def ruling_row(ruling: Ruling, recorded_at: Instant) -> Row:
     """Return the row of a ruling."""
-    return (
-        ruling.sequence, ruling.ordinal, ruling.name, ruling.aspect, ruling.value, ruling.judge, ruling.other,
-        ruling.reason, recorded_at, None,
-    )  # fmt: skip
+    return (*_RULING.of(ruling), recorded_at, None)
 
 
 def ruling(row: Row) -> Ruling:
     """Read a row of `kinds.RULINGS`."""
-    sequence, ordinal, name, aspect, value, judge, other, reason = row[:8]
-    return Ruling(
-        sequence=sequence, ordinal=ordinal, name=name, aspect=aspect, value=value, judge=judge, other=other,
-        reason=reason,
-    )  # fmt: skip
+    return Ruling(**_RULING.named(row[:8]))
 
 
 def verdict_row(verdict: Verdict, recorded_at: Instant) -> Row:
     """Return the row of a verdict."""
-    return (
-        verdict.sequence, verdict.ordinal, verdict.a, verdict.b, verdict.exclusive, verdict.judge,
-        verdict.reason, recorded_at, None,
-    )  # fmt: skip
+    return (*_VERDICT.of(verdict), recorded_at, None)
 
 
 def verdict(row: Row) -> Verdict:
     """Read a row of `kinds.VERDICTS`."""
-    sequence, ordinal, a, b, exclusive, judge, reason = row[:7]
-    return Verdict(
-        sequence=sequence, ordinal=ordinal, a=a, b=b, exclusive=exclusive, judge=judge, reason=reason
-    )
+    return Verdict(**_VERDICT.named(row[:7]))
 
 
 def name_row(mention: Mention) -> Row:
@@ -366,32 +329,14 @@ def entity(row: Row) -> Entity:
 
 def fact_row(fact_: Fact) -> Row:
     """Return the row of a fact."""
-    value = fact_.value
-    return (
-        fact_.id, fact_.statement, fact_.source, fact_.relation, fact_.text, fact_.created_at, fact_.target,
-        value and value.type, value and value.value, value and value.unit, fact_.valid_at, fact_.invalid_at,
-        fact_.expired_at, fact_.episodes, *(fact_.ended_by or (None, None)),
-    )  # fmt: skip
+    ended_by = fact_.ended_by or (None, None)
+    return (*_FACT.of(fact_), *_value_columns(fact_.value), *_FACT_DATES.of(fact_), *ended_by)
 
 
 def fact(row: Row) -> Fact:
     """Read a row of `kinds.FACTS`."""
-    (
-        id_, statement, source, relation, text, created_at, target, value_type, value, unit, valid_at,
-        invalid_at, expired_at, episodes, ended_episode, ended_ordinal,
-    ) = row  # fmt: skip
-    return Fact(
-        id=id_,
-        statement=statement,
-        source=source,
-        relation=relation,
-        text=text,
-        created_at=created_at,
-        target=target,
-        value=None if value_type is None else Value(value_type, value, unit),
-        valid_at=valid_at,
-        invalid_at=invalid_at,
-        expired_at=expired_at,
-        episodes=episodes,
-        ended_by=None if ended_episode is None else (ended_episode, ended_ordinal),
-    )
+    value_type, value, unit = row[7:10]
+    ended_by = None if row[15] is None else (row[15], row[16])
+    held = value_type and Value(value_type, value, unit)
+    named = {**_FACT.named(row[:7]), **_FACT_DATES.named(row[10:15])}
+    return Fact(value=held, ended_by=ended_by, **named)

@@ -5,20 +5,23 @@ A backend is imported only where it is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from kgray import locks
 from kgray.errors import SettingsError, StoreError
 from kgray.settings import Secret, Settings, StoreSettings, require, require_built
 from kgray.settings.checks import is_sendable
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Embedder, Extractor, Judge, ResponseCache, Store
-    from kgray.prompting import Prompts
+    from kgray.prompting.prompts import Prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ def check_models(settings: Settings) -> None:
 
 def ingesting(opened: OpenStore) -> Parts:
     """Return what ingesting into an open store needs. Raises SettingsError."""
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.committer import Parts
 
     settings = opened.settings
     ontology = build_ontology(settings)
@@ -116,14 +119,20 @@ def open_store(
     return store, store.responses(max_bytes=bound) if bound else None
 
 
-def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: bool) -> Store:
+@contextmanager
+def driver_needed_by(what: str) -> Iterator[None]:
+    """Raise SettingsError where Neo4j's driver, imported inside, is not installed. what: needs it."""
     try:
-        from kgray.stores.neo4j import open_neo4j
+        yield
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f'store.backend = "neo4j" needs the package {error.name}, which is not installed: '
-            "pip install 'kgray[neo4j]'."
+            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[neo4j]'."
         ) from None
+
+
+def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: bool) -> Store:
+    with driver_needed_by('store.backend = "neo4j"'):
+        from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
     chosen = settings.store
     store = open_neo4j(
@@ -138,7 +147,7 @@ def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: b
     )
     if create:
         try:
-            data.mkdir(parents=True, exist_ok=True)  # the lock, reports and settings lie in it
+            locks.make_folder(data)  # the lock, reports and settings lie in it
         except OSError as error:
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
@@ -184,7 +193,7 @@ def build_models(
         from kgray.backends.openai_api.extractor import OpenAIExtractor
         from kgray.backends.openai_api.judge import OpenAIJudge
 
-        client, prompts = _client(settings, "model"), build_prompts(settings, ontology)
+        client, prompts = build_client(settings, "model"), build_prompts(settings, ontology)
         chosen = settings.pipeline
         return (
             OpenAIExtractor(
@@ -199,12 +208,13 @@ def build_models(
     from kgray.backends.rules.extractor import RulesExtractor
     from kgray.backends.rules.judge import RulesJudge
 
-    return RulesExtractor(ontology), RulesJudge()
+    keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
+    return RulesExtractor(ontology, keys), RulesJudge()
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     """Return the prompts with these settings filled in: the same for every episode of a run."""
-    from kgray.prompting import Prompts
+    from kgray.prompting.prompts import Prompts
 
     model = settings.model
     file = model.instructions_file
@@ -219,7 +229,7 @@ def build_embedder(settings: Settings) -> Embedder:
     if chosen.backend == "openai":
         from kgray.backends.openai_api.embedder import OpenAIEmbedder
 
-        return OpenAIEmbedder(_client(settings, "embedder"), dimensions=chosen.dimensions or 0)
+        return OpenAIEmbedder(build_client(settings, "embedder"), dimensions=chosen.dimensions or 0)
     if chosen.backend == "minilm":
         from kgray.backends.minilm import DIMENSIONS, MiniLMEmbedder
 
@@ -234,7 +244,7 @@ def build_embedder(settings: Settings) -> Embedder:
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
 
 
-def _client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
+def build_client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
     """Return a server's client; both sections use the timeout, patience and concurrency of [model]."""
     from kgray.backends.openai_api.client import Client, Endpoint
 

@@ -45,6 +45,8 @@ def ray_session() -> Iterator[Any]:
     kept = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         del os.environ[name]
+    # Ray tells its metrics every 10 s by default, and a test waits for them. The name is Ray's own.
+    os.environ |= {"RAY_metrics_report_interval_ms": "1000"}
     started = session.start(Settings(), profile.Profile())
     yield started
     started.close()
@@ -79,5 +81,5 @@ def pid_of(memory: Memory, name: str) -> int:
     """Return an actor's process, once it answers."""
     from kgray.runtime.deploy import described
 
-    handle = dict(memory.runtime._deployment.all())[name]  # type: ignore[attr-defined]
+    handle = memory.runtime._deployment.actors[name]  # type: ignore[attr-defined]
     return int(described(handle, time.monotonic() + 60)["pid"])

@@ -73,6 +73,8 @@ world_options = together(
     rate("--alias-rate", 0.30, "Mentions by another name."),
     rate("--change-rate", 0.25, "Statements that replace one."),
     rate("--homonyms", 0.0, "Persons with another's name."),
+    rate("--tickers", 0.0, "Things with a code such as TH-ER."),
+    rate("--nicknames", 0.0, "Persons with a name that a text gives."),
 )
 error_options = together(
     rate("--errors", 0.0, "Missed, spurious, misdated facts; wrong verdicts."),

@@ -158,6 +158,8 @@ class Oracle:
         self.readings.append((episode, said))
         for surface, entity, _ in episode.mentions:
             self._told.setdefault(surface, []).append((text, entity))
+        for surface, entity in episode.given:
+            self._told.setdefault(surface, []).append((text, entity))
         for fact in said:
             self._facts.setdefault(fact.text, set()).add(key_of(fact))
 

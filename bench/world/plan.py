@@ -15,6 +15,8 @@ class WorldPlan:
     episodes, entities   of the whole world; groups share them evenly and know nothing of each other
     alias_rate           mentions that do not use the full name
     homonyms             persons who bear the full name of another person
+    tickers              things that are also called by a code such as TH-ER
+    nicknames            persons with a call name, or a married one, that a text gives before others use it
     lookalikes           things whose name is nearly that of another: "Q3 report", "Q4 report"
     change_rate          statements that replace the object of a single-valued relation
     returns              of those, back to an object that held before
@@ -37,6 +39,8 @@ class WorldPlan:
     groups: int = 1
     alias_rate: float = 0.30
     homonyms: float = 0.0
+    tickers: float = 0.0
+    nicknames: float = 0.0
     lookalikes: float = 0.10
     change_rate: float = 0.25
     returns: float = 0.15
@@ -62,6 +66,9 @@ class WorldPlan:
             raise ValueError("a world needs episodes >= 0, groups >= 1, sources >= 1, step_s >= 60")
         if self.entities < 20 * self.groups:
             raise ValueError(f"{self.entities} entities are too few: each group needs at least 20")
-        rates = (self.alias_rate, self.homonyms, self.lookalikes, self.change_rate, self.delayed, self.filler)
+        rates = (
+            *(self.alias_rate, self.homonyms, self.tickers, self.nicknames, self.lookalikes),
+            *(self.change_rate, self.delayed, self.filler),
+        )
         if not all(0 <= rate <= 1 for rate in rates):
             raise ValueError("a rate lies between 0 and 1")

@@ -19,6 +19,7 @@ from kgray.derivation.names import key
 from kgray.records import Draft, EpisodeKind, EvidenceKind, Value, canonical
 from kgray.times import Instant
 
+GIVEN = ("called", "married")  # kinds of names that a text must give before another uses them
 UNKNOWN = "unknown"  # a start that the text says is not known, told apart from one that it does not give
 
 
@@ -45,11 +46,15 @@ class ToldFact:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldEpisode:
-    """One episode with its truth; mentions: (surface, entity id, type), the speaker first."""
+    """One episode with its truth; mentions: (surface, entity id, type), the speaker first.
+
+    given: (surface, entity id) of names that the text gives, and that a reader does not list
+    """
 
     draft: Draft
     said: tuple[ToldFact, ...]
     mentions: tuple[tuple[str, str, str], ...]
+    given: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def extraction_reply(self) -> dict[str, Any]:
@@ -158,6 +163,7 @@ class Teller:
         self._plan = plan
         self._group = group
         self._register = register
+        self._given: set[tuple[str, str]] = set()  # (entity, name) that a text has given
         # source -> the last episodes' persons who were named so that anybody knows who is meant.
         self._recent: dict[str, deque[frozenset[str]]] = {}
 
@@ -168,13 +174,16 @@ class Teller:
             dice = Dice(self._plan.seed, "tell", self._group, occasion.number, attempt)
             names = self._names(dice, occasion, things, plain=attempt > 50)
             mentions = tuple((names[thing.id], thing.id, thing.kind) for thing in things)
+            given = self._to_give(dice, occasion, names)
             sentences = self._sentences(dice, occasion, names, every=attempt > 0)
+            sentences += [_gives(occasion, thing, how, other) for thing, how, other in given]
             text = sentences[0] if kind == "json" else " ".join(sentences)
             if not self._register.clashes(text, sentences, mentions):
                 break
         else:
             raise ValueError(f"episode {occasion.number} cannot be told apart from the others")
         self._register.note(text, sentences, mentions)
+        self._given |= {(thing.id, other) for thing, _, other in given}
         full = frozenset(t.id for t in things if key(names[t.id]) != key(t.name.split()[0]))
         self._recent.setdefault(occasion.source, deque(maxlen=4)).append(full)
         draft = Draft(
@@ -187,7 +196,20 @@ class Teller:
             client_id=f"{self._group}-{occasion.number:06d}",
         )
         said = tuple(said_of(act, names[act.subject.id], _target(act, names)) for act in occasion.acts)
-        return WorldEpisode(draft=draft, said=said, mentions=mentions)
+        told = tuple((other, thing.id) for thing, _, other in given)
+        return WorldEpisode(draft=draft, said=said, mentions=mentions, given=told)
+
+    def _to_give(self, dice: Dice, occasion: Occasion, names: dict[str, str]) -> list[tuple[Thing, str, str]]:
+        """Return (entity, how, name) to give: of entities that the episode names in full."""
+        if occasion.kind == "json":
+            return []
+        return [
+            (thing, how, other)
+            for thing in occasion.things()
+            for how, other in dict.fromkeys(thing.aliases)
+            if how in GIVEN and (thing.id, other) not in self._given and names[thing.id] == thing.name
+            if dice.flip(0.5)
+        ]
 
     def _names(
         self, dice: Dice, occasion: Occasion, things: Sequence[Thing], *, plain: bool
@@ -200,6 +222,8 @@ class Teller:
             if not plain and dice.flip(self._plan.alias_rate) and thing.aliases:
                 for _ in range(4):
                     how, surface = dice.pick(thing.aliases)
+                    if how in GIVEN and (thing.id, surface) not in self._given:
+                        continue
                     if how != "first" or (thing.id in known and self._only(surface, thing, known, things)):
                         chosen = surface
                         break
@@ -242,6 +266,19 @@ def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
         record |= {name: date.iso for name, date in (("from", act.since), ("until", act.until)) if date}
         records.append(record)
     return canonical({"record": f"R-{occasion.number:06d}", "entries": records})
+
+
+def _gives(occasion: Occasion, thing: Thing, how: str, other: str) -> str:
+    """Return the sentence that gives another name."""
+    if occasion.kind == "message" and occasion.speaker is not None and occasion.speaker.id == thing.id:
+        return (
+            f"Everybody calls me {other}." if how == "called" else f"I am now {other}, formerly {thing.name}."
+        )
+    return (
+        f"{thing.name} is also known as {other}."
+        if how == "called"
+        else f"{other}, formerly {thing.name}, is back."
+    )
 
 
 def _target(act: Act, names: dict[str, str]) -> str:

@@ -33,6 +33,9 @@ _NICK = {
     "Nicholas": "Nick",
     "Victoria": "Vicky",
 }
+_CALLED = """
+    Momo Ziggy Buzz Coco Tiko Bibi Jojo Lulu Pim Fips Kiki Bobo Muck Dodo Nini Pepe Zuzu Fritzi Toto Wim
+    Gigi Lolo Mimi Popo Sisi Titi Vivi Xixi Yoyo Zaza Bax Dex Fitz Gus Huck Jix Kip Lux Max Nix""".split()
 _HEADS = (
     "Bal Cor Dan Eld Fer Gal Hol Ira Jor Kel Lor Mar Nor Oli Per Qui Ros Sam Tor Ulm Vel Wen Yar Zan".split()
 )
@@ -52,7 +55,11 @@ _LEGAL = ("GmbH", "Ltd", "Inc", "AG")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """One entity. aliases: (kind, surface); "first" only where the conversation has told who is meant."""
+    """One entity. aliases: (kind, surface).
+
+    "first" is used only where the conversation has told who is meant, "called" and "married" only after a
+    text has given them.
+    """
 
     id: str
     kind: ThingKind
@@ -166,6 +173,29 @@ def _with_aliases(plan: WorldPlan, things: list[Thing]) -> list[Thing]:
 
 
 def _forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
+    dice = Dice(plan.seed, "told", thing.id)
+    found = _plain_forms(plan, thing)
+    if thing.kind == "Person" and dice.flip(plan.nicknames):
+        number = int(thing.id.rpartition("-")[2])
+        called = f"{_CALLED[number % len(_CALLED)]}{'y' * (number // len(_CALLED))}"
+        married = f"{thing.name.split()[0]} {_word(dice)}"
+        found += [("called", called), ("called", called)] if dice.flip(0.5) else [("married", married)] * 2
+    if thing.kind != "Person" and dice.flip(plan.tickers):
+        found += [("ticker", _ticker(dice, thing.name))] * 2
+    return found
+
+
+def _ticker(dice: Dice, name: str) -> str:
+    """Return a code: "TH-ER", "RR-NG" or "TR" of two words, three or four letters of one."""
+    words = ["".join(letter for letter in word.upper() if letter.isalpha()) for word in name.split()]
+    if len(words) == 1:
+        word = words[0]
+        return word[0] + "".join(word[place] for place in sorted({2, len(word) // 2, len(word) - 1}))
+    parts = [f"{word[0]}{dice.pick(word[1:] or ' ')}".strip() for word in words]
+    return "-".join(parts) if dice.flip(0.5) else "".join(word[0] for word in words)
+
+
+def _plain_forms(plan: WorldPlan, thing: Thing) -> list[tuple[str, str]]:
     head, *rest = thing.name.split()
     lower = ("case", thing.name.casefold())
     match thing.kind:

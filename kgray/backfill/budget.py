@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 
 from kgray.ports import Store
 
-_FIRST_TOKENS = 1_000  # of an episode, until one was measured
+# Of an episode, until one was measured.
+_FIRST_TOKENS = 1_000
+_FIRST_CALLS = 3  # as many as a reply that cannot be used costs
 _LOOK_S = 0.02  # the least between two looks ...
 _SHARE = 10  # ... and as many times as long as the last one took: counting reads the whole ledger
 
@@ -66,6 +69,13 @@ class Budget:
             return f"--max-tokens {self._tokens} is spent: {now.tokens} tokens were used"
         return ""
 
+    def in_flight(self) -> int:
+        """Return how many episodes may be in flight, so that no more calls are made than the bounds allow.
+
+        At least 1: the run ends where a bound is reached, not here.
+        """
+        return max(1, self._payable(sys.maxsize, self._recent())) if self.bounded else sys.maxsize
+
     def room(self, bound: int, waiting: int) -> int:
         """Return how many episodes may be appended so that the budget pays for all that are pending.
 
@@ -81,7 +91,9 @@ class Budget:
 
     def _payable(self, bound: int, now: Spending) -> int:
         if self._calls is not None:
-            bound = min(bound, self._calls - now.calls)
+            left = self._calls - now.calls
+            paid = left * now.ended // now.calls if now.ended and now.calls else left // _FIRST_CALLS
+            bound = min(bound, max(paid, min(left, 1)))
         if self._tokens is not None:
             each = max(1, now.tokens // now.ended) if now.ended and now.tokens else _FIRST_TOKENS
             bound = min(bound, -(-(self._tokens - now.tokens) // each))

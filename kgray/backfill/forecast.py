@@ -63,7 +63,7 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
     )
     with tempfile.TemporaryDirectory(prefix="kgray-check-") as folder:
         ids = Sorter(Path(folder))
-        fresh = _fresh(store, items, found, ids, replace=replace)
+        fresh = _fresh(store, items, found, ids, replace=replace, again=request.again)
         if estimate is None:
             deque(fresh, maxlen=0)
         else:
@@ -74,12 +74,18 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
 
 
 def _fresh(
-    store: Store, items: Iterable[Submitted | Refusal], found: Forecast, ids: Sorter, *, replace: bool
+    store: Store,
+    items: Iterable[Submitted | Refusal],
+    found: Forecast,
+    ids: Sorter,
+    *,
+    replace: bool,
+    again: bool,
 ) -> Iterator[Draft]:
     """Yield the drafts that are not in the store. Adds their ids to the sorter, which reveals repeats."""
     rows = enumerate(items)
     while batch := list(islice(rows, _BATCH)):
-        held = _held(store, [item.draft for _, item in batch if isinstance(item, Submitted)])
+        held = _held(store, [item.draft for _, item in batch if isinstance(item, Submitted)], again=again)
         for number, item in batch:
             if isinstance(item, Refusal):
                 found.refuse(item)
@@ -96,15 +102,18 @@ def _fresh(
                 yield draft
 
 
-def _held(store: Store, drafts: list[Draft]) -> dict[tuple[str, str], str]:
-    """Return (group, id) -> content hash for those of the drafts that are in the store."""
-    asked: dict[str, list[str]] = {}
+def _held(store: Store, drafts: list[Draft], *, again: bool) -> dict[tuple[str, str], str]:
+    """Return (group, id) -> content hash for those of the drafts that are in the store.
+
+    What was retracted is in the store too, unless `again`.
+    """
+    asked: dict[str, dict[str, str]] = {}
     for draft in drafts:
-        asked.setdefault(draft.group, []).append(draft.id)
+        asked.setdefault(draft.group, {})[draft.id] = draft.content_sha256
     return {
         (group, id_): digest
         for group, wanted in asked.items()
-        for id_, digest in standing(store, group, wanted).items()
+        for id_, digest in standing(store, group, list(wanted), offered={} if again else wanted).items()
     }
 
 

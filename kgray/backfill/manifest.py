@@ -23,6 +23,7 @@ from kgray import locks
 from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
 from kgray.intake import Refusal
+from kgray.intake.drafts import reasons
 from kgray.memory.run_files import REPORT, RUNS, explained
 
 RunState = Literal["running", "done", "stopped", "limited"]
@@ -91,6 +92,7 @@ class RunFolder:
     def __init__(self, data: Path, run: str) -> None:
         """Name `<data>/runs/<run>`; `locked` creates it."""
         self.path = data / RUNS / run
+        self.refused = self.path / _REFUSED  # every row that was not taken
         self._run = run
         self._refused: IO[str] | None = None
 
@@ -98,7 +100,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the run's lock. Raises InputError, naming the holder, where another process has it."""
         with explained(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            for folder in (self.path.parents[1], self.path.parent, self.path):
+                locks.make_folder(folder)
 
         def refuse(holder: str) -> NoReturn:
             raise InputError(
@@ -143,14 +146,16 @@ class RunFolder:
             file.refused = 0
         with explained(self.path):
             new = self.path / f"{_REFUSED}.new"
-            with new.open("w", encoding="utf-8") as out:
+            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as out:
                 for row in self._read_refused():
                     known = files.get(row["path"])
                     if known and row["row"] < (manifest.ordered if manifest.by_time else known.rows):
                         known.refused += 1
                         out.write(json.dumps(row) + "\n")
-            new.replace(self.path / _REFUSED)
-            self._refused = (self.path / _REFUSED).open("a", encoding="utf-8")
+            new.replace(self.refused)
+            self._refused = open(  # noqa: SIM115 - `locked` closes it
+                self.refused, "a", encoding="utf-8", opener=locks.for_owner
+            )
 
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:
         """Append a refusal. path, row: the file, and the row's position in reading order, from 0."""
@@ -166,9 +171,15 @@ class RunFolder:
         rows = zip(range(limit), self._read_refused(), strict=False)
         return tuple(Refusal(**{name: row[name] for name in names}) for _, row in rows)
 
+    def reasons(self) -> dict[str, int]:
+        """Return how many rows were refused for each reason, the most frequent first."""
+        if self._refused is not None:
+            self._refused.flush()
+        return reasons((row["field"], row["reason"]) for row in self._read_refused())
+
     def _read_refused(self) -> Iterator[dict[str, Any]]:
         try:
-            with (self.path / _REFUSED).open(encoding="utf-8") as file:
+            with self.refused.open(encoding="utf-8") as file:
                 for line in file:
                     try:
                         found = json.loads(line)
@@ -181,7 +192,7 @@ class RunFolder:
     def _replace(self, name: str, document: Mapping[str, Any]) -> None:
         new = self.path / f"{name}.new"
         with explained(self.path):
-            with new.open("w", encoding="utf-8") as file:
+            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as file:
                 json.dump(document, file, indent=1)
                 file.write("\n")
                 file.flush()

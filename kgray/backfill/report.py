@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,8 @@ from kgray.memory import Report
 from kgray.ports.ingest import Totals
 
 SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all
+_LATELY_S = 30.0  # what a rate is measured over
+_TELLING = 8  # episodes; of fewer an estimate was of hours for the work of a minute
 _FIRST = 10  # failures that are shown with their reason
 
 
@@ -23,7 +25,7 @@ class RunProgress:
     """The progress of an attempt.
 
     ended    episodes that it committed or failed: of `accepted` and of those pending before
-    rate     episodes ended a second, lately
+    rate     episodes ended a second, lately; 0 = too few ended to tell
     total    estimate of all episodes of the attempt; None = not known yet
     sorting  rows read so far, while they are sorted and none is accepted yet
     """
@@ -43,6 +45,24 @@ class RunProgress:
         return (self.total - self.ended) / self.rate if self.total is not None and self.rate else None
 
 
+class RecentRate:
+    """Episodes ended a second, over the last half a minute and at least _TELLING episodes."""
+
+    def __init__(self) -> None:
+        """Start with nothing measured."""
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, now: float, ended: int) -> float:
+        """Note how many have ended by now (seconds); return the rate, 0 until it says something."""
+        if ended == 0:  # models and actors are only being started, which is no measure
+            self._seen.clear()
+        self._seen.append((now, ended))
+        while now - self._seen[0][0] > _LATELY_S and ended - self._seen[1][1] >= _TELLING:
+            self._seen.popleft()
+        since, first = self._seen[0]
+        return (ended - first) / (now - since) if ended - first >= _TELLING else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """The report of an attempt.
@@ -51,6 +71,7 @@ class RunReport:
     report    like that of `kgray add`. accepted, committed, failed: of this attempt; duplicate also counts
               rows that an earlier attempt took and this one skipped
     failures  {"classes": count by error class, "first": the first ones with their reason}
+    reasons   how many rows of the run were refused for each reason
     spent     model calls and tokens of this attempt
     """
 
@@ -58,6 +79,7 @@ class RunReport:
     report: Report
     skipped: int
     failures: Mapping[str, Any]
+    reasons: Mapping[str, int]
     spent: Spending
     totals: Totals
     elapsed_s: float
@@ -86,6 +108,7 @@ class RunReport:
                 "rows": manifest.total("rows"),
                 "skipped": self.skipped,
                 "failures": self.failures,
+                "reasons": self.reasons,
                 "calls": self.spent.calls,
                 "prompt_tokens": self.spent.prompt_tokens,
                 "completion_tokens": self.spent.completion_tokens,
@@ -93,12 +116,17 @@ class RunReport:
                 "stalls": totals.stalls,
                 "wasted": totals.wasted,
                 "wasted_tokens": totals.wasted_tokens,
-                "seconds": {stage: round(seconds, 3) for stage, seconds in totals.seconds.items()},
+                "seconds": None if self._elsewhere else _rounded(totals.seconds),
                 "elapsed_s": round(self.elapsed_s, 3),
                 "episodes_per_s": None if rate is None else round(rate, 2),
                 "all_attempts": dict(manifest.sums),
             },
         }
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether another process did the work: this one knows what was done, and not how long it took."""
+        return self.totals.first_claim is None and bool(self.report.committed + self.report.failed)
 
     def _rate(self) -> float | None:
         """Episodes a second from the first claim to the last commit; None where this process saw neither."""
@@ -106,6 +134,10 @@ class RunReport:
         if claim is None or commit is None or commit <= claim:
             return None
         return (self.report.committed + self.report.failed) / (commit - claim)
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {stage: round(spent, 3) for stage, spent in seconds.items()}
 
 
 def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from kgray import times
 from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import InputFile, check_sources
 from kgray.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
-from kgray.backfill.report import SHOWN, RunProgress, RunReport, failures_of
+from kgray.backfill.report import SHOWN, RecentRate, RunProgress, RunReport, failures_of
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.errors import KgrayError, NoSpace, Unavailable
 from kgray.intake import Defaults, Refusal
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
-from kgray.memory.accepting import Submission
-from kgray.memory.ingesting import last_sequences
+from kgray.memory.ingesting import Submission, last_sequences
 from kgray.memory.run_files import SORTED
 from kgray.ports.ingest import IngestOutcome, Stop, never
 
@@ -31,7 +30,6 @@ WAITING = 10_000  # pending episodes at most: enough to fill any window, and the
 BATCH = 250  # rows of an accepting transaction: small, so that commits of the run beside it do not wait
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
-_LATELY_S = 30.0  # what a rate is measured over
 _SAVE_S, _SAVE_SHARE = 1.0, 20  # least time between two manifests: 1 s, and 20 times as long as one takes
 
 
@@ -47,6 +45,7 @@ class RunRequest:
     inputs: Sequence[InputFile]
     defaults: Defaults
     replace: bool = False
+    again: bool = False
     order: Order = "file"
     limit: int | None = None
     max_calls: int | None = None
@@ -62,6 +61,7 @@ class RunRequest:
             "kind": self.defaults.kind,
             "at": None if at is None else times.show(at),
             "replace": self.replace,
+            "again": self.again,
             "order": self.order,
         }
 
@@ -117,11 +117,11 @@ class _RunAttempt:
         self._reason = ""  # why feeding stopped by itself
         self._halted = False
         self._next_save = 0.0
-        self._lately: deque[tuple[float, int]] = deque()
+        self._rate = RecentRate()
         self._budget = Budget(self._store, calls=request.max_calls, tokens=request.max_tokens)
         self._reader = BackfillRows(manifest, request.defaults, folder.path, self._stop)
         self._submission = Submission(
-            self._store, replace=request.replace, bulk=True, on_answer=self._answered
+            self._store, replace=request.replace, again=request.again, bulk=True, on_answer=self._answered
         )
 
     async def run(self, watch: OnProgress | None) -> RunReport:
@@ -135,6 +135,7 @@ class _RunAttempt:
                 before=self._before,
                 more=lambda: not self._fed,
                 stop=self._stop,
+                room=self._budget.in_flight,
                 on_step=self._step,
                 on_wait=self._memory.on_wait,
             )
@@ -268,18 +269,10 @@ class _RunAttempt:
             refused=self._rows["refused"],
             ended=ended,
             failed=self._steps["failed"],
-            rate=self._rate(ended),
+            rate=self._rate.at(time.monotonic(), ended),
             total=None if left is None else ended + waiting + left,
             sorting=self._reader.sorting,
         )
-
-    def _rate(self, ended: int) -> float:
-        now = time.monotonic()
-        self._lately.append((now, ended))
-        while len(self._lately) > 1 and now - self._lately[0][0] > _LATELY_S:
-            self._lately.popleft()
-        since, first = self._lately[0]
-        return (ended - first) / (now - since) if now > since else 0.0
 
     # --------------------------------------------------------------------------- the report
 
@@ -295,6 +288,8 @@ class _RunAttempt:
             failed=done.failed,
             retracted=self._submission.counts["retracted"],
             untimed=self._submission.counts["untimed"],
+            left_out=done.totals.left_out,
+            still_retracted=self._submission.counts["still_retracted"],
             stopped=stopped,
             reason=reason,
             refusals=self._folder.refusals(SHOWN),
@@ -304,6 +299,7 @@ class _RunAttempt:
             report=report,
             skipped=self._skipped,
             failures=failures_of(self._failures() if done.failed else ()),
+            reasons=self._folder.reasons(),
             spent=self._budget.spent(),
             totals=done.totals,
             elapsed_s=time.monotonic() - self._began,

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from kgray import locks
 from kgray.memory.run_files import explained
 
 HELD = 32 << 20  # characters of rows in memory at a time
@@ -46,7 +47,7 @@ class Sorter:
             pass  # it was killed before all rows were in
         with explained(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            locks.make_folder(folder)
         return None
 
     def keep(self, of: object) -> None:
@@ -56,7 +57,8 @@ class Sorter:
         with explained(self._folder):
             new = self._folder / f"{_KEPT}.new"
             runs = [run.name for run in self._runs]
-            new.write_text(json.dumps({"of": of, "count": self.count, "runs": runs}), encoding="utf-8")
+            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as out:
+                json.dump({"of": of, "count": self.count, "runs": runs}, out)
             new.replace(self._folder / _KEPT)
 
     def add(self, row: list[Any], size: int = 0) -> None:
@@ -92,7 +94,7 @@ class Sorter:
     def _written(self, rows: Iterator[list[Any]]) -> Path:
         self._made += 1
         path = self._folder / f"run-{self._made}.jsonl"
-        with explained(path), path.open("w", encoding="utf-8") as out:
+        with explained(path), open(path, "w", encoding="utf-8", opener=locks.for_owner) as out:
             while block := list(islice(rows, 1000)):
                 out.writelines(json.dumps(row) + "\n" for row in block)
             out.flush()

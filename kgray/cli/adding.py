@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished
-from kgray.cli.outcome import nothing_accepted, print_report, refusal_line, say_quality
+from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished, together
+from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
 from kgray.cli.progress import Progress
 from kgray.errors import ContentError, InputError
 
@@ -19,25 +19,39 @@ if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
     from kgray.intake import Defaults, Refusal, Submitted
     from kgray.memory import Memory
+    from kgray.ports.ingest import OnStep
 
-KINDS = ("message", "text", "json", "triples")
+_KINDS = ("message", "text", "json", "triples")
+rows_options = together(
+    click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none."),
+    click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none."),
+    click.option("--kind", type=click.Choice(_KINDS), help="The kind of rows that name none."),
+    click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none."),
+    click.option(
+        "--on-error",
+        type=click.Choice(("skip", "stop")),
+        default="skip",
+        help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
+    ),
+    click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content."),
+    click.option("--again", is_flag=True, help="Accept what was retracted, too; else it stays retracted."),
+)
+
+
+def defaults_of(options: dict[str, Any]) -> Defaults:
+    """Return what the options say for rows that do not say it themselves."""
+    from kgray.intake import Defaults
+    from kgray.times import from_datetime
+
+    at = None if options["at"] is None else from_datetime(options["at"])
+    return Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
 
 
 @click.command(short_help="Accept files and ingest them.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
-@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none.")
-@click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none.")
-@click.option("--kind", type=click.Choice(KINDS), help="The kind of rows that name none.")
-@click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none.")
+@rows_options
 @click.option("--dry-run", is_flag=True, help="Print what would change; accept nothing.")
 @click.option("--accept-only", is_flag=True, help="Accept and return; a later add ingests.")
-@click.option(
-    "--on-error",
-    type=click.Choice(("skip", "stop")),
-    default="skip",
-    help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
-)
-@click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content.")
 @common
 def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
     r"""Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
@@ -49,35 +63,20 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
       kgray add chat.jsonl --group team
       echo '{"text": "I work at Acme now", "speaker": "Alice"}' | kgray add - --group team
     """
-    from kgray.intake import Defaults
-    from kgray.times import from_datetime
-
-    at = None if options["at"] is None else from_datetime(options["at"])
-    defaults = Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
+    defaults = defaults_of(options)
     with ExitStack() as stack:
         paths = [(name, regular(name, stack)) for name in files]
-        memory = stack.enter_context(call.memory(create=not options["dry_run"]))
+        memory = stack.enter_context(call.trial() if options["dry_run"] else call.memory(create=True))
+        how = {name: options[name] for name in ("replace", "again")}
         if options["dry_run"]:
-            return _preview(call, memory, _read(paths, defaults), replace=options["replace"])
+            return _preview(call, memory.preview(**how), read(paths, defaults))
         if options["on_error"] == "stop":
-            checked = memory.check(_read(paths, defaults)) if not options["replace"] else None
-            refused = checked.refusals if checked else tuple(_refusals(paths, defaults))
-            if refused:
-                from kgray.memory import Report
-
-                return nothing_accepted(call, Report(refusals=refused).as_dict(), refused)
-        with Signals.gentle():
-            progress = Progress()
-            report = finished(
-                memory.add_many(
-                    _read(paths, defaults),
-                    replace=options["replace"],
-                    accept_only=options["accept_only"],
-                    on_step=_steps(progress, memory),
-                    stop=Signals.asked,
-                )
-            )
-            progress.close()
+            checked = memory.check(read(paths, defaults), replace=options["replace"])
+            if checked.refusals:
+                return nothing_accepted(call, checked.as_dict(), checked.refusals)
+        with Signals.gentle(), _watched(memory) as on_step:
+            how |= {"accept_only": options["accept_only"], "on_step": on_step, "stop": Signals.asked}
+            report = finished(memory.add_many(read(paths, defaults), **how))
         if not options["accept_only"]:
             say_quality(call)
     return print_report(call, report)
@@ -96,12 +95,9 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
     Example:
       kgray retry --group team
     """
-    with call.memory() as memory, Signals.gentle():
-        progress = Progress()
-        report = finished(
-            memory.retry(group=group, episodes=episodes, on_step=_steps(progress, memory), stop=Signals.asked)
-        )
-        progress.close()
+    with call.memory() as memory, Signals.gentle(), _watched(memory) as on_step:
+        retried = memory.retry(group=group, episodes=episodes, on_step=on_step, stop=Signals.asked)
+        report = finished(retried)
     return print_report(call, report)
 
 
@@ -127,41 +123,42 @@ def regular(name: str, stack: ExitStack) -> Path:
         raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
+def read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
+    """Yield the rows of files. paths: the name that is shown of each, and where it is read."""
     from kgray.intake import read_file
 
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
 
 
-def _refusals(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Refusal]:
-    from kgray.intake import Refusal
+@contextmanager
+def _watched(memory: Memory) -> Iterator[OnStep]:
+    """Draw a progress bar; yields the callback for steps.
 
-    return (item for item in _read(paths, defaults) if isinstance(item, Refusal))
+    At the first step all input is accepted, so it counts what is pending.
+    """
+    with Progress() as progress:
+
+        def step(_group: str, _sequence: int, outcome: str) -> None:
+            if not progress.total:
+                progress.total = memory.store.pending_count() + 1
+            progress.step(outcome)
+
+        yield step
 
 
-def _steps(progress: Progress, memory: Memory) -> Any:  # noqa: ANN401 - a callback
-    """Return a callback for steps. At the first one all input is accepted, so it counts what is pending."""
-
-    def step(_group: str, _sequence: int, outcome: str) -> None:
-        if not progress.total:
-            progress.total = memory.store.pending_count() + 1
-        progress.step(outcome)
-
-    return step
-
-
-def _preview(call: Call, memory: Memory, items: Iterator[Submitted | Refusal], *, replace: bool) -> int:
+def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
     faults: list[str] = []
-    count = finished(_print_changes(call, memory.preview(replace=replace), items, faults))
+    count = finished(_print_changes(call, preview, items, faults))
     if call.as_json:
         click.echo("]}" if count else '{"changes": []}')
     elif not count:
         click.echo("Nothing would change.")
-    for line in faults:
+    for line in faults[:FIRST]:
         printing.note(line)
     if faults:
-        printing.note(f"{len(faults)} would be refused or fail")
+        more = f", {len(faults) - FIRST} of them not shown" if len(faults) > FIRST else ""
+        printing.note(f"{len(faults)} would be refused or fail{more}")
     return 1 if faults else 0
 
 

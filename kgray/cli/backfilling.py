@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.adding import KINDS
-from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, common, finished
+from kgray.cli.adding import defaults_of, rows_options
+from kgray.cli.frame import TEXT, Call, Signals, common, finished
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.progress import Ticker
 from kgray.errors import STOPPED, InputError
@@ -29,18 +29,8 @@ _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_
 
 @click.command(short_help="Accept and ingest files and folders in bulk; resumable.")
 @click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
-@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none.")
-@click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none.")
-@click.option("--kind", type=click.Choice(KINDS), help="The kind of rows that name none.")
-@click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none.")
+@rows_options
 @click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
-@click.option(
-    "--on-error",
-    type=click.Choice(("skip", "stop")),
-    default="skip",
-    help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
-)
-@click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content.")
 @click.option("--limit", type=_ANY, metavar="N", help="Take N rows; running it again takes the next ones.")
 @click.option("--max-calls", type=_ANY, metavar="N", help="Stop when so many model calls were made.")
 @click.option("--max-tokens", type=_ANY, metavar="N", help="Stop when so many tokens were used.")
@@ -77,7 +67,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
     if options["job_server"] or options["python"]:
         raise InputError("--job-server and --python are for --submit")
     request = _request(call, run, paths, options)
-    with call.memory(create=not options["dry_run"]) as memory:
+    with call.trial() if options["dry_run"] else call.memory(create=True) as memory:
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
@@ -92,30 +82,24 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
 
 def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> RunRequest:
     from kgray.backfill import RunRequest, find
-    from kgray.intake import Defaults
-    from kgray.times import from_datetime
 
-    at = None if options["at"] is None else from_datetime(options["at"])
     return RunRequest(
         run=run,
         inputs=find(paths, call.folder),
-        defaults=Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at),
-        **{name: options[name] for name in ("replace", "order", "limit", "max_calls", "max_tokens")},
+        defaults=defaults_of(options),
+        **{name: options[name] for name in ("replace", "again", "order", "limit", "max_calls", "max_tokens")},
     )
 
 
 def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
     from kgray.backfill import backfill as carried_out
+    from kgray.backfill.manifest import RunFolder
 
-    ticker = Ticker()
-    try:
-        with Signals.gentle():
-            found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
-    finally:
-        ticker.close()
+    with Signals.gentle(), Ticker() as ticker:
+        found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
     call.code = found.exit_code
     document = found.as_dict()
-    print_counts(call, document, found.report.refusals)
+    print_counts(call, document, found.report.refusals, kept=RunFolder(call.folder, request.run).refused)
     if not call.as_json:
         _show(document["report"])
     say_quality(call)
@@ -137,8 +121,8 @@ def _show(report: dict[str, Any]) -> None:
         "model": f"{report['calls']:,} calls, {tokens}",
         "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
         f"({report['wasted_tokens']} tokens)",
-        "seconds": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in report["seconds"].items()),
-        "rate": "-" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
+        "seconds": _stages(report["seconds"]),
+        "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
         "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + ", as they saw it",
     }
     if classes := report["failures"]["classes"]:
@@ -147,6 +131,12 @@ def _show(report: dict[str, Any]) -> None:
     for row in report["failures"]["first"]:
         name = row["client_id"] or row["id"]
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
+
+
+def _stages(seconds: dict[str, float] | None) -> str:
+    if seconds is None:
+        return "not known: another process ingests this folder, and did the work"
+    return ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items())
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
@@ -227,8 +217,7 @@ def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]
         yield from ("--config", str(config.absolute()))
     if call.debug:
         yield "--debug"
-    if options["replace"]:
-        yield "--replace"
+    yield from (f"--{name}" for name in ("replace", "again") if options[name])
     if options["at"] is not None:
         yield from ("--at", options["at"].isoformat())
     for name in _HANDED_ON:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,27 +19,41 @@ from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
+    from kgray.ports import Store
     from kgray.settings import Settings
 
 _PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
+_ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]
 
 
 @click.command(short_help="What is installed, used, and missing.")
+@click.option("--repair", is_flag=True, help="Derive groups anew from their records, and store the result.")
+@click.option("--group", metavar="G", help="With --repair: this group alone.")
 @common
-def doctor(call: Call) -> int:
+def doctor(call: Call, repair: bool, group: str | None) -> int:
     r"""Check the installation, the settings, the store, and the stored graph against its records.
+
+    With --repair it first derives groups anew, sets aside records that contradict each other, and says what
+    differed.
 
     \b
     Example:
       kgray doctor --data my-data
+      kgray doctor --repair --group support
     """
+    if group is not None and not repair:
+        raise click.UsageError("--group goes with --repair")
+    repaired = _repaired(call, group) if repair else {}
     found = list(_checks(call))
     if call.as_json:
         rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
-        printing.emit_json({"checks": rows})
+        printing.emit_json({"checks": rows} | ({"repaired": repaired} if repair else {}))
     else:
+        for name, lines in repaired.items():
+            for line in lines or ["nothing differed from what its records derive"]:
+                click.echo(f"repaired {name}: {line}")
         for name, good, detail in found:
             mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
             click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
@@ -48,11 +63,16 @@ def doctor(call: Call) -> int:
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
 
 
+def _repaired(call: Call, group: str | None) -> dict[str, list[str]]:
+    with call.memory() as memory:
+        groups = finished(memory.groups()) if group is None else [group]
+        return {name: finished(memory.repair(name)) for name in groups}
+
+
 def _checks(call: Call) -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield "python", sys.version_info >= (3, 11), f"{version} at {sys.executable}; 3.11 or newer is needed"
     yield from _packages()
-    yield from _database()
     try:
         settings = call.settings()
     except KgrayError as error:
@@ -63,22 +83,17 @@ def _checks(call: Call) -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
+    found = {}
     for name in _PACKAGES:
         try:
-            importlib.import_module(name)
+            found[name] = importlib.import_module(name)
             yield name, True, metadata.version(name)
         except (ImportError, metadata.PackageNotFoundError) as error:
             yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
-
-
-def _database() -> Iterator[Check]:
-    try:
-        engine = importlib.import_module("apsw")
-    except ImportError:
-        return  # reported by `_packages`
-    fts5 = "ENABLE_FTS5" in engine.compile_options
-    yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
-    yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"
+    if engine := found.get("apsw"):
+        fts5 = "ENABLE_FTS5" in engine.compile_options
+        yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
+        yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"
 
 
 def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
@@ -121,25 +136,43 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
             },
         ),
     }
-    wrong = {} if lines else dict(_unusable(settings))
+    asked = {} if lines else {name: (good, answer) for name, good, answer in _asked(settings)}
     for name, (backend, backends) in why.items():
-        detail = wrong.get(name) or f"{backend}: {backends.get(backend, 'not built in this version')}"
-        yield name, backend in backends and name not in wrong, detail
+        good, answer = asked.get(name, (True, ""))
+        detail = f"{backend}: {backends.get(backend, 'not built in this version')}"
+        yield name, backend in backends and good, f"{detail}; {answer}" if answer else detail
     yield from _optional()
 
 
-def _unusable(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) of each chosen part that cannot be built; no server is contacted."""
-    from kgray.wiring import build_embedder, build_models, build_ontology
+def _asked(settings: Settings) -> Iterator[Check]:
+    """Yield a check of the model and of the embedder: each is built, and asked once."""
+    from kgray.wiring import build_client, build_embedder, build_models, build_ontology
 
-    try:
+    def model() -> str:
         build_models(settings, build_ontology(settings))
-    except KgrayError as error:
-        yield "model", str(error)
-    try:
-        build_embedder(settings)
-    except KgrayError as error:
-        yield "embedder", str(error)
+        if settings.model.backend != "openai":
+            return ""  # in this process: there is nothing to reach
+        return finished(build_client(settings, "model").check(_ANSWER_S))
+
+    def embedder() -> str:
+        built = build_embedder(settings)
+        if settings.embedder.backend == "openai":
+            return finished(build_client(settings, "embedder").check(_ANSWER_S))
+        finished(built.embed(["a text"]))
+        return "embeds a text"
+
+    for name, ask in (("model", model), ("embedder", embedder)):
+        began = time.monotonic()
+        try:
+            said = ask()
+        except KgrayError as error:
+            yield name, False, f"{error} ({_took(began)})"
+        else:
+            yield name, True, f"{said} ({_took(began)})" if said else ""
+
+
+def _took(began: float) -> str:
+    return f"{time.monotonic() - began:.2f} s"
 
 
 def _optional() -> Iterator[Check]:
@@ -160,11 +193,11 @@ def _driver() -> str:
 
 
 def _data(call: Call, settings: Settings) -> Iterator[Check]:
-    from kgray.stores.sqlite.schema import FILE, VERSION
+    from kgray.stores.sqlite.schema import FILE, MARKER
 
     path = call.folder / FILE
     try:
-        made, stored = call.folder.exists(), path.exists()
+        made, stored = call.folder.exists(), path.exists() or path.with_name(MARKER).exists()
     except OSError as error:
         yield "data", False, f"{call.folder} cannot be read: {error.strerror or error}"
         return
@@ -173,65 +206,47 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
         yield "data", True, f"{call.folder} is not there yet: `kgray init` makes it"
         return
     writable = not made or os.access(call.folder, os.W_OK)
-    yield (
-        "data",
-        writable,
-        f"{call.folder}" + ("" if writable else " cannot be written: check its permissions"),
-    )
-    if on_server:
-        try:
-            yield from _server_store(call)
-        except KgrayError as error:
-            yield "store", False, str(error)
-        return
-    if not stored:
+    yield "data", writable, f"{call.folder}{'' if writable else ' cannot be written: check its permissions'}"
+    if not (stored or on_server):
         yield "store", True, f"no store in {call.folder} yet: `kgray init` makes it"
         return
+    began = time.monotonic()
     try:
-        yield from _store(call, path, VERSION)
+        with call.memory() as memory:
+            yield from _store(memory, None if on_server else path, began)
     except KgrayError as error:
-        yield "store", False, str(error)
+        yield "store", False, f"{error} ({_took(began)})"
 
 
-def _store(call: Call, path: Path, schema: int) -> Iterator[Check]:
-    with call.memory() as memory:
-        counts = finished(memory.groups())
-        embedder = memory.embedder
-        size = path.stat().st_size / 1e6
-        built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
-        yield (
-            "store",
-            True,
-            f"{path} ({size:.1f} MB, schema {schema}, {printing.counted(len(counts), 'group')}), {built}",
-        )
-        yield from _graphs(memory, counts)
+def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
+    """Yield the checks of an open store, and of every group's graph.
 
-
-def _server_store(call: Call) -> Iterator[Check]:
-    """Yield the checks of a store on a server: its release, constraints, indexes, and a test of writing."""
-    with call.memory() as memory:
-        from kgray.stores.neo4j import Neo4jStore
-
-        store = memory.store
-        if not isinstance(store, Neo4jStore):
-            raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
-        counts = finished(memory.groups())
-        embedder, server = memory.embedder, store.server
-        built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text)"
-        held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
-        yield "store", True, f"Neo4j {server.version} {server.edition} ({held}), {built}"
-        inside = "inside the index" if server.filters else "after the index, which costs more candidates"
-        yield "store vectors", True, f"this release filters by group {inside}"
-        missing = store.missing()
-        detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
-        yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
-        store.check_writable()
-        yield "store writable", True, "a transaction could write"
-        yield from _graphs(memory, counts)
-
-
-def _graphs(memory: Memory, groups: Iterable[str]) -> Iterator[Check]:
-    for group in groups:
+    file: the embedded store's; began: when the store was asked for, of `time.monotonic`
+    """
+    store, embedder, counts = memory.store, memory.embedder, finished(memory.groups())
+    held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
+    built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text) ({_took(began)})"
+    if file is None:
+        yield from _server(store, held, built)
+    else:
+        yield "store", True, f"{file} ({file.stat().st_size / 1e6:.1f} MB, {held}), {built}"
+    for group in counts:
         wrong = finished(memory.verify(group))
         detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
         yield f"graph of {group}", not wrong, detail
+
+
+def _server(store: Store, held: str, built: str) -> Iterator[Check]:
+    """Yield the checks of a database: its release, constraints, indexes, and a test of writing."""
+    from kgray.stores.neo4j import Neo4jStore
+
+    if not isinstance(store, Neo4jStore):
+        raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
+    yield "store", True, f"Neo4j {store.server.version} {store.server.edition} ({held}), {built}"
+    inside = "inside the index" if store.server.filters else "after the index, which costs more candidates"
+    yield "store vectors", True, f"this release filters by group {inside}"
+    missing = store.missing()
+    detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
+    yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
+    store.check_writable()
+    yield "store writable", True, "a transaction could write"

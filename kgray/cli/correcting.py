@@ -1,16 +1,16 @@
-"""merge, split, undo, retract, remove: corrections with a place in the group's order."""
+"""merge, distinct, split, undo: corrections with a place in the order; retract, remove: done at once."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from kgray.cli import printing
 from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
-from kgray.errors import InputError
+from kgray.errors import InputError, exit_code_of
 
 _Command = Callable[..., int | None]
 _BYTES_LEFT = {
@@ -19,20 +19,46 @@ _BYTES_LEFT = {
     "it writes over them; to be rid of them now, copy the groups into a new database and delete this one",
 }
 
+_SAID_APART = {"absent", "context_of", "reread"}
+_SHOWN = 10  # of the episodes that are named
+
 
 def _print(call: Call, result: dict[str, Any]) -> int:
     if call.as_json:
         printing.emit_json(result)
     else:
-        printing.pairs({name.replace("_", " "): value for name, value in result.items()})
+        told = {name: value for name, value in result.items() if name not in _SAID_APART}
+        told |= {name: ", ".join(value) for name, value in told.items() if isinstance(value, list | tuple)}
+        printing.pairs({name.replace("_", " "): value for name, value in told.items()})
     if result.get("compacted") is False:
         printing.note(_BYTES_LEFT[call.settings().store.backend])
-    return 0
+    again: Mapping[str, Any] = result.get("reread") or {}
+    if context := result.get("context_of"):
+        _say_context(context, again)
+    if absent := result.get("absent"):
+        printing.note(f"not there, so nothing was done about it: {', '.join(map(repr, absent))}")
+    if again.get("stopped"):
+        reason = f" ({again['reason']})" if again["reason"] else ""
+        printing.note(f"stopped before all of it was read anew{reason}; the next add goes on")
+    incomplete = bool(absent or again.get("failed"))
+    return exit_code_of(stopped=bool(again.get("stopped")), incomplete=incomplete)
+
+
+def _say_context(context: Sequence[Mapping[str, Any]], again: Mapping[str, Any]) -> None:
+    names = [str(row["client_id"] or row["id"]) for row in context]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    read = f"{printing.counted(len(names), 'episode')} read with what was removed as context: {shown}"
+    kept = (
+        f"{again['committed']} read anew, {again['failed']} failed"
+        if again
+        else ("what was understood then is kept; --reread reads them anew")
+    )
+    printing.note(f"{read}; {kept}")
 
 
 @click.command(short_help="Say that two entities are one.")
-@click.argument("first", type=TEXT, metavar="ID")
-@click.argument("second", type=TEXT, metavar="ID")
+@click.argument("first", type=TEXT, metavar="NAME_OR_ID")
+@click.argument("second", type=TEXT, metavar="NAME_OR_ID")
 @group_option
 @common
 def merge(call: Call, first: str, second: str, group: str) -> int:
@@ -40,14 +66,30 @@ def merge(call: Call, first: str, second: str, group: str) -> int:
 
     \b
     Example:
-      kgray merge 5b0c...-1 9f3e...-2 --group team
+      kgray merge "Bob Smith" 9f3e42d1 --group team
     """
     with call.memory() as memory, Signals.gentle():
         return _print(call, finished(memory.merge(first, second, group=group, stop=Signals.asked)))
 
 
+@click.command(short_help="Say that two entities are not one.")
+@click.argument("first", type=TEXT, metavar="NAME_OR_ID")
+@click.argument("second", type=TEXT, metavar="NAME_OR_ID")
+@group_option
+@common
+def distinct(call: Call, first: str, second: str, group: str) -> int:
+    r"""Say that two entities are not one: neither is offered for the other again. `kgray undo` takes it back.
+
+    \b
+    Example:
+      kgray distinct 5b0c17aa 9f3e42d1 --group team
+    """
+    with call.memory() as memory, Signals.gentle():
+        return _print(call, finished(memory.distinct(first, second, group=group, stop=Signals.asked)))
+
+
 @click.command(short_help="Say that some names are another entity.")
-@click.argument("identifier", type=TEXT, metavar="ID")
+@click.argument("identifier", type=TEXT, metavar="NAME_OR_ID")
 @click.option(
     "--surface",
     "surfaces",
@@ -65,7 +107,7 @@ def split(call: Call, identifier: str, surfaces: tuple[str, ...], more: tuple[st
 
     \b
     Example:
-      kgray split 5b0c...-1 --surface "B. Smith" --group team
+      kgray split "Bob Smith" --surface "B. Smith" --group team
     """
     with call.memory() as memory, Signals.gentle():
         asked = memory.split(identifier, [*surfaces, *more], group=group, stop=Signals.asked)
@@ -115,6 +157,8 @@ def _choice(command: _Command) -> _Command:
 def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
     r"""Take episodes out of what is derived from now on; reads with an earlier --known-at still see them.
 
+    Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
+
     \b
     Example:
       kgray retract --group team --episode chat-17 --yes
@@ -125,9 +169,13 @@ def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 @click.command(short_help="Erase episodes with every trace.")
 @group_option
 @_choice
+@click.option("--reread", is_flag=True, help="Read anew the episodes that a removed one was context of.")
 @common
 def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
     r"""Erase episodes with every trace of them. What they had closed reopens. There is no way back.
+
+    Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
+    Episodes that were read with a removed one as context are named: what was understood of them is kept.
 
     \b
     Example:
@@ -146,6 +194,7 @@ def _take_out(
     source: str | None,
     everything: bool,
     yes: bool,
+    **how: Any,  # noqa: ANN401 - `reread` of a removal
 ) -> int:
     if sum((bool(episodes), source is not None, everything)) != 1 or (more and not episodes):
         raise InputError("say which episodes: --episode ID..., or --source S, or --all; one of these")
@@ -154,8 +203,8 @@ def _take_out(
         _ask(verb, group, ids, source)
     with call.memory() as memory, Signals.gentle():
         method = memory.remove if verb == "remove" else memory.retract
-        asked = method(group=group, episodes=ids, source=source, everything=everything, stop=Signals.asked)
-        result = finished(asked)
+        chosen: dict[str, Any] = {"episodes": ids, "source": source, "everything": everything}
+        result = finished(method(group=group, **chosen, **how, stop=Signals.asked))
     return _print(call, result)
 
 

@@ -32,7 +32,7 @@ def up(call: Call, profile: Path | None) -> int:
     with call.memory(create=True):
         pass  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        found = lifecycle.up(settings, call.folder)
+        found = lifecycle.up(settings, call.folder, printing.note)
     if call.as_json:
         printing.emit_json(found)
         return 0
@@ -60,7 +60,7 @@ def down(call: Call) -> int:
 
     settings = call.settings()
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        ended = lifecycle.down(settings, call.folder)
+        ended = lifecycle.down(settings, call.folder, printing.note)
     if call.as_json:
         printing.emit_json(ended)
     elif not any(ended.values()):

@@ -9,8 +9,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError
+from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
 _T = TypeVar("_T")
+Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
@@ -39,10 +40,13 @@ COMMANDS: Mapping[str, str] = {
     "groups": "ledger:groups",
     "search": "reading:search",
     "context": "reading:context",
-    "history": "reading:history",
-    "show": "reading:show",
+    "entities": "looking:entities",
+    "history": "looking:history",
+    "show": "looking:show",
     "merge": "correcting:merge",
     "split": "correcting:split",
+    "duplicates": "reviewing:duplicates",
+    "distinct": "correcting:distinct",
     "undo": "correcting:undo",
     "retract": "correcting:retract",
     "remove": "correcting:remove",
@@ -87,6 +91,40 @@ class Call:
             yield memory
         finally:
             memory.close()
+
+    @contextmanager
+    def trial(self) -> Iterator[Memory]:
+        """Open the memory for a dry run; where there is no store yet, an empty one that is deleted after."""
+        from tempfile import TemporaryDirectory
+
+        from kgray.opening import open_with
+        from kgray.settings import StoreSettings
+
+        with ExitStack() as stack:
+            try:
+                memory = stack.enter_context(self.memory())
+            except NoStore:
+                settings = replace(self.settings(), store=StoreSettings())
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="kgray-")))
+                memory = stack.enter_context(closing(open_with(settings, folder, create=True)))
+            yield memory
+
+    @contextmanager
+    def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[Memory]:
+        """Open the memory to read a group; then say whether the group is not there, or has more to come."""
+        from kgray.cli import printing
+        from kgray.memory.naming import no_group
+
+        with self.memory() as memory:
+            yield memory
+            if group is None:
+                return
+            if nothing := no_group(memory.store, group):
+                _say(nothing)
+            elif says_pending and (waiting := memory.store.pending_count(group)):
+                entries = printing.counted(waiting, "entry", "entries")
+                verb = "is" if waiting == 1 else "are"
+                _say(f"{entries} of group {group} {verb} pending: this answer does not know of it yet")
 
 
 class Signals:
@@ -173,6 +211,8 @@ class KgrayGroup(click.Group):
     def _run_to_code(self, given: list[str], extra: dict[str, Any]) -> int:
         debug = "--debug" in given
         try:
+            if os.environ.get("NO_COLOR"):  # https://no-color.org
+                extra["color"] = False
             result = super().main(args=given, prog_name="kgray", standalone_mode=False, **extra)
             return result if isinstance(result, int) else 0
         except click.ClickException as error:
@@ -181,7 +221,8 @@ class KgrayGroup(click.Group):
         except KgrayError as error:
             return _say_error(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
-            return _say_error(error, "stopped; what was accepted is safe, run it again", STOPPED, debug=debug)
+            line = f"stopped{_waited_for()}; what was accepted is safe, run it again"
+            return _say_error(error, line, STOPPED, debug=debug)
         except OSError as error:
             if _while_printing(error):
                 _discard_output()
@@ -191,6 +232,14 @@ class KgrayGroup(click.Group):
             return _say_error(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
             return _say_error(error, _fault(error), BUG, debug=debug)
+
+
+def _waited_for() -> str:
+    """Return what the command waited for, in brackets; "" for nothing."""
+    from kgray.outages import OUTAGES
+
+    why = OUTAGES.why()
+    return f" ({why})" if why else ""
 
 
 def _fault(error: Exception) -> str:
@@ -244,7 +293,7 @@ def _discard_output(stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
-def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
+def common(command: Command) -> Command:
     """Add --data, --config, --json and --debug, handed on as one Call."""
 
     @wraps(command)
@@ -256,72 +305,72 @@ def common(command: Callable[..., int | None]) -> Callable[..., int | None]:
         debug: bool,
         **rest: Any,  # noqa: ANN401
     ) -> int | None:
+        from kgray.cli.waiting import told
+
         call = Call(data, config, as_json, debug)
         try:
-            return command(call, **rest)
+            with told(call.folder, _say):
+                return command(call, **rest)
         except BrokenPipeError:  # the reader of standard output went away
             _discard_output()
             return call.code
 
     # click's mark for "do not wrap" is the character \b; raw docstrings spell it in two.
     run.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
-    options = (
+    return together(
         click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
         click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
         click.option("--debug", is_flag=True, help="Show a traceback with an error."),
-    )
-    wrapped: Callable[..., int | None] = run
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
+    )(run)
 
 
-class GroupParam(click.ParamType[str]):
-    """A group's name."""
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return one decorator that adds several options and arguments."""
 
-    name = "group"
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
-        """Refuse a malformed name."""
-        from kgray.records import check_group
+    return add
 
+
+class Checked(click.ParamType[Any]):
+    """A parameter that a function reads, or refuses by InputError or ValueError."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        """name: what the help calls it."""
+        self.name, self._read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return what the text says."""
         try:
-            return check_group(value)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class MomentParam(click.ParamType[datetime]):
-    """A time, as an aware datetime, which every method of the library accepts."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:  # noqa: ANN401
-        """Read ISO 8601 or epoch seconds."""
-        from kgray.times import parse, to_datetime
-
-        try:
-            return to_datetime(parse(value)[0])
-        except ValueError as error:
+            return self._read(value)
+        except UnicodeEncodeError:  # a shell may pass any bytes
+            self.fail("not valid UTF-8", param, ctx)
+        except (InputError, ValueError) as error:
             self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
 
 
-class TextParam(click.ParamType[str]):
-    """A text that is valid Unicode; a shell may pass any bytes."""
+def _group(name: str) -> str:
+    from kgray.records import check_group
 
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
-        """Refuse bytes that are no UTF-8."""
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            self.fail("not valid UTF-8", param, ctx)
-        return str(value)
+    return check_group(name)
 
 
-GROUP, MOMENT, TEXT = GroupParam(), MomentParam(), TextParam()
+def _moment(value: str) -> datetime:
+    from kgray.times import parse, to_datetime
+
+    return to_datetime(parse(value)[0])
+
+
+def _text(text: str) -> str:
+    text.encode()
+    return text
+
+
+GROUP, MOMENT, TEXT = Checked("group", _group), Checked("time", _moment), Checked("text", _text)
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")

@@ -8,6 +8,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, common, finished
+from kgray.cli.waiting import last_outage
 
 
 @click.command(short_help="Make the data folder and its store.")
@@ -42,15 +43,16 @@ def status(call: Call, group: str | None) -> int:
     """
     from kgray.runtime import lifecycle
 
-    with call.memory() as memory:
+    with call.reader(group, says_pending=False) as memory:
         counts = finished(memory.status(group=group))
     runtime = lifecycle.status(call.settings(), call.folder)
+    outage = last_outage(call.folder, runtime.get("actors", {}).values())
     states = ("accepted", "extracted", "committed", "failed")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
     if call.as_json:
         groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
-        printing.emit_json({"groups": groups, "model": model, "runtime": runtime})
+        printing.emit_json({"groups": groups, "model": model, "outage": outage, "runtime": runtime})
         return 0
     rows = [[name, *(str(getattr(row, state)) for state in states)] for name, row in counts.items()]
     if rows:
@@ -61,6 +63,10 @@ def status(call: Call, group: str | None) -> int:
         f"model: {printing.counted(model['calls'], 'call')}, "
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
     )
+    if outage is not None:
+        over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
+        words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
+        click.echo(f"last outage: {printing.plain(words)}")
     if "state" in runtime:
         click.echo(_deployment_line(runtime))
     return 0
@@ -86,39 +92,32 @@ def _deployment_line(runtime: dict[str, Any]) -> str:
 def failures(call: Call, group: str | None) -> int:
     r"""List the episodes that failed by their own content; `kgray retry` takes them up again.
 
+    --json gives the model's last reply too; so does `kgray show`.
+
     \b
     Example:
       kgray failures --group team
     """
-    with call.memory() as memory:
+    with call.reader(group, says_pending=False) as memory:
         found = finished(memory.failures(group=group))
+    rows = [
+        {
+            "id": row.episode.id,
+            "client_id": row.episode.client_id,
+            "class": row.failure.kind,
+            "message": row.failure.message,
+            "attempts": row.failure.attempts,
+            "reply": row.failure.raw or None,
+            "group": row.episode.group,
+        }
+        for row in found
+    ]
     if call.as_json:
-        rows = [
-            {
-                "id": row.episode.id,
-                "client_id": row.episode.client_id,
-                "class": row.failure.kind,
-                "message": row.failure.message,
-                "attempts": row.failure.attempts,
-                "group": row.episode.group,
-            }
-            for row in found
-        ]
         printing.emit_json({"failures": rows})
-    elif found:
-        printing.table(
-            [
-                [
-                    row.episode.group,
-                    row.episode.client_id or row.episode.id,
-                    str(row.failure.attempts),
-                    row.failure.kind,
-                    row.failure.message,
-                ]
-                for row in found
-            ],
-            head=("group", "episode", "attempts", "class", "message"),
-        )
+    elif rows:
+        shown = ("group", "episode", "attempts", "class", "message")
+        cells = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in rows]
+        printing.table([[str(row[name]) for name in shown] for row in cells], head=shown)
     else:
         click.echo("No failed episodes.")
     return 0
@@ -135,15 +134,10 @@ def groups(call: Call) -> int:
     """
     with call.memory() as memory:
         counts = finished(memory.groups())
-    rows = [
-        {
-            "group": name,
-            "episodes": row.accepted + row.extracted + row.committed + row.failed,
-            "entities": row.entities,
-            "facts": row.facts,
-        }
-        for name, row in counts.items()
-    ]
+    rows = []
+    for name, row in counts.items():
+        episodes = row.accepted + row.extracted + row.committed + row.failed
+        rows.append({"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts})
     if call.as_json:
         printing.emit_json({"groups": rows})
     elif rows:

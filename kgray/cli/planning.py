@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli import printing
-from kgray.cli.adding import regular
+from kgray.cli.adding import read, regular
 from kgray.cli.frame import GROUP, TEXT, Call, common
 from kgray.cli.progress import duration
 
 if TYPE_CHECKING:
-    from kgray.intake import Defaults, Refusal
+    from kgray.intake import Refusal, Submitted
     from kgray.prompting.estimate import WorkEstimate
     from kgray.records import Draft
     from kgray.settings import Settings
@@ -64,8 +63,8 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     refused: list[Refusal] = []
     with ExitStack() as stack:
         paths = [(name, regular(name, stack)) for name in files]
-        drafts = _drafts(paths, Defaults(group=options["group"] or "plan"), refused)
-        found = estimator(settings)(drafts)
+        items = read(paths, Defaults(group=options["group"] or "plan"))
+        found = estimator(settings)(_drafts(items, refused))
     _show(call, settings, found, len(refused), options)
     if refused:
         first = refused[0]
@@ -83,15 +82,14 @@ def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
     return lambda drafts: estimate_work(drafts, prompts, settings.pipeline)
 
 
-def _drafts(paths: list[tuple[str, Path]], defaults: Defaults, refused: list[Refusal]) -> Iterator[Draft]:
-    from kgray.intake import Submitted, read_file
+def _drafts(items: Iterable[Submitted | Refusal], refused: list[Refusal]) -> Iterator[Draft]:
+    from kgray.intake import Refusal
 
-    for name, path in paths:
-        for row in read_file(path, defaults, name=name):
-            if isinstance(row, Submitted):
-                yield row.draft
-            else:
-                refused.append(row)
+    for item in items:
+        if isinstance(item, Refusal):
+            refused.append(item)
+        else:
+            yield item.draft
 
 
 def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, options: dict[str, Any]) -> None:
@@ -103,16 +101,8 @@ def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, opt
     if options["input_price"] is not None or options["output_price"] is not None:
         cost = found.cost(input_price=options["input_price"] or 0, output_price=options["output_price"] or 0)
     if call.as_json:
-        rounded = None if cost is None else round(cost, 6)
-        printing.emit_json(
-            {
-                **found.as_dict(),
-                "refused": refused,
-                "seconds": round(seconds, 1),
-                "cost": rounded,
-                "streams": streams,
-            }
-        )
+        rounded = {"seconds": round(seconds, 1), "cost": None if cost is None else round(cost, 6)}
+        printing.emit_json({**found.as_dict(), "refused": refused, **rounded, "streams": streams})
         return
     share = f" ({found.fixed_tokens / found.prompt_tokens:.0%} a fixed prefix)" if found.prompt_tokens else ""
     rows = [
@@ -123,5 +113,4 @@ def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, opt
         ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
         ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
     ]
-    for name, value in rows:
-        click.echo(f"{name:18} {value}")
+    printing.pairs(rows)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, time
 from typing import Any
 
 import click
 
-from kgray.times import DAY, Instant, to_datetime
-
+Style = Mapping[str, Any]  # what click.style takes
+DIM: Style = {"dim": True}
+BOLD: Style = {"bold": True}
+SHORT = 8  # digits of an id that people see
+_GAP = 2  # spaces between two columns
+_LEAST_COLUMNS = 20  # of the last column on a narrow terminal
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -34,16 +40,23 @@ def plain(text: str) -> str:
     return "".join(" " if unicodedata.category(c) in _HIDDEN or c in _BIDI else c for c in text)
 
 
-def moment(instant: Instant) -> str:
+def moment(at: datetime) -> str:
     """Return the day, and the minute unless it is midnight UTC."""
-    form = "%Y-%m-%d" if instant % DAY == 0 else "%Y-%m-%dT%H:%MZ"
-    return to_datetime(instant).strftime(form)
+    day = at.date().isoformat()
+    return day if at.time() == time.min else f"{day}T{at:%H:%M}Z"
 
 
-def span(valid_at: Instant | None, invalid_at: Instant | None) -> str:
-    """Return `from .. to` for people."""
-    start = "always" if valid_at is None else moment(valid_at)
+def span(valid_at: datetime | None, invalid_at: datetime | None, *, event: bool = False) -> str:
+    """Return `from .. to` for people; of an event its moment."""
+    if event and valid_at is not None:
+        return moment(valid_at)
+    start = "unknown" if valid_at is None else moment(valid_at)
     return f"{start} .. {'now' if invalid_at is None else moment(invalid_at)}"
+
+
+def short(identifier: str) -> str:
+    """Return the beginning of an id, which commands take as long as it is unique in the group."""
+    return identifier[:SHORT]
 
 
 def width(text: str) -> int:
@@ -55,20 +68,49 @@ def width(text: str) -> int:
     )
 
 
-def table(rows: Sequence[Sequence[str]], *, head: Sequence[str] = ()) -> None:
-    """Print rows in aligned columns, numbers to the right, the head dimmed on a terminal."""
+def fitted(text: str, columns: int) -> str:
+    """Return the text, cut with an ellipsis where it takes more columns of a terminal."""
+    if width(text) <= columns:
+        return text
+    while text and width(text) > columns - 1:
+        text = text[:-1]
+    return f"{text}\u2026"
+
+
+def table(
+    rows: Sequence[Sequence[str]], *, head: Sequence[str] = (), styles: Sequence[Style | None] = ()
+) -> None:
+    """Print rows in aligned columns, numbers to the right.
+
+    On a terminal, the head is dimmed, columns have their styles, and the last one is cut to what fits.
+    """
     every = [list(map(plain, row)) for row in rows]
     heads = [list(head)] if head else []
     columns = list(zip(*heads, *every, strict=True)) if every or heads else []
     widths = [max(map(width, column)) for column in columns]
     right = [all(cell.isdigit() for cell in column[len(heads) :]) and bool(every) for column in columns]
+    room = _terminal_columns()
     for number, row in enumerate([*heads, *every]):
+        if room is not None:
+            row[-1] = fitted(row[-1], max(_LEAST_COLUMNS, room - sum(widths[:-1]) - _GAP * len(widths[:-1])))
         cells = [
             " " * (wide - width(cell)) + cell if is_right else cell + " " * (wide - width(cell))
             for cell, wide, is_right in zip(row, widths, right, strict=True)
         ]
-        line = "  ".join(cells).rstrip()
-        click.echo(click.style(line, dim=True) if number < len(heads) else line)
+        cells[-1] = cells[-1].rstrip()
+        chosen = [DIM] * len(cells) if number < len(heads) else [*styles, *[None] * len(cells)]
+        styled = [
+            click.style(cell, **style) if style else cell for cell, style in zip(cells, chosen, strict=False)
+        ]
+        click.echo((" " * _GAP).join(styled).rstrip())
+
+
+def _terminal_columns() -> int | None:
+    """Return the width of the terminal; None where standard output is none."""
+    from shutil import get_terminal_size  # slow to import, and `kgray --help` does not need it
+
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return get_terminal_size().columns if is_terminal else None
 
 
 def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:

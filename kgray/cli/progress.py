@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -19,16 +19,36 @@ _CELLS = 30
 _LINE_S = 5.0
 
 
-class Progress:
-    """Counts steps; draws a bar after two seconds; `close` removes it."""
+class _Bar:
+    """A line at the bottom of a terminal, drawn once the work takes a while; leaving the block removes it."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._started = self._drawn = time.monotonic()
+        self._shown = False
+
+    def _draw(self, text: str) -> None:
+        self._shown = True
+        click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+    def __enter__(self) -> Self:
+        """Return this."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the line from the screen."""
+        if self._shown:
+            self._draw("")
+
+
+class Progress(_Bar):
+    """Counts steps."""
 
     def __init__(self, total: int = 0) -> None:
         """total: the number of steps to come; 0 = unknown, so only the count is shown."""
+        super().__init__()
         self.total = total
         self._done = self._failed = 0
-        self._shown = False
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._started = self._drawn = time.monotonic()
 
     def step(self, outcome: str) -> None:
         """Count one step of the ingest loop."""
@@ -36,49 +56,41 @@ class Progress:
         self._failed += outcome == "failed"
         moment = time.monotonic()
         if self._terminal and moment - self._started > _PATIENCE_S and moment - self._drawn > _EVERY_S:
-            self._drawn, self._shown = moment, True
-            click.echo(f"\r\x1b[K{self._line(moment)}", err=True, nl=False)
-
-    def close(self) -> None:
-        """Remove the bar from the screen."""
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            self._drawn = moment
+            self._draw(self._line(moment))
 
     def _line(self, moment: float) -> str:
         rate = self._done / (moment - self._started)
         failed = f", {self._failed} failed" if self._failed else ""
         if self.total < self._done:
             return f"{self._done} done{failed}, {rate:.0f}/s"
-        filled = _CELLS * self._done // self.total
         left = (self.total - self._done) / rate
-        bar = "#" * filled + "." * (_CELLS - filled)
-        return f"[{bar}] {self._done}/{self.total}{failed}, {rate:.0f}/s, {left:.0f} s left"
+        bar = _cells(self._done, self.total)
+        return f"{bar}{self._done}/{self.total}{failed}, {rate:.0f}/s, {left:.0f} s left"
 
 
-class Ticker:
+class Ticker(_Bar):
     """Shows the progress of a long run: a bar on a terminal, else a line every few seconds."""
 
     def __init__(self, *, every_s: float = _LINE_S) -> None:
         """every_s: seconds between two lines."""
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        super().__init__()
         self._every_s = every_s
-        self._started = self._told = time.monotonic()
-        self._shown = False
 
     def __call__(self, standing: RunProgress) -> None:
         """Show the progress, if it is time to."""
         moment = time.monotonic()
-        if not self._terminal and moment - self._told >= self._every_s:
-            self._told = moment
+        if not self._terminal and moment - self._drawn >= self._every_s:
+            self._drawn = moment
             printing.note(progress_line(standing))
         elif self._terminal and moment - self._started > _PATIENCE_S:
-            self._shown = True
-            click.echo(f"\r\x1b[K{_bar(standing)}{progress_line(standing)}", err=True, nl=False)
+            bar = _cells(min(standing.ended, standing.total), standing.total) if standing.total else ""
+            self._draw(f"{bar}{progress_line(standing)}")
 
-    def close(self) -> None:
-        """Remove the bar from the screen."""
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+
+def _cells(done: int, total: int) -> str:
+    filled = _CELLS * done // total
+    return f"[{'#' * filled}{'.' * (_CELLS - filled)}] "
 
 
 def progress_line(standing: RunProgress) -> str:
@@ -93,7 +105,7 @@ def progress_line(standing: RunProgress) -> str:
     words = [f"{standing.sorting} rows read to be sorted"] if standing.sorting else []
     words += [f"{number} {name}" for number, name, always in counts if number or always]
     left = standing.left_s
-    words.append(f"{standing.rate:.1f}/s")
+    words += [f"{standing.rate:.1f}/s"] if standing.rate else []
     return ", ".join(words) + ("" if left is None else f", about {duration(left)} left")
 
 
@@ -102,10 +114,3 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _bar(standing: RunProgress) -> str:
-    if not standing.total:
-        return ""
-    filled = min(_CELLS, _CELLS * standing.ended // standing.total)
-    return f"[{'#' * filled}{'.' * (_CELLS - filled)}] "

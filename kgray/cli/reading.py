@@ -1,8 +1,7 @@
-"""search, context, history, show, dump: reading as of any moment, without a model."""
+"""search, context, dump: reading as of any moment, without a model."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from datetime import datetime
@@ -11,13 +10,48 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, as_of_option, common, finished, group_option, known_at_option
+from kgray.cli.frame import (
+    MOMENT,
+    TEXT,
+    Call,
+    as_of_option,
+    common,
+    finished,
+    group_option,
+    known_at_option,
+    together,
+)
 from kgray.errors import InputError, NotBuilt
 
 if TYPE_CHECKING:
     from kgray.graph import Hit
+    from kgray.ports import SearchScope
 
 _SCOPES = ("fact", "entity", "episode", "community")
+_FILTERED = {  # the scopes on which a filter has an effect: without --scope, only these are searched
+    "sources": ("fact", "episode"),
+    "speakers": ("fact", "episode"),
+    "relations": ("fact",),
+    "labels": ("fact", "entity"),
+}
+_LONGEST = 160  # characters of a text where standard output is no terminal
+filter_options = together(
+    click.option(
+        "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Only this; repeatable."
+    ),
+    click.option("--source", "sources", multiple=True, type=TEXT, metavar="S", help="Told in this source."),
+    click.option(
+        "--speaker", "speakers", multiple=True, type=TEXT, metavar="WHO", help="Told by this speaker."
+    ),
+    click.option(
+        "--relation", "relations", multiple=True, type=TEXT, metavar="R", help="Facts of this relation."
+    ),
+    click.option(
+        "--type", "labels", multiple=True, type=TEXT, metavar="TYPE", help="Of entities of this type."
+    ),
+    click.option("--said-after", type=MOMENT, metavar="T", help="Episodes said then or later."),
+    click.option("--said-before", type=MOMENT, metavar="T", help="Episodes said before."),
+)
 
 
 def _query(text: str) -> str:
@@ -32,37 +66,52 @@ def _query(text: str) -> str:
         raise InputError("the query on standard input is not valid UTF-8") from None
 
 
+def _asked(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a search; `given` loses the filters, which become one."""
+    from kgray.search import SCOPES, Filters
+
+    if "community" in scopes:
+        raise NotBuilt("--scope community is not built in this version: use fact, entity or episode")
+    filters = {name: given.pop(name) for name in _FILTERED}
+    filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
+    reached: list[SearchScope] = [
+        scope
+        for scope in SCOPES
+        if all(scope in _FILTERED[name] for name, chosen in filters.items() if chosen)
+    ]
+    chosen = tuple(dict.fromkeys(scopes)) or tuple(reached)
+    return given | {"scopes": chosen, "filters": Filters(**filters)}
+
+
 @click.command(short_help="Ranked hits: facts, entities, episodes.")
 @click.argument("query", type=TEXT)
 @group_option
 @as_of_option
 @known_at_option
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="This scope; repeatable.")
+@filter_options
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
 @common
-def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401
+def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
     r"""Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
+
+    With --source, --speaker, --relation or --type, only what they apply to is searched. They may be repeated.
 
     \b
     Example:
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
+      kgray search "the printer" --group team --speaker Alice --said-after 2026-03-01
     """
-    from kgray.memory import hit_row
-    from kgray.search import SCOPES
-
-    if "community" in scopes:
-        raise NotBuilt("--scope community is not built in this version: use fact, entity or episode")
-    chosen: Any = tuple(dict.fromkeys(scopes)) or SCOPES
-    text = _query(query)
-    with call.memory() as memory:
+    asked, text = _asked(scopes, given), _query(query)
+    with call.reader(group) as memory:
         started = time.perf_counter()
-        hits = finished(memory.search(text, group=group, scopes=chosen, **asked))
+        hits = finished(memory.search(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
     if call.as_json:
-        printing.emit_json({"hits": [hit_row(hit) for hit in hits], "took_ms": took_ms})
+        printing.emit_json({"hits": [hit.as_dict() for hit in hits], "took_ms": took_ms})
         return 0
     if hits:
-        printing.table([_hit_line(number, hit) for number, hit in enumerate(hits, 1)])
+        rows = [_hit_line(number, hit) for number, hit in enumerate(hits, 1)]
+        printing.table(rows, styles=(printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"}))
     else:
         click.echo("No hits.")
     printing.note(f"{printing.counted(len(hits), 'hit')} in {took_ms:.0f} ms")
@@ -72,13 +121,14 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **asked:
 def _hit_line(number: int, hit: Hit) -> list[str]:
     when = ""
     if hit.fact is not None:
-        when = printing.span(hit.fact.valid_at, hit.fact.invalid_at)
+        when = printing.span(hit.valid_at, hit.invalid_at, event=hit.fact.event)
     elif hit.reference_time is not None:
         when = printing.moment(hit.reference_time)
     text = f"{hit.speaker}: {hit.text}" if hit.speaker else hit.text
     if hit.entity is not None and hit.entity.labels:
         text += f" ({', '.join(hit.entity.labels)})"
-    return [str(number), hit.scope, when, text if len(text) <= 160 else text[:157] + "..."]
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return [str(number), hit.scope, printing.short(hit.id), when, text]
 
 
 @click.command(short_help="The text to put into a prompt.")
@@ -87,91 +137,24 @@ def _hit_line(number: int, hit: Hit) -> list[str]:
 @click.option("--tokens", type=int, default=1500, metavar="N", help="The budget. Default: 1500.")
 @as_of_option
 @known_at_option
+@filter_options
 @common
-def context(call: Call, query: str, group: str, **asked: Any) -> int:  # noqa: ANN401
+def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
     r"""Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 
     \b
     Example:
       kgray context "Where does Alice work?" --group team --tokens 800
     """
-    from kgray.memory import hit_row
-
-    text = _query(query)
-    with call.memory() as memory:
+    asked, text = _asked(scopes, given), _query(query)
+    with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
     if call.as_json:
-        hits = [hit_row(hit) for hit in built.hits]
-        printing.emit_json({"text": built.text, "tokens": built.tokens, "hits": hits})
+        printing.emit_json(built.as_dict())
     else:
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
     return 0
-
-
-@click.command(short_help="Every span of an entity's facts.")
-@click.argument("name_or_id", type=TEXT)
-@group_option
-@common
-def history(call: Call, name_or_id: str, group: str) -> int:
-    r"""Show every span of an entity's facts, ended ones too, with who said so and what ended them.
-
-    \b
-    Example:
-      kgray history "Alice Nguyen" --group team
-    """
-    with call.memory() as memory:
-        found = finished(memory.history(name_or_id, group=group))
-    if call.as_json:
-        printing.emit_json(found.as_dict())
-        return 0
-    entity = found.entity
-    click.echo(click.style(printing.plain(entity.name), bold=True) + f"  {entity.id}")
-    if entity.labels:
-        click.echo(f"  {printing.plain(', '.join(entity.labels))}")
-    if entity.aliases:
-        click.echo(f"  also known as {printing.plain(', '.join(entity.aliases))}")
-    rows = []
-    for fact in found.facts:
-        said = ", ".join(found.clients.get(episode) or episode[:8] for episode in fact.episodes)
-        ended = ""
-        if fact.ended_by:
-            ended = f"ended by {found.clients.get(fact.ended_by[0]) or fact.ended_by[0][:8]}"
-        subject = found.names.get(fact.source, "?")
-        when, target = printing.span(fact.valid_at, fact.invalid_at), found.target(fact) or ""
-        rows.append([when, subject, fact.relation, target, f"said in {said}", ended])
-    if rows:
-        printing.table(rows)
-    else:
-        click.echo("No facts.")
-    return 0
-
-
-@click.command(short_help="One episode, entity or fact.")
-@click.argument("identifier", type=TEXT, metavar="ID")
-@group_option
-@common
-def show(call: Call, identifier: str, group: str) -> int:
-    r"""Show one episode, entity or fact with all that hangs on it. ID: ours, or an episode's client id.
-
-    \b
-    Example:
-      kgray show chat-17 --group team
-    """
-    with call.memory() as memory:
-        rows = finished(memory.show(identifier, group=group))
-    if call.as_json:
-        printing.emit_json({"records": rows})
-        return 0
-    for row in rows:
-        click.echo(click.style(row["type"], bold=True))
-        shown = {key: value for key, value in row.items() if key != "type" and value not in (None, [])}
-        printing.pairs((f"  {key}", _cell(value)) for key, value in shown.items())
-    return 0
-
-
-def _cell(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @click.command(short_help="The whole graph of a group, canonical.")
@@ -186,7 +169,7 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int
     Example:
       kgray dump --group team --hash
     """
-    with call.memory() as memory:
+    with call.reader(group) as memory:
         if hashed:
             click.echo(finished(memory.dump_hash(group=group, known_at=known_at)))
             return 0

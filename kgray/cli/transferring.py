@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,11 @@ from kgray.errors import InputError
 
 if TYPE_CHECKING:
     from kgray.memory import Report
+    from kgray.settings import Settings
     from kgray.transfer import Copied
     from kgray.transfer.graphiti import Import
 
+_STORE, _STORE_PASSWORD = "KGRAY_STORE_", "KGRAY_STORE_PASSWORD"
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
 
 
@@ -41,24 +45,21 @@ def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> 
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
-    from kgray.transfer import copy_group, settings_of_target
+    from kgray.transfer import copy_group
     from kgray.wiring import open_reader
 
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
     config = _existing(to_config)
     folder = call.folder if to_data is None else Path(to_data)
-    wanted = settings_of_target(config, None if to_data is None else folder, os.environ)
-    progress = Progress()
-    try:
-        with (
-            closing(open_reader(call.settings(), call.folder)) as source,
-            closing(open_reader(wanted, folder, create=True)) as target,
-        ):
-            copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
-            where = target.shown
-    finally:
-        progress.close()
+    wanted = _settings_of_target(config, None if to_data is None else folder, os.environ)
+    with (
+        Progress() as progress,
+        closing(open_reader(call.settings(), call.folder)) as source,
+        closing(open_reader(wanted, folder, create=True)) as target,
+    ):
+        copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
+        where = target.shown
     _print_copied(call, copied, where)
     return 0
 
@@ -133,19 +134,21 @@ def graphiti(
     Example:
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
-    from kgray.stores.neo4j.graphiti import GraphitiDatabase
-    from kgray.transfer.graphiti import Import
+    from kgray.wiring import driver_needed_by
+
+    with driver_needed_by("kgray import graphiti"):
+        from kgray.stores.neo4j.graphiti import GraphitiDatabase
+        from kgray.transfer.graphiti import Import
 
     secret = _password(login["password_file"])
     _check_uri(uri)
     theirs = GraphitiDatabase(
         uri=uri, user=login["user"] or "neo4j", password=secret, database=login["database"]
     )
-    try:
+    with closing(theirs):
         chosen = _chosen(theirs.groups(), from_group)
         importing = Import(database=theirs, from_group=chosen, group=group)
-        with call.memory(create=True) as memory, Signals.gentle():
-            progress = Progress()
+        with call.memory(create=True) as memory, Signals.gentle(), Progress() as progress:
             report = finished(
                 memory.add_many(
                     importing.drafts(),
@@ -154,9 +157,6 @@ def graphiti(
                     stop=Signals.asked,
                 )
             )
-            progress.close()
-    finally:
-        theirs.close()
     return _print_imported(call, importing, report)
 
 
@@ -217,3 +217,21 @@ def _print_imported(call: Call, importing: Import, report: Report) -> int:
 
 
 import_from.add_command(graphiti)
+
+
+def _settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Return the target's settings: of its file, else of `kgray.toml` in its folder, else defaults.
+
+    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
+    where the file names none. The other variables apply to both.
+    """
+    from kgray.settings import CONFIG_NAME, Secret, load
+
+    if config is None and data is not None and (data / CONFIG_NAME).is_file():
+        config = data / CONFIG_NAME
+    others = {name: text for name, text in environ.items() if not name.startswith(_STORE)}
+    settings = load(config, environ=others)
+    chosen = settings.store
+    if chosen.password is None and chosen.password_file is None and environ.get(_STORE_PASSWORD):
+        settings = replace(settings, store=replace(chosen, password=Secret(environ[_STORE_PASSWORD])))
+    return settings

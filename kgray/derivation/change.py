@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kgray.graph import Entity, Fact
@@ -17,7 +18,10 @@ from kgray.records import (
     Ruling,
     Verdict,
 )
+from kgray.timeline import Span
 from kgray.times import Instant
+
+SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]  # statement -> spans before, after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +99,22 @@ def with_operation(
         births={**records.births, **dict(births)},
         last_recorded=recorded_at,
     )
+
+
+def fact_changes(
+    fact_before: Callable[[Span], Fact], fact_now: Callable[[Span], Fact], changes: SpanChanges
+) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+    """Return the facts that differ, and the ids of those that are gone, where these spans change.
+
+    fact_before, fact_now: return the fact of a span, as the graph before and after shows it
+    """
+    rows: list[Fact] = []
+    gone: set[str] = set()
+    kept: set[str] = set()
+    for earlier, later in changes.values():
+        was = {fact.id: fact for fact in map(fact_before, earlier)}
+        now = {fact.id: fact for fact in map(fact_now, later)}
+        rows += [fact for i, fact in now.items() if was.get(i) != fact]
+        kept.update(now)
+        gone.update(was)
+    return tuple(sorted(rows, key=lambda f: f.id)), tuple(sorted(gone - kept))

@@ -18,68 +18,46 @@ from kgray.times import show
 DumpRow = dict[str, Any]
 
 
+def _row(type_: str, of: object, keys: str, **given: Any) -> DumpRow:  # noqa: ANN401 - JSON values
+    """Return a row with these keys after its type: as given, else a field of the value, a tuple as a list."""
+    row = {"type": type_, **{key: given[key] if key in given else getattr(of, key) for key in keys.split()}}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in row.items()}
+
+
 def episode_row(episode: Episode) -> DumpRow:
     """Return the row of one episode."""
-    return {
-        "type": "episode",
-        "id": episode.id,
-        "client_id": episode.client_id,
-        "source": episode.source,
-        "kind": episode.kind,
-        "speaker": episode.speaker,
-        "reference_time": show(episode.reference_time),
-        "sequence": episode.sequence,
-        "content_sha256": episode.content_sha256,
-        "state": episode.state,
-    }
+    keys = "id client_id source kind speaker reference_time sequence content_sha256 state"
+    return _row("episode", episode, keys, reference_time=show(episode.reference_time))
 
 
 def entity_row(entity: Entity) -> DumpRow:
     """Return the row of one entity."""
-    aliases, labels = list(entity.aliases), list(entity.labels)
-    return {"type": "entity", "id": entity.id, "name": entity.name, "aliases": aliases, "labels": labels}
+    return _row("entity", entity, "id name aliases labels")
 
 
 def mention_row(mention: Mention, entity: str, episode: str) -> DumpRow:
     """Return the row of one mention; entity: the one it shows as."""
-    return {
-        "type": "mention",
-        "episode": episode,
-        "ordinal": mention.ordinal,
-        "entity": entity,
-        "surface": mention.surface,
-    }
+    return _row("mention", mention, "episode ordinal entity surface", entity=entity, episode=episode)
 
 
 def statement_row(statement: Statement) -> DumpRow:
     """Return the row of one statement."""
-    return {
-        "type": "statement",
-        "id": statement.id,
-        "subject": statement.subject,
-        "relation": statement.relation,
-        "object": statement.object,
-        "value": statement.value.as_dict() if statement.value else None,
-        "variant": statement.variant,
-    }
+    value = statement.value.as_dict() if statement.value else None
+    return _row("statement", statement, "id subject relation object value variant", value=value)
 
 
 def evidence_row(evidence: Evidence, statement: str | None, episode: str) -> DumpRow:
     """Return the row of one piece of evidence; statement None = a loop, which derives nothing."""
-    return {
-        "type": "evidence",
-        "episode": episode,
-        "ordinal": evidence.ordinal,
-        "statement": statement,
-        "kind": evidence.kind,
-        "text": evidence.text,
-        "valid_from": show(evidence.valid_from),
-        "valid_to": show(evidence.valid_to),
-        "from_precision": evidence.from_precision,
-        "to_precision": evidence.to_precision,
-        "inferred": evidence.inferred,
-        "fact_group": evidence.fact_group,
-    }
+    dates = "valid_from valid_to from_precision to_precision inferred"
+    return _row(
+        "evidence",
+        evidence,
+        f"episode ordinal statement kind text {dates} fact_group every_variant",
+        episode=episode,
+        statement=statement,
+        valid_from=show(evidence.valid_from),
+        valid_to=show(evidence.valid_to),
+    )
 
 
 def relation_row(view: View, name: str) -> DumpRow:
@@ -103,43 +81,32 @@ def relation_row(view: View, name: str) -> DumpRow:
 def verdict_row(verdict: Verdict, a: str, b: str, episode: str | None) -> DumpRow:
     """Return the row of one exclusive verdict; a, b: statements as they show."""
     first, second = sorted((a, b))
-    return {"type": "verdict", "a": first, "b": second, "episode": episode, "judge": verdict.judge}
+    return _row("verdict", verdict, "a b episode judge", a=first, b=second, episode=episode)
 
 
 def merge_row(operation: Operation) -> DumpRow:
-    """Return the row of a merge or split in force."""
-    return {
-        "type": "merge",
-        "sequence": operation.sequence,
-        "kind": operation.kind,
-        "entities": sorted(operation.entities),
-        "surfaces": sorted(operation.surfaces),
-    }
+    """Return the row of a merge, split or distinction in force."""
+    entities, surfaces = sorted(operation.entities), sorted(operation.surfaces)
+    return _row("merge", operation, "sequence kind entities surfaces", entities=entities, surfaces=surfaces)
 
 
 def fact_row(fact: Fact) -> DumpRow:
     """Return the row of one fact."""
-    return {
-        "type": "fact",
-        "id": fact.id,
-        "statement": fact.statement,
-        "source": fact.source,
-        "target": fact.target,
-        "relation": fact.relation,
-        "value": fact.value.as_dict() if fact.value else None,
-        "text": fact.text,
-        "valid_at": show(fact.valid_at),
-        "invalid_at": show(fact.invalid_at),
-        "episodes": list(fact.episodes),
-        "ended_by": list(fact.ended_by) if fact.ended_by else None,
-    }
+    return _row(
+        "fact",
+        fact,
+        "id statement source target relation value text valid_at invalid_at event episodes ended_by",
+        value=fact.value.as_dict() if fact.value else None,
+        valid_at=show(fact.valid_at),
+        invalid_at=show(fact.invalid_at),
+    )
 
 
 def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     """Yield every row of the dump, unsorted. episodes: those that the dump lists."""
     yield from map(episode_row, episodes)
     yield from map(entity_row, view.all_entities())
-    graph, records, places = view.graph, view.records, view.places()
+    graph, records, places = view.graph, view.records, view.places
     ids = {head.sequence: head.id for head in records.heads}
     for mention in records.mentions:
         shown, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
@@ -156,17 +123,10 @@ def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
 
 
 def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:
-    shows: dict[str, dict[str, None]] = {}
-    for evidence in view.records.evidence:
-        shown = view.places().get((evidence.sequence, evidence.ordinal))
-        if shown is not None:
-            shows.setdefault(evidence.statement, {})[shown] = None
     newest: dict[tuple[str, str], Verdict] = {}
     for verdict in view.records.verdicts:
-        for a in shows.get(verdict.a, ()):
-            for b in shows.get(verdict.b, ()):
-                if a != b:
-                    newest[min(a, b), max(a, b)] = verdict
+        for a, b in view.graph.judged(verdict.a, verdict.b):
+            newest[min(a, b), max(a, b)] = verdict
     for (a, b), verdict in newest.items():
         if verdict.exclusive:
             yield verdict_row(verdict, a, b, ids.get(verdict.sequence))

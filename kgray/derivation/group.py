@@ -1,8 +1,9 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
 Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
-millisecond, `build` derives it from the records alone. Merges, splits, removals and rulings that fold stored
-names may change anything, and are rare: they use `build`.
+millisecond, at the cost of the touched components whatever the size of the group; `build` derives it from the
+records alone. Merges, splits, removals and rulings that fold stored names may change anything, and are rare:
+they use `build`.
 
 The graph is the timeline's `Rivals`: a sweep calls it back (`slot_keys`, `pairs`) when a statement's first
 claim arrives. This is the only call from timeline into this package.
@@ -10,13 +11,24 @@ claim arrives. This is the only call from timeline into this package.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import product
 
-from kgray.derivation.entities import EntityNote, Fold
-from kgray.derivation.relations import Relations
-from kgray.derivation.statements import Statement, StatementKey, fold_key, name_statements, spoken
+from kgray.derivation.change import Difference, EpisodeChange, SpanChanges, fact_changes
+from kgray.derivation.names import EntityNote, Fold
+from kgray.derivation.relations import Relations, as_flipped
+from kgray.derivation.statements import (
+    Statement,
+    StatementKey,
+    claim_of,
+    elsewhere,
+    name_statements,
+    spoken,
+    statement_text,
+)
+from kgray.errors import damaged
 from kgray.graph import Fact
-from kgray.records import Evidence, GroupRecords, Mention, Place, Value, fact_id
+from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, Sweep
 from kgray.times import Instant
 
@@ -39,11 +51,14 @@ class GroupGraph:
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
         self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
+        self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
         self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
+        self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
         self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
         self.texts: dict[Place, tuple[str, str]] = {}  # evidence -> (wording, episode id)
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
+        self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
         self.moved: dict[Place, Instant] = {}  # evidence -> when an operation or ruling last moved it
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
@@ -53,57 +68,59 @@ class GroupGraph:
 
     @classmethod
     def build(cls, records: GroupRecords) -> GroupGraph:
-        """Derive everything from the records of a group, in O(n log n)."""
-        graph = cls(
-            records.group, Fold(records.operations, records.births, records.recorded), dict(records.births)
-        )
-        for mention in records.mentions:
-            graph.take_mention(mention)
-        for evidence in records.evidence:
-            graph.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
-        for ruling in records.rulings:
-            graph.relations.rule(ruling, records.recorded[ruling.sequence])
-        shows = graph._take_said(records)
-        graph._take_verdicts(records, shows)
-        for statement_id in graph.statements:
-            graph.link(statement_id)
+        """Derive everything from the records of a group, in O(n log n). Raises Damaged."""
+        fold = Fold(records.operations, records.births, records.recorded)
+        graph = cls(records.group, fold, dict(records.births))
+        try:
+            graph._take(records)
+        except (LookupError, ValueError, TypeError, AttributeError) as fault:
+            raise damaged(records.group, fault) from fault
         return graph
 
-    def _take_said(self, records: GroupRecords) -> dict[str, list[str]]:
-        """Add the statements and their claims; return recorded statement -> the statements it shows as."""
+    def _take(self, records: GroupRecords) -> None:
+        for mention in records.mentions:
+            self.take_mention(mention)
+        for entity in self.entities.keys() & records.names.keys():
+            self.entities[entity].name = records.names[entity]
+        for evidence in records.evidence:
+            self.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
+        for name, place in records.uses.items():
+            self.relations.use(name, place)
+        for ruling in records.rulings:
+            self.relations.rule(ruling, records.recorded[ruling.sequence])
+        self._take_said(records)
+        for verdict in records.verdicts:
+            self.take_verdict(verdict.a, verdict.b, verdict.exclusive, records.recorded[verdict.sequence])
+        for statement_id in self.statements:
+            self.link(statement_id)
+
+    def _take_said(self, records: GroupRecords) -> None:
+        """Add the statements and their claims."""
         heads = {head.sequence: head for head in records.heads}
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
-        shows: dict[str, list[str]] = {}
         for item in said:
             place = (item.evidence.sequence, item.evidence.ordinal)
             if place not in named or item.key is None:
                 continue
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
-            shows.setdefault(item.evidence.statement, []).append(statement)
-            if statement not in self.statements:
-                self.add_statement(item.evidence, item.key, statement, variant)
-            claim = claim_of(item.evidence, statement, head.reference_time, head.recorded_at)
-            self.statements[statement].claims.append(claim)
+            recorded = item.evidence.statement
+            if statement != recorded or recorded in self.parts:
+                known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
+                if statement not in known:
+                    known.append(statement)
+            for claim in self._claims(item.evidence, item.key, statement, variant, head):
+                self.statements[claim.statement].claims.append(claim)
             self.texts[place] = (item.evidence.text, head.id)
             if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = item.moved_at
-        return shows
-
-    def _take_verdicts(self, records: GroupRecords, shows: Mapping[str, Sequence[str]]) -> None:
-        """Take each verdict for all statements that the two judged ones show as."""
-        for verdict in records.verdicts:
-            for a in dict.fromkeys((*shows.get(verdict.a, ()), verdict.a)):
-                for b in dict.fromkeys((*shows.get(verdict.b, ()), verdict.b)):
-                    if a in self.statements and b in self.statements:
-                        self.take_verdict(a, b, verdict.exclusive, records.recorded[verdict.sequence])
 
     # ------------------------------------------------------------------ one record at a time
 
-    def take_mention(self, mention: Mention) -> tuple[EntityNote, bool]:
-        """Take a mention; return the entity it shows as, and whether that entity changed."""
+    def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
+        """Take a mention; return its entity, whether that shows differently now, and its name before."""
         shown, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
         if shown != mention.entity or mention.entity in self.shows:
             known = self.shows.setdefault(mention.entity, set())
@@ -113,7 +130,33 @@ class GroupGraph:
         note = self.entities.get(shown)
         if note is None:
             note = self.entities[shown] = EntityNote(shown, self.births[shown])
-        return note, note.take(mention)
+        name = note.name
+        return note, note.take(mention), name
+
+    def _claims(
+        self, said: Evidence, key: StatementKey, statement: str, variant: int, head: EpisodeHead
+    ) -> list[Claim]:
+        """Return the claims that a piece of evidence adds; a statement that is new is added, without claims.
+
+        An end or a denial that names no variant is a claim about each variant that there is, and about each
+        that comes later (R6).
+        """
+        claims = []
+        if statement not in self.statements:
+            self.add_statement(said, key, statement, variant)
+            earlier = self.general.get(key, ())
+            claims = [elsewhere(claim, statement) for claim in earlier if self._bears_on(claim, statement)]
+        claim = claim_of(said, statement, head.reference_time, head.recorded_at)
+        claims.append(claim)
+        if said.every_variant:
+            self.general.setdefault(key, []).append(claim)
+            others = (s for s in self.buckets[key] if s != statement and self._bears_on(claim, s))
+            claims += [elsewhere(claim, other) for other in others]
+        return claims
+
+    def _bears_on(self, general: Claim, statement: str) -> bool:
+        """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
+        return general.kind == "denied" or not self.statements[statement].is_event
 
     def add_statement(
         self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int
@@ -127,6 +170,10 @@ class GroupGraph:
         self.buckets.setdefault(key, []).append(statement_id)
         self.by_relation.setdefault(relation, []).append(statement_id)
         self.by_ends.setdefault((subject, target), []).append(statement_id)
+        for end in (subject,) if entity is None else (subject, entity):
+            self.about.setdefault(end, []).append(statement_id)
+        if statement.is_event:  # it competes with nothing (R18)
+            return statement
         self.slots.setdefault(("s", subject, relation), []).append(statement_id)
         further = {key for key in self.slot_keys(statement_id) if key[:2] != ("s", subject)}
         if entity is not None and self.relations.traits(relation).symmetric:
@@ -136,10 +183,26 @@ class GroupGraph:
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two shown statements; it replaces an older one."""
-        if a != b:
-            self.verdicts.setdefault(a, {})[b] = (exclusive, recorded)
-            self.verdicts.setdefault(b, {})[a] = (exclusive, recorded)
+        """Take a verdict on two recorded statements; it replaces an older one."""
+        for one, other in self.judged(a, b):
+            self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
+            self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
+
+    def judged(self, a: str, b: str) -> list[tuple[str, str]]:
+        """Return the shown statements that a verdict on two recorded ones is on (R16).
+
+        Where a split, an undo or a ruling has divided one, the verdict goes with each of its parts, as far as
+        two parts still share a subject (of a symmetric relation: an end), or have the same ends.
+        """
+        parts = ([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))
+        return [(one, other) for one, other in product(*parts) if one != other and self._meet(one, other)]
+
+    def _meet(self, a: str, b: str) -> bool:
+        one, other = self.statements[a], self.statements[b]
+        subjects, others = (
+            {it.subject, (it.object if self._is_symmetric(it) else None) or it.subject} for it in (one, other)
+        )
+        return not subjects.isdisjoint(others) or one.key[::2] == other.key[::-2]
 
     # ------------------------------------------------------------------ rivalry, as `timeline.Rivals`
 
@@ -147,7 +210,7 @@ class GroupGraph:
         """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
         it = self.statements[statement]
         traits = self.relations.traits(it.relation)
-        if traits.cardinality not in {"single", "single_object"}:
+        if it.is_event or traits.cardinality not in {"single", "single_object"}:
             return ()
         if it.object is None:
             return (("s", it.subject, it.relation),) if traits.cardinality == "single" else ()
@@ -160,6 +223,8 @@ class GroupGraph:
     def pairs(self, statement: str) -> tuple[str, ...]:
         """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
         it = self.statements[statement]
+        if it.is_event:
+            return ()
         found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
         excludes = self.relations.traits(it.relation).excludes
         if excludes:
@@ -169,22 +234,18 @@ class GroupGraph:
                     found.append(other)
             if it.object is not None:
                 for other in self.by_ends.get((it.object, it.subject), ()):
-                    if self.statements[other].relation in excludes and self._either_symmetric(
-                        it.relation, other
-                    ):
+                    either_way = self._is_symmetric(it) or self._is_symmetric(self.statements[other])
+                    if self.statements[other].relation in excludes and either_way:
                         found.append(other)
-        return tuple(found)
+        return tuple(s for s in found if not self.statements[s].is_event)
 
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive; None = never judged."""
         held = self.verdicts.get(a, {}).get(b)
         return held[0] if held else None
 
-    def _either_symmetric(self, relation: str, other: str) -> bool:
-        return (
-            self.relations.traits(relation).symmetric
-            or self.relations.traits(self.statements[other].relation).symmetric
-        )
+    def _is_symmetric(self, statement: Statement) -> bool:
+        return self.relations.traits(statement.relation).symmetric
 
     def link(self, statement: str) -> None:
         """Mark the slots of a statement with rivals outside its one slot, and the slots of those rivals."""
@@ -254,7 +315,6 @@ class GroupGraph:
     def fact(self, span: Span) -> Fact:
         """Return the fact of a span, with both clocks (R2, R12)."""
         statement = self.statements[span.statement]
-        wording, _ = self.texts[span.opened.said[1:]]
         created = span.opened.recorded
         expired: Instant | None = None
         ended_by = None
@@ -269,12 +329,13 @@ class GroupGraph:
             relation=statement.relation,
             target=statement.object,
             value=statement.value,
-            text=wording,
+            text=statement_text(statement, self.entities, self.relations),
             valid_at=span.start,
             invalid_at=span.end,
             created_at=created,
             expired_at=expired,
             episodes=tuple(sorted({self.texts[claim.said[1:]][1] for claim in span.support})),
+            event=statement.is_event,
             ended_by=ended_by,
         )
 
@@ -292,10 +353,6 @@ class GroupGraph:
                 self._sweeps[key] = sweep
         return sweep
 
-    def forget_sweeps(self) -> None:
-        """Drop the kept sweeps; each is made again when needed."""
-        self._sweeps.clear()
-
     def reindex(self, relation: str) -> None:
         """Add a relation's statements to the slots that its current rulings give them."""
         present: dict[SlotKey, set[str]] = {}
@@ -310,11 +367,8 @@ class GroupGraph:
 
     def places(self) -> dict[Place, str]:
         """Return evidence place -> the statement it shows as."""
-        return {c.said[1:]: s.id for s in self.statements.values() for c in s.claims}
-
-    def statement_at(self, place: Place) -> str | None:
-        """Return the statement that one piece of evidence shows as. Walks over all evidence: for rare use."""
-        return self.places().get(place)
+        own = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
+        return {claim.said[1:]: claim.statement for claim in own}
 
     def shown_by_recorded(self) -> dict[str, frozenset[str]]:
         """Return recorded entity -> the entities that its mentions show as."""
@@ -322,25 +376,125 @@ class GroupGraph:
         found.update((recorded, frozenset(shown)) for recorded, shown in self.shows.items())
         return found
 
-    def target_of(self, evidence: Evidence, mentions: Mapping[int, Mention]) -> StatementKey | None:
-        """Return the key that a commit's evidence folds to, None for a loop; mentions: by ordinal."""
-        shown = self.fold.shown
-        subject = mentions[evidence.subject]
-        target: str | Value
-        if evidence.object is not None:
-            other = mentions[evidence.object]
-            target = shown(other.entity, other.surface, evidence.sequence)[0]
-        elif evidence.value is not None:
-            target = evidence.value
-        else:  # deciding never makes such evidence
-            raise ValueError(f"evidence {evidence.sequence}.{evidence.ordinal} has neither object nor value")
-        entity = shown(subject.entity, subject.surface, evidence.sequence)[0]
-        return fold_key(self.relations, self.births.__getitem__, evidence.relation, entity, target)[0]
+    # ------------------------------------------------------------------ commit by commit
 
+    def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
+        """Take an episode's records into the graph and return the difference."""
+        before = self.spans_of(self._rivalry_changes(change))
+        self.births.update((*change.entity_births, *change.statement_births))
+        for evidence in change.evidence:
+            self.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
+        self._take_rulings(change, recorded_at)
+        shown, renamed = self._take_mentions(change)
+        retold = self._retold(renamed, change)
+        claims = self._take_evidence(change, recorded_at)
+        for verdict in change.verdicts:
+            self.take_verdict(verdict.a, verdict.b, verdict.exclusive, recorded_at)
+        judged = (s for v in change.verdicts for pair in self.judged(v.a, v.b) for s in pair)
+        for statement in dict.fromkeys((*claims, *judged)):
+            self.link(statement)
+        changes = self._sweep_again(before, claims) if before else self._sweep_on(claims)
+        facts, gone = fact_changes(self.fact, self.fact, changes)
+        if retold:
+            told = {fact.id: fact for fact in (*facts, *self.facts_of(retold))}
+            facts = tuple(told[id_] for id_ in sorted(told))
+        spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken if not c.other_variant}
+        places = [(e.sequence, e.ordinal) for e in change.evidence]
+        return Difference(
+            entities=tuple(shown[i].shown() for i in sorted(shown)),
+            facts=facts,
+            gone_facts=gone,
+            shown=tuple((i, i) for i, _ in sorted(change.entity_births)),
+            spoken=tuple((place, spoken.get(place)) for place in places),
+        )
 
-def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:
-    """Return a piece of evidence as the timeline's claim."""
-    said = (reference_time, evidence.sequence, evidence.ordinal)
-    return Claim(
-        statement, said, evidence.kind, evidence.valid_from, evidence.valid_to, evidence.inferred, recorded
-    )
+    def _take_mentions(self, change: EpisodeChange) -> tuple[dict[str, EntityNote], list[str]]:
+        """Take the mentions; return the entities that show differently, and the ids of those renamed."""
+        shown: dict[str, EntityNote] = {}
+        names: dict[str, str] = {}
+        for mention in change.mentions:
+            note, changed, name = self.take_mention(mention)
+            if changed:
+                names.setdefault(note.id, name)
+                shown[note.id] = note
+        return shown, [id_ for id_, name in names.items() if name and name != shown[id_].name]
+
+    def _retold(self, renamed: list[str], change: EpisodeChange) -> list[str]:
+        """Return the stored statements whose words this episode changes (R18): they cost their components.
+
+        Those about an entity that is renamed, and those of a relation with a ruling on its words.
+        """
+        found = [statement for entity in renamed for statement in self.about.get(entity, ())]
+        for ruling in change.rulings:
+            if ruling.aspect == "text":
+                found += self.by_relation.get(ruling.name, ())
+        return found
+
+    def _rivalry_changes(self, change: EpisodeChange) -> list[str]:
+        """Return the stored statements whose rivals this episode's rulings or verdicts may change."""
+        touched: list[str] = []
+        for ruling in change.rulings:
+            shown, flipped, _ = self.relations.folded(ruling.name)
+            if ruling.aspect == "cardinality":
+                value = as_flipped(ruling.value) if flipped else ruling.value
+                if self.relations.traits(shown).cardinality != value:
+                    touched += self.by_relation.get(shown, ())
+            elif ruling.aspect == "pair" and ruling.value != "independent":
+                for name in (shown, self.relations.folded(ruling.other).name):
+                    touched += self.by_relation.get(name, ())
+        for verdict in change.verdicts:
+            parts = (p for s in (verdict.a, verdict.b) for p in self.parts.get(s, (s,)))
+            touched += [part for part in parts if part in self.statements]
+        return touched
+
+    def _take_rulings(self, change: EpisodeChange, recorded_at: Instant) -> None:
+        for ruling in change.rulings:
+            self.relations.rule(ruling, recorded_at)
+        for name in dict.fromkeys(self.relations.folded(r.name).name for r in change.rulings):
+            self.reindex(name)
+
+    def _take_evidence(self, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
+        """Add the new statements; return the new claims by statement, not yet added to them."""
+        mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
+        claims: dict[str, list[Claim]] = {}
+        head = change.head(recorded_at)
+        for item in spoken(change.evidence, mentions, self.fold, self.relations, self.births):
+            said = item.evidence
+            self.texts[said.sequence, said.ordinal] = (said.text, head.id)
+            if item.key is not None:
+                for claim in self._claims(said, item.key, said.statement, said.variant, head):
+                    claims.setdefault(claim.statement, []).append(claim)
+        return claims
+
+    def _sweep_on(self, claims: dict[str, list[Claim]]) -> SpanChanges:
+        """Add the claims, where the rivalry between stored statements is unchanged."""
+        parts: dict[Hashable, tuple[Hashable | None, list[str], list[Claim]]] = {}
+        for statement, added in claims.items():
+            key, members = self.component(statement)
+            part = parts.setdefault(key if key is not None else tuple(members), (key, members, []))
+            part[2].extend(added)
+        changes: SpanChanges = {}
+        for key, members, added in parts.values():
+            changes.update(self.kept_sweep(key, members).add(added))
+        for statement, added in claims.items():
+            self.statements[statement].claims.extend(added)
+        return changes
+
+    def _sweep_again(
+        self, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
+    ) -> SpanChanges:
+        """Add the claims and sweep anew, where rivalry between stored statements changed.
+
+        before: spans of the statements concerned; those of further touched ones are added.
+        """
+        self._sweeps.clear()  # each is made again when needed
+        for statement in claims:
+            _, members = self.component(statement)
+            missing = [m for m in members if m not in before]
+            if missing:
+                found = self.spans_of(missing)
+                before.update((m, found[m]) for m in missing)
+        for statement, added in claims.items():
+            self.statements[statement].claims.extend(added)
+        after = self.spans_of(dict.fromkeys((*before, *claims)))
+        return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}

@@ -1,10 +1,22 @@
-"""Names: their key, their tokens, and when one strictly expands another (R15, R16)."""
+"""Names, and the entities that bear them, through merges and splits (R15, R16, R21).
+
+An operation names entities as they showed when it was recorded. A mention keeps the id that it was resolved
+to; the entity it shows as follows by applying the operations in force, in order. So undoing one gives its
+mentions back, later ones of the same surface included, and no id ever changes.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+
+from kgray.errors import InputError
+from kgray.graph import Entity
+from kgray.records import Mention, Operation, Place
+from kgray.times import Instant
 
 # A word with signs that belong to the name: C++, C#, A+, A- at its end, a sign before a number.
 _PIECES = re.compile(r"(?:(?<!\S)[-+](?=\d))?[^\W_]+(?:['\u2019][^\W_]+)*(?:[+#]+|-(?!\S))?", re.UNICODE)
@@ -24,8 +36,8 @@ def key(surface: str) -> str:
 
     "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
     """
-    folded = _folded(surface)
-    return " ".join(word.rstrip(".,;:") or word for word in folded.strip(_OUTER).split()) or folded.strip()
+    text = folded(surface)
+    return " ".join(word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()) or text.strip()
 
 
 @lru_cache(maxsize=16_384)
@@ -56,32 +68,193 @@ def strictly_expands(new: str, old: str) -> bool:
     return all(any(candidate.startswith(token) for candidate in later) for token in _pieces(old))
 
 
-def initials(surface: str) -> tuple[str, ...]:
-    """Return the initials of a name of several tokens, with and without its legal form; else ()."""
-    pieces = [p for p in _pieces(surface) if p not in _STOP_WORDS]
-    spelled = {"".join(p[0] for p in parts) for parts in (tokens(surface), pieces) if len(parts) > 1}
-    return tuple(sorted(spelled))
-
-
-def is_acronym(surface: str) -> bool:
-    """Whether the surface is one word of two to six capitals, such as IBM."""
-    return surface.isascii() and surface.isalpha() and surface.isupper() and 2 <= len(surface) <= 6
+def spellings(surface: str) -> set[tuple[str, ...]]:
+    """Return the words whose letters an acronym may take: with and without legal form and stop words."""
+    pieces = _pieces(surface)
+    found = {tokens(surface), pieces, tuple(p for p in pieces if p not in _STOP_WORDS)}
+    if len(pieces) > 2 and len(pieces[-1]) <= 3:
+        found.add(pieces[:-1])  # a legal form such as AG
+    return found - {()}
 
 
 @lru_cache(maxsize=16_384)
 def _pieces(surface: str) -> tuple[str, ...]:
-    before, comma, after = _folded(surface).partition(",")
+    before, comma, after = folded(surface).partition(",")
     if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
         before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
     return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
 
 
-def _folded(surface: str) -> str:
+def folded(surface: str) -> str:
+    """Return a text without case, width and accents."""
     if surface.isascii():
         return surface.lower()
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", surface).casefold())
-    return "".join(c for c in folded if not unicodedata.combining(c))
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", surface).casefold())
+    return "".join(c for c in apart if not unicodedata.combining(c))
 
 
 def _letters(surface: str) -> int:
     return sum(c.isalpha() for c in surface)
+
+
+# ------------------------------------------------------------------ entities
+
+
+@dataclass(slots=True)
+class EntityNote:
+    """An entity as derived from its mentions, which are taken in order of place.
+
+    surfaces: surface -> the recorded entity it was first resolved to, oldest first. After a merge of
+    several recorded entities, a new mention of a known surface is recorded with the surface's own
+    entity, so that undoing the merge gives the mention back (R16).
+    """
+
+    id: str
+    born: Place
+    name: str = ""
+    surfaces: dict[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    card: str = ""
+    keys: tuple[str, ...] = ()  # the surfaces that are keys of records
+    count: int = 0  # of its mentions
+
+    def take(self, mention: Mention) -> bool:
+        """Add the next mention; return whether the entity shows differently after it."""
+        self.count += 1
+        fresh = mention.surface not in self.surfaces
+        changed = fresh
+        if fresh:
+            self.surfaces[mention.surface] = mention.entity
+            if not self.name:
+                self.name = mention.surface
+                self.card = card(mention.surface, mention.type, mention.sentence)
+            # A key is shown only where there is no name.
+            elif not mention.key and (self.name in self.keys or strictly_expands(mention.surface, self.name)):
+                self.name = mention.surface
+        if mention.key and mention.surface not in self.keys:
+            self.keys = (*self.keys, mention.surface)
+        if mention.type and mention.type not in self.labels:
+            self.labels = tuple(sorted((*self.labels, mention.type)))
+            changed = True
+        return changed
+
+    def shown(self) -> Entity:
+        """Return the entity as it shows."""
+        aliases = tuple(sorted(s for s in self.surfaces if s != self.name))
+        return Entity(id=self.id, name=self.name, aliases=aliases, labels=self.labels, born=self.born)
+
+
+def card(name: str, label: str, sentence: str) -> str:
+    """Return the text that describes an entity to a model; it never changes (R21)."""
+    kind = f" ({label})" if label else ""
+    return f"{name}{kind}: {sentence}" if sentence else f"{name}{kind}"
+
+
+def connected(operations: Sequence[Operation], entities: Iterable[str]) -> set[str]:
+    """Return these entities and all that merges, splits and their kind connect with them."""
+    found, size = set(entities), -1
+    while len(found) > size:
+        size = len(found)
+        for operation in operations:
+            ids = {*operation.entities, operation.made} - {""}
+            if ids & found:
+                found |= ids
+    return found
+
+
+class Fold:
+    """The merges and splits in force, as a function from recorded entity to shown entity."""
+
+    def __init__(
+        self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
+    ) -> None:
+        """Take all merges, splits and undos, in order."""
+        undone = {o.target for o in operations if o.kind == "undo"}
+        self._births = births
+        self._recorded = recorded
+        self._steps = [o for o in operations if o.kind != "undo" and o.sequence not in undone]
+        self._returned = {
+            o.made: o.entities[0]
+            for o in operations
+            if o.kind == "split" and o.minted and o.sequence in undone
+        }
+        self._made_at = {o.made: o.sequence for o in self._steps if o.kind == "split"}
+        self._apart = {
+            frozenset(self._since(i, step.sequence) for i in step.entities): step.sequence
+            for step in self._steps
+            if step.kind == "distinct"
+        }
+        self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
+
+    @property
+    def in_force(self) -> tuple[Operation, ...]:
+        """The merges and splits that were not undone, in order."""
+        return tuple(self._steps)
+
+    def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
+        """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
+        if entity not in self._involved:
+            return entity, 0
+        current, since = entity, 0
+        while current in self._returned:
+            current = self._returned[current]
+        # A mention recorded after the split that made its entity was resolved with earlier steps in force.
+        made_at = self._made_at.get(entity, 0)
+        settled = made_at if sequence > made_at else 0
+        for step in self._steps:
+            if step.sequence <= settled or current not in step.entities:
+                continue
+            if step.kind == "merge":
+                target = self.first_born(step.entities)
+            elif sequence < step.sequence and key(surface) in step.moved:
+                # Only earlier mentions move: later ones were resolved with the split in force.
+                target = step.made
+            else:
+                continue
+            if target != current:
+                current, since = target, self._recorded[step.sequence]
+        return current, since
+
+    def _since(self, entity: str, sequence: int) -> str:
+        """Return what an entity that showed at `sequence` shows as now."""
+        for step in self._steps:
+            if step.kind == "merge" and step.sequence > sequence and entity in step.entities:
+                entity = self.first_born(step.entities)
+        return entity
+
+    def are_apart(self, a: str, b: str) -> bool:
+        """Whether a person said that these shown entities are not one."""
+        return bool(self._apart) and frozenset((a, b)) in self._apart
+
+    def check_together(self, operation: Operation, shown: Iterable[str]) -> None:
+        """Raise InputError for a merge, or another distinction, of two entities that are held apart."""
+        apart = self._apart.get(frozenset(shown))
+        if apart is not None:
+            todo = f"undo {apart} first" if operation.kind == "merge" else "nothing is left to say"
+            raise InputError(f"distinct {apart} says that these two are not one: {todo}.")
+
+    def first_born(self, entities: Sequence[str]) -> str:
+        """Return the id born first: the one that a merged entity shows as."""
+        return min(entities, key=lambda i: (self._births[i], i))
+
+    def check_undo(self, target: int) -> Operation:
+        """Return the operation with sequence `target`, if it can be undone now.
+
+        Raises InputError where no such operation is in force, or a later one depends on it.
+        """
+        for step in self._steps:
+            if step.sequence == target:
+                touched = {*step.entities, step.made}
+                break
+        else:
+            raise InputError(
+                f"{target} is not the sequence of a merge, split or distinction in force: nothing to undo."
+            )
+        for later in self._steps:
+            if "distinct" in (step.kind, later.kind) and step.made not in later.entities:
+                continue  # it says something of entities that are there without the other one too
+            if later.sequence > target and touched & {*later.entities, later.made}:
+                raise InputError(
+                    f"{later.kind} {later.sequence} rests on {target}: undo {later.sequence} first."
+                )
+        return step

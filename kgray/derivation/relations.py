@@ -1,16 +1,66 @@
-"""What the rulings make of a group's relation names (R17)."""
+"""What the rulings make of a group's relation names (R17), and how names read in the text of facts (R18)."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from kgray.records import Place, Ruling
 from kgray.times import Instant
 
+OBJECT = "{object}"  # where the object stands in a relation's words; it follows them where this is missing
 UNKNOWN = "unknown"  # a cardinality that the ontology declared once and no longer does
+FOLDS = frozenset({"same_as", "inverse_of"})  # rulings on two names that show them as one
 _FLIPPED = {"single": "single_object", "single_object": "single"}
+
+# ---- the words of names: verbs in the third person, their past, and what needs an "is"
+
+_THIRD_TO_PAST = dict(
+    pair.split(":")
+    for pair in """is:was are:were has:had does:did goes:went buys:bought sells:sold meets:met makes:made
+    takes:took gives:gave gets:got finds:found leaves:left loses:lost wins:won writes:wrote reads:read
+    sees:saw sends:sent pays:paid tells:told says:said speaks:spoke teaches:taught builds:built breaks:broke
+    brings:brought catches:caught chooses:chose comes:came becomes:became drives:drove drinks:drank
+    eats:ate falls:fell flies:flew holds:held keeps:kept knows:knew leads:led runs:ran rides:rode
+    swims:swam begins:began wears:wore sits:sat stands:stood spends:spent thinks:thought costs:cost
+    puts:put quits:quit lends:lent steals:stole hears:heard grows:grew throws:threw draws:drew
+    sings:sang fights:fought feels:felt prefers:preferred plans:planned stops:stopped refers:referred
+    drops:dropped ships:shipped""".split()
+)
+_PASTS = frozenset(_THIRD_TO_PAST.values())
+# A past tense that names a state: a fact that holds says it in the present. Others ("founded") say an act
+# that stays true.
+_PAST_TO_STATE = dict(
+    pair.split(":")
+    for pair in """worked:works lived:lives studied:studies resided:resides owned:owns liked:likes loved:loves
+    hated:hates preferred:prefers knew:knows managed:manages led:leads used:uses reported:reports
+    served:serves belonged:belongs spoke:speaks taught:teaches played:plays needed:needs wanted:wants
+    had:has was:is were:are held:holds""".split()
+)
+# Participles that say a state with "is" before a preposition: "is located in". Before BY every one does.
+_PARTICIPLES = frozenset(
+    """located based situated headquartered married engaged divorced separated related connected linked
+    associated affiliated attached assigned allocated appointed employed enrolled registered interested
+    involved installed stored hosted deployed scheduled planned trained certified licensed dedicated
+    composed derived included excluded listed named called known made written built owned held sold
+    priced qualified opposed allowed required addicted subscribed insured""".split()
+)
+_PREPOSITIONS = frozenset(
+    "in at on to by of for from with as into about under over near within against above below behind".split()
+)
+_BASES = frozenset(
+    """work live reside stay like love hate dislike enjoy prefer know own use manage lead report speak
+    study need want have belong play teach run eat drink drive make sell buy cost support include
+    contain follow require depend employ serve attend offer provide produce trust avoid believe wear
+    keep hold visit meet restart replace be do go consist compete collaborate oppose cover handle create
+    join leave send pay""".split()
+)
+_ADJECTIVES = ("ic", "ible", "able", "ful", "ous", "lar", "ent", "ant")
+_NO_VERB = ("ss", "us", "is")  # boss, status, basis: they end in s and are no third person
+_IRREGULAR_THIRD = {"be": "is", "have": "has", "do": "does", "go": "goes"}
 
 
 class Folded(NamedTuple):
@@ -105,6 +155,24 @@ class Relations:
         history = self._aspects.get((name, aspect))
         return history[-1][0] if history else None
 
+    def refolded(self, rulings: Sequence[Ruling], recorded: Instant) -> bool:
+        """Whether these rulings would change how the names in use fold."""
+        if not any(r.aspect == "symmetric" or r.value in FOLDS for r in rulings):
+            return False
+        trial = self.copy()
+        for ruling in rulings:
+            trial.rule(ruling, recorded)
+        for name in self.names():
+            old, new = self.folded(name), trial.folded(name)
+            if old[:2] != new[:2] or self.traits(old.name).symmetric != trial.traits(new.name).symmetric:
+                return True
+        return False
+
+    def words(self, shown: str, *, event: bool) -> str:
+        """Return how a relation is said between its ends: as the ontology declares, else as its name says."""
+        ruling = self.aspect(shown, "text")
+        return ruling.value if ruling and ruling.value else verb_phrase(shown, event=event)
+
     def declared(self) -> list[Ruling]:
         """Return the rulings in force that the ontology declared, oldest first."""
         newest = [history[-1][0] for history in self._aspects.values()]
@@ -150,7 +218,7 @@ class Relations:
                 continue
             self._folded[member] = Folded(shown, flipped, since)
             for other, (value, recorded) in self._links.get(member, {}).items():
-                if value in {"same_as", "inverse_of"}:
+                if value in FOLDS:
                     heapq.heappush(waiting, (max(since, recorded), other, flipped != (value == "inverse_of")))
 
     def _class_of(self, name: str) -> set[str]:
@@ -159,7 +227,7 @@ class Relations:
         waiting = [name]
         while waiting:
             for other, (value, _) in self._links.get(waiting.pop(), {}).items():
-                if other not in seen and value in {"same_as", "inverse_of"}:
+                if other not in seen and value in FOLDS:
                     seen.add(other)
                     waiting.append(other)
         return seen
@@ -211,3 +279,63 @@ def _in_force(said: list[tuple[Place, str, Instant, str]]) -> tuple[str, Instant
             break
         since = min(since, recorded)
     return value, since, judge
+
+
+@lru_cache(maxsize=4_096)
+def verb_phrase(relation: str, *, event: bool = False) -> str:
+    """Return a relation's name in words: WORKS_AT is "works at", of an event "worked at".
+
+    A name whose first word is no English verb that is known here is only written in lower case.
+    """
+    first, *rest = relation.lower().split("_")
+    # A span tells when: USED_TO_WORK_AT and WILL_START read true inside theirs.
+    before = 2 if [first, *rest[:1]] == ["used", "to"] else 1 if first == "will" else 0
+    if before and len(rest) >= before:
+        base, *rest = rest[before - 1 :]
+        first = _third_person(base)
+    following = rest[0] if rest else ""
+    verb = _state_verb(first, following if following in _PREPOSITIONS else "")
+    if event:
+        verb[0] = _past(verb[0])
+    return " ".join((*verb, *rest))
+
+
+def _state_verb(first: str, preposition: str) -> list[str]:
+    """Return how the first word of a name says a state: ["works"], ["is", "located"]; unknown words stay."""
+    is_participle = first in _PARTICIPLES or first in _PASTS or first.endswith("ed")
+    is_third = first.endswith("s") and not first.endswith(_NO_VERB)
+    if first == "born":
+        return ["was", first]
+    if preposition and (first in _PARTICIPLES or (preposition == "by" and is_participle)):
+        return ["is", first]
+    if first in _PAST_TO_STATE:
+        return [_PAST_TO_STATE[first]]
+    if first in _BASES:
+        return [_third_person(first)]
+    if is_third or is_participle or first in _THIRD_TO_PAST:
+        return [first]
+    is_noun = preposition == "of"
+    is_adjective = bool(preposition) and first.endswith(_ADJECTIVES)
+    if is_noun or is_adjective or first in _PREPOSITIONS or first.endswith("ing"):
+        return ["is", first]
+    return [first]
+
+
+def _third_person(base: str) -> str:
+    if base in _IRREGULAR_THIRD:
+        return _IRREGULAR_THIRD[base]
+    if base.endswith("y") and base[-2] not in "aeiou":
+        return f"{base[:-1]}ies"
+    return base + ("es" if base.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def _past(verb: str) -> str:
+    """Return a verb in the third person in the past; one that is past already, or no verb, as it is."""
+    if verb in _THIRD_TO_PAST:
+        return _THIRD_TO_PAST[verb]
+    if verb in _PASTS or not verb.endswith("s") or verb.endswith(_NO_VERB):
+        return verb
+    if verb.endswith("ies"):
+        return f"{verb[:-3]}ied"
+    base = verb[:-2] if verb.endswith(("sses", "xes", "ches", "shes")) else verb[:-1]
+    return f"{base}d" if base.endswith("e") else f"{base}ed"

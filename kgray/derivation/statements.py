@@ -1,7 +1,8 @@
 """Which statement each piece of evidence is about, once entities and relations are folded (R16, R18).
 
 A statement is identified by its key (subject, relation and object as they show) and a variant: two wordings
-of one key are one variant unless their marks differ (digits, negation, qualifiers). Its id:
+of one key are one variant unless their marks differ (digits, negation, qualifiers); two events, unless their
+dates differ. Its id:
 
 one recorded statement       that one's id
 several, folded by a merge   the id of the one born first
@@ -12,15 +13,16 @@ divided by a split           the part with the founding evidence keeps the id; a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import combinations
 
-from kgray.derivation.entities import Fold
-from kgray.derivation.relations import Folded, Relations
+from kgray.derivation.names import EntityNote, Fold
+from kgray.derivation.relations import OBJECT, Folded, Relations
 from kgray.records import Evidence, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant, to_datetime
+from kgray.times import Instant, Precision, show, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
@@ -34,43 +36,36 @@ _QUALIFIERS = frozenset(
     cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
     junior senior deputy assistant honorary""".split()
 )
+_DATES = {"year": ("in", 4), "month": ("in", 7), "day": ("on", 10), "instant": ("on", 10)}
+_NOT_ENDINGS = ("n't", "n\u2019t")
+_DIGIT = re.compile(r"\d")
 # Phrases that only say when: their numbers belong to the fact's dates, not to its wording (R3).
-_AGO = re.compile(
-    r"\b(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)\s+"
-    r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\s+(?:ago|later|earlier|from now)\b",
+_AMOUNT = r"(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)"
+_UNIT = r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)"
+_WHEN = re.compile(
+    rf"\b{_AMOUNT}\s+{_UNIT}\s+(?:ago|later|earlier|from now)\b"
+    rf"|\b(?:after|for|within)\s+{_AMOUNT}\s+{_UNIT}\b(?!\s+(?:a|an|per|each|every)\b)",
     re.IGNORECASE,
 )
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+# Words that express an end, not which variant ended.
+_ENDED = frozenset(("former", "formerly", "ex"))
+_CLOSING = frozenset(("ended", "denied"))
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
 
 
 @lru_cache(maxsize=16_384)
 def _text_marks(text: str) -> Marks:
-    words = [w.casefold() for w in _WORD.findall(_AGO.sub(" ", text))]
-    numbers = frozenset(w for w in words if any(c.isdigit() for c in w))
-    negated = any(w in _NEGATIONS or w.endswith(("n't", "n\u2019t")) for w in words)
-    return numbers, negated, frozenset(w for w in words if w in _QUALIFIERS)
+    words = _WORD.findall(_WHEN.sub(" ", text).casefold())
+    numbers = [w for w in words if not w.isalpha() and _DIGIT.search(w) and not _ISO_DATE.match(w)]
+    negated = not _NEGATIONS.isdisjoint(words) or any(w.endswith(_NOT_ENDINGS) for w in words)
+    return frozenset(numbers), negated, _QUALIFIERS.intersection(words)
 
 
-def _wording_marks(text: str, dates: tuple[Instant | None, ...] = ()) -> Marks:
-    """Return the marks of a wording, without the digits that only state these dates."""
-    numbers, negated, qualifiers = _text_marks(text)
-    if numbers:
-        numbers = frozenset(n for n in numbers if not _is_date_part(n, dates))
-    return numbers, negated, qualifiers
-
-
-def _is_date_part(number: str, dates: tuple[Instant | None, ...]) -> bool:
-    if _ISO_DATE.match(number):
-        return True
-    for instant in dates:
-        if instant is None:
-            continue
-        moment = to_datetime(instant)
-        plain = number.rstrip("stndrh").lstrip("0")
-        if plain in {str(moment.year), str(moment.day), str(moment.month)}:
-            return True
-    return False
+def _states_date(number: str, dates: Iterable[Instant | None]) -> bool:
+    """Whether a number of a wording is the year, month or day of one of these dates."""
+    plain = number.rstrip("stndrh").lstrip("0")
+    moments = [to_datetime(instant) for instant in dates if instant is not None]
+    return any(plain in {str(m.year), str(m.day), str(m.month)} for m in moments)
 
 
 @dataclass(slots=True)
@@ -101,9 +96,94 @@ class Statement:
         return self._marks
 
     @property
+    def is_event(self) -> bool:
+        """Whether it is something that happened at one instant (R18)."""
+        return self.first.kind == "happened"
+
+    @property
     def key(self) -> StatementKey:
         """What it says, without its variant."""
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
+
+
+def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:
+    """Return a piece of evidence as the timeline's claim."""
+    said = (reference_time, evidence.sequence, evidence.ordinal)
+    return Claim(
+        statement, said, evidence.kind, evidence.valid_from, evidence.valid_to, evidence.inferred, recorded
+    )
+
+
+# Relations that say a "not" themselves: "I don't like tea" as DISLIKES is no variant of it.
+_SAYS_NOT = re.compile(
+    r"(?:^|_)(?:DISLIKES?|DISAGREES?|DISAPPROVES?|HATES?|AVOIDS?|LACKS?|REJECTS?|REFUSES?|NOT|NO|NEVER)(?:_|$)"
+)
+
+
+def distinction(statement: Statement, names: Iterable[str]) -> str:
+    """Return the words that set a statement's variant apart: qualifiers, digits, negations; "" = none.
+
+    names: of what it connects; their own words do not count. A number comes with the word that it counts.
+    Events are set apart by their dates, so their numbers are left out; so is "always", which says when.
+    """
+    numbers, negated, qualifiers = statement.marks
+    negated = negated and not _SAYS_NOT.search(statement.relation)
+    for name in names if numbers or qualifiers else ():
+        theirs, _, too = _text_marks(name)
+        numbers, qualifiers = numbers - theirs, qualifiers - too
+    if not (numbers or negated or qualifiers):
+        return ""
+    said = statement.first
+    words = _WORD.findall(_WHEN.sub(" ", said.text))
+    found: dict[str, None] = {}
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        folded = word.casefold()
+        if folded in qualifiers and folded != "always":
+            found[folded] = None
+        elif folded in numbers and said.kind != "happened":
+            found[f"{word} {following}" if following.islower() else word] = None
+        elif negated and _negates(folded) and word != words[0]:
+            found["not" if folded.endswith("t") else folded] = None
+    return ", ".join(found)
+
+
+def _negates(word: str) -> bool:
+    return word in _NEGATIONS or word.endswith(_NOT_ENDINGS)
+
+
+def statement_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:
+    """Return the text of a statement's facts: its relation between its ends, in the present (R18).
+
+    It must read true at every moment of a span, whatever the sentence was ("sold", "will start"). So it is
+    made here for every extractor and language; the sentences stay with the evidence. An event is told in the
+    past, with its date.
+    """
+    subject, first = entities[statement.subject].name, statement.first
+    words = relations.words(statement.relation, event=statement.is_event)
+    if statement.object is not None:
+        shown = entities[statement.object].name
+        variant = distinction(statement, (subject, shown))
+    else:
+        shown = "" if statement.value is None else statement.value.shown()
+        variant = distinction(statement, (subject,))
+        if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
+            words += ":"
+    said = words.replace(OBJECT, shown) if OBJECT in words else f"{words} {shown}"
+    date = event_date(first.valid_from, first.from_precision) if statement.is_event else ""
+    return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
+
+
+def event_date(instant: Instant | None, precision: Precision | None) -> str:
+    """Return when an event took place, as precise as it was said and at most to the day: "in 2026-03"."""
+    if instant is None:
+        return ""
+    word, length = _DATES[precision or "instant"]
+    return f"{word} {str(show(instant))[:length]}"
+
+
+def elsewhere(claim: Claim, statement: str) -> Claim:
+    """Return the claim of one variant as one about another variant of its statement (R6)."""
+    return replace(claim, statement=statement, other_variant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +199,34 @@ class Spoken:
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
     """Return the marks of a wording, without its dates and value.
 
-    The negation in the wording of an end or a denial expresses that kind, so it does not count.
+    The negation or "former" in the wording of an end or a denial expresses that kind, so it does not count.
     """
-    numbers, negated, qualifiers = _wording_marks(said.text, (said.valid_from, said.valid_to))
+    numbers, negated, qualifiers = _text_marks(said.text)
+    if numbers:
+        dates = (said.valid_from, said.valid_to)
+        numbers = frozenset(number for number in numbers if not _states_date(number, dates))
     if said.value is not None:
-        told, _, _ = _wording_marks(said.value.shown())
-        numbers = numbers - told
-    return numbers, negated and said.kind == "holds", qualifiers
+        theirs, _, too = _text_marks(said.value.shown())
+        numbers, qualifiers = numbers - theirs, qualifiers - too
+    if said.kind in _CLOSING:
+        return numbers, False, qualifiers - _ENDED
+    return numbers, negated, qualifiers
+
+
+def says_same(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) -> bool:
+    """Whether two wordings of one key are one variant: by their marks, of events by their date (R18)."""
+    if one.kind == "happened" or other.kind == "happened":
+        return one.kind == other.kind and one.valid_from == other.valid_from
+    return marks_of(one) == marks_of(other)
+
+
+def names_variant(marks: Marks, ends: Iterable[str]) -> bool:
+    """Whether a wording with these marks names a variant; ends: names of what it connects (R6)."""
+    numbers, _, qualifiers = marks
+    for name in ends if numbers or qualifiers else ():
+        theirs, _, too = _text_marks(name)
+        numbers, qualifiers = numbers - theirs, qualifiers - too
+    return bool(numbers or qualifiers)
 
 
 def fold_key(
@@ -133,9 +234,14 @@ def fold_key(
     born: Callable[[str], Place],
     relation: str,
     subject: str,
-    target: str | Value,
+    target: str | Value | None,
 ) -> tuple[StatementKey | None, Folded]:
-    """Return the key that subject, relation and object fold to, None for a loop; and the folded relation."""
+    """Return the key that subject, relation and object fold to, None for a loop; and the folded relation.
+
+    Raises ValueError for target None, neither object nor value: the store's check prevents such evidence.
+    """
+    if target is None:
+        raise ValueError(f"evidence of {relation} has neither object nor value")
     folded = relations.folded(relation)
     if isinstance(target, Value):
         return (subject, folded.name, target), folded
@@ -160,15 +266,11 @@ def spoken(
     for item in evidence:
         subject = mentions[item.sequence, item.subject]
         shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
-        target: str | Value
+        target: str | Value | None = item.value
         if item.object is not None:
             other = mentions[item.sequence, item.object]
             target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
             moved = max(moved, moved_too)
-        elif item.value is not None:
-            target = item.value
-        else:  # the store's check prevents this; a wrong row must not derive anything
-            raise ValueError(f"evidence {item.sequence}.{item.ordinal} has neither object nor value")
         key, folded = fold_key(relations, births.__getitem__, item.relation, shown, target)
         found.append(Spoken(item, key, max(moved, folded.since)))
     return found
@@ -181,26 +283,19 @@ def name_statements(
     births: Mapping[str, Place],
 ) -> dict[Place, tuple[str, int]]:
     """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
-    variants = _variants(said, mentions, births)
     owner: dict[str, tuple[StatementKey, int]] = {}
-    parts: dict[tuple[StatementKey, int], list[Spoken]] = {}
-    for item, variant in zip(said, variants, strict=True):
-        if item.key is None:
-            continue
-        part = (item.key, variant)
-        owner.setdefault(item.evidence.statement, part)
-        parts.setdefault(part, []).append(item)
+    parts: dict[tuple[StatementKey, int], list[Evidence]] = {}
+    for item, variant in zip(said, _variants(said, mentions, births), strict=True):
+        if item.key is not None:
+            part = (item.key, variant)
+            owner.setdefault(item.evidence.statement, part)
+            parts.setdefault(part, []).append(item.evidence)
     named: dict[Place, tuple[str, int]] = {}
     for part, items in parts.items():
-        held = {i.evidence.statement for i in items}
-        kept = [s for s in held if owner[s] == part]
-        first = items[0].evidence
-        if kept:
-            shown = min(kept, key=lambda s: (births[s], s))
-        else:
-            shown = statement_id(group, (first.sequence, first.ordinal))
-        for item in items:
-            named[item.evidence.sequence, item.evidence.ordinal] = (shown, part[1])
+        kept = [s for s in {e.statement for e in items} if owner[s] == part]
+        first = (items[0].sequence, items[0].ordinal)
+        shown = min(kept, key=lambda s: (births[s], s)) if kept else statement_id(group, first)
+        named.update(((e.sequence, e.ordinal), (shown, part[1])) for e in items)
     return named
 
 
@@ -208,33 +303,39 @@ def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
     """Return each evidence's variant: as recorded, unless statements of other recorded ends share its key."""
-    origins: dict[StatementKey, set[tuple[object, ...]]] = {}
-    of: dict[str, tuple[object, ...]] = {}
+    ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
+    meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
     for item in said:
         if item.key is None:
             continue
         e = item.evidence
-        if e.statement not in of:
+        if e.statement not in ends:
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
-            of[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
-        origins.setdefault(item.key, set()).add(of[e.statement])
-    mixed: dict[StatementKey, dict[str, Evidence]] = {
-        key: {} for key, meeting in origins.items() if len(meeting) > 1
+            ends[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
+        meeting.setdefault(item.key, {}).setdefault(e.statement, e)
+    renumbered = {
+        key: _match_by_wording(first, ends, births)
+        for key, first in meeting.items()
+        if len(first) > 1 and len({ends[s] for s in first}) > 1 and not _are_apart(list(first.values()))
     }
-    if not mixed:
-        return [item.evidence.variant for item in said]
-    for item in said:
-        if item.key in mixed:
-            mixed[item.key].setdefault(item.evidence.statement, item.evidence)
-    renumbered = {key: _match_by_wording(first, of, births) for key, first in mixed.items()}
     return [
         renumbered[item.key][item.evidence.statement] if item.key in renumbered else item.evidence.variant
         for item in said
     ]
 
 
+def _are_apart(first: Sequence[Evidence]) -> bool:
+    """Whether recorded variants already tell the statements of a key apart: then they keep their numbers.
+
+    A removal may leave a gap in them, and what is decided after it counts on from the numbers that are left.
+    """
+    return len({e.variant for e in first}) == len(first) and not any(
+        says_same(one, other) for one, other in combinations(first, 2)
+    )
+
+
 def _match_by_wording(
-    first: Mapping[str, Evidence], of: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
+    first: Mapping[str, Evidence], ends: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
 ) -> dict[str, int]:
     """Return the variants of one key's recorded statements: equal marks are one, others by birth (R16).
 
@@ -243,12 +344,11 @@ def _match_by_wording(
     numbers: dict[str, int] = {}
     used: list[list[str]] = []
     for statement in sorted(first, key=lambda s: (births[s], s)):
-        meant = marks_of(first[statement])
         for number, members in enumerate(used):
             strangers = all(
-                of[m] != of[statement] or first[m].variant == first[statement].variant for m in members
+                ends[m] != ends[statement] or first[m].variant == first[statement].variant for m in members
             )
-            if strangers and marks_of(first[members[0]]) == meant:
+            if strangers and says_same(first[members[0]], first[statement]):
                 members.append(statement)
                 numbers[statement] = number
                 break

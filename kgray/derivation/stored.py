@@ -1,36 +1,19 @@
-"""A group read from a store: its records, and its derived graph as the store has it.
-
-Also context managers that make Python's cyclic garbage collector run rarely. A group of 100,000 facts is some
-millions of long-lived objects, which the collector would scan for every few hundred new ones; reference
-counting frees what else a run allocates.
-"""
+"""A group read from a store: its records, and its derived graph as the store has it."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kgray import kinds, rows
+from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Read, Row
-from kgray.ports import GraphView, Store, at_one_moment
-from kgray.records import Episode, EpisodeHead, GroupRecords, Place
+from kgray.ports import Store, at_one_moment
+from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place, is_storable
 from kgray.times import Instant
-
-# gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
-_RARE = (100_000, 50, 1_000)
-
-
-@contextmanager
-def garbage_collected_rarely() -> Iterator[None]:
-    """Let the collector run rarely inside the block; restore the thresholds after it."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_RARE)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager
@@ -45,18 +28,27 @@ def garbage_not_collected() -> Iterator[None]:
             gc.enable()
 
 
-_TIMED = frozenset({"merge", "split", "undo"})
+_TIMED = frozenset({"merge", "split", "distinct", "undo"})
 
 
-def records_of(store: Store, group: str, known_at: Instant | None = None) -> GroupRecords:
+def records_of(
+    store: Store, group: str, known_at: Instant | None = None, *, within: Sequence[int] | None = None
+) -> GroupRecords:
     """Return the group's live records, as of now or as known at `known_at`.
 
-    `births` and `last_recorded` are always those of now. 100,000 facts take about 2 s.
+    `births` and `last_recorded` are always those of now. 100,000 facts take about 2 s. Raises Damaged.
+
+    within  sequences: mentions, evidence and births of these episodes alone, at the cost of these alone
     """
-    return at_one_moment(store, lambda: _records(store, group, known_at))
+    try:
+        return at_one_moment(store, lambda: _records(store, group, known_at, within))
+    except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
+        raise damaged(group, fault) from fault
 
 
-def _records(store: Store, group: str, known_at: Instant | None) -> GroupRecords:
+def _records(
+    store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
+) -> GroupRecords:
     def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
         if known_at is None:
             return retired_at is None
@@ -71,16 +63,15 @@ def _records(store: Store, group: str, known_at: Instant | None) -> GroupRecords
         recorded.update((row[0], row[at]) for row in found)
         return found
 
+    def told(scan: Read, look_up: Read, values: Iterable[Any] = within or ()) -> Iterator[Row]:
+        return store.rows(scan, group) if within is None else store.rows(look_up, group, list(values))
+
     with garbage_not_collected():
-        heads = [
-            EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
-            for row in store.rows(kinds.EPISODE_HEADS, group)
-            if row[5] == kinds.COMMITTED and stands(row[6], row[7])
-        ]
+        found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
+        heads = [_head(row) for row in found if row[5] == kinds.COMMITTED and stands(row[6], row[7])]
         live = {head.sequence for head in heads}
-        mentions = [row for row in store.rows(kinds.ALL["mentions"], group) if row[0] in live]
-        evidence = [row for row in store.rows(kinds.ALL["evidence"], group) if row[0] in live]
-        births = store.rows(kinds.ALL["births"], group)
+        mentions = [row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live]
+        evidence = [row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live]
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         operations = [
             row
@@ -88,6 +79,9 @@ def _records(store: Store, group: str, known_at: Instant | None) -> GroupRecords
             if row[3] == kinds.DONE and row[1] in _TIMED and stands(row[4], None)
         ]
         recorded.update((row[0], row[4]) for row in operations)
+        corrections = [rows.operation(group, row) for row in operations]
+        born = () if within is None else _born(mentions, evidence, corrections)
+        births = told(kinds.ALL["births"], kinds.BIRTHS_OF, born)
         return GroupRecords(
             group=group,
             heads=heads,
@@ -95,11 +89,21 @@ def _records(store: Store, group: str, known_at: Instant | None) -> GroupRecords
             evidence=rows.evidence(evidence, strings),
             rulings=[rows.ruling(row) for row in rulings],
             verdicts=[rows.verdict(row) for row in verdicts],
-            operations=[rows.operation(group, row) for row in operations],
+            operations=corrections,
             recorded=recorded,
             births={strings.setdefault(id_, id_): (sequence, ordinal) for id_, sequence, ordinal in births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
+
+
+def _head(row: Row) -> EpisodeHead:
+    return EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
+
+
+def _born(mentions: Iterable[Row], evidence: Iterable[Row], corrections: Iterable[Operation]) -> set[str]:
+    """Return the entities and statements that rows and corrections name."""
+    named = {row[3] for row in mentions} | {row[2] for row in evidence}
+    return named.union(*({*operation.entities, operation.made} for operation in corrections)) - {""}
 
 
 class StoredView:
@@ -157,10 +161,8 @@ class StoredView:
     def entities_named(self, name: str) -> list[Entity]:
         """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""
         folded = rows.folded(name)
-        try:
-            folded.encode()
-        except UnicodeEncodeError:
-            return []  # a lone surrogate cannot be stored, so no entity has this name
+        if not is_storable(folded):
+            return []
         recorded = [entity for _, entity in self._rows(kinds.NAMED, [folded])]
         found = [
             entity
@@ -199,8 +201,3 @@ class StoredView:
     def _rows(self, read: Read, values: Iterable[object]) -> list[Row]:
         asked = list(values)
         return list(self._store.rows(read, self.group, asked)) if asked else []
-
-
-def _is_a_view(view: StoredView) -> GraphView:
-    """Show the type checker that the class keeps the port's contract."""
-    return view

@@ -7,6 +7,7 @@ records; facts are swept when they are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from kgray.derivation.group import GroupGraph
 from kgray.graph import Entity, Fact
@@ -27,36 +28,18 @@ class View:
         self._read_episodes = episodes
         self._live = {head.sequence for head in records.heads}
         self._by_statement: dict[str, list[Fact]] = {}
-        self._places: dict[Place, str] | None = None
-        self._at: dict[str, list[str]] | None = None
-        self._spoken: dict[str, list[str]] | None = None
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         """As `GraphView.facts_of`."""
-        if self._spoken is None:
-            places = self.places()
-            spoken: dict[str, dict[str, None]] = {}
-            for e in self.records.evidence:
-                shown = places.get((e.sequence, e.ordinal))
-                if shown is not None:
-                    spoken.setdefault(e.statement, {})[shown] = None
-            self._spoken = {recorded: list(shown) for recorded, shown in spoken.items()}
-        shown_ids = [s for recorded in statements for s in self._spoken.get(recorded, ())]
-        return self._holding(shown_ids, as_of)
+        shown = self.shown_statements
+        return self._holding([s for recorded in statements for s in shown.get(recorded, ())], as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
         """As `GraphView.facts_of_evidence`."""
-        known = self.places()
-        return self._holding([known[p] for p in places if p in known], as_of)
+        return self._holding([self.places[p] for p in places if p in self.places], as_of)
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """As `GraphView.facts_at`."""
-        if self._at is None:
-            self._at = {}
-            for statement in self.graph.statements.values():
-                self._at.setdefault(statement.subject, []).append(statement.id)
-                if statement.object is not None:
-                    self._at.setdefault(statement.object, []).append(statement.id)
         found = self._holding([s for e in entities for s in self._at.get(e, ())], as_of)
         found.sort(key=lambda f: (-f.created_at, f.id))
         return found[:limit]
@@ -92,11 +75,29 @@ class View:
         """Return all entities, by id."""
         return [self.graph.entities[i].shown() for i in sorted(self.graph.entities)]
 
+    @cached_property
     def places(self) -> dict[Place, str]:
-        """Return evidence place -> the statement it shows as."""
-        if self._places is None:
-            self._places = self.graph.places()
-        return self._places
+        """Evidence place -> the statement it shows as."""
+        return self.graph.places()
+
+    @cached_property
+    def shown_statements(self) -> dict[str, list[str]]:
+        """Recorded statement -> the statements that its evidence shows as."""
+        found: dict[str, dict[str, None]] = {}
+        for said in self.records.evidence:
+            if (shown := self.places.get((said.sequence, said.ordinal))) is not None:
+                found.setdefault(said.statement, {})[shown] = None
+        return {recorded: list(shown) for recorded, shown in found.items()}
+
+    @cached_property
+    def _at(self) -> dict[str, list[str]]:
+        """Entity -> the statements that end at it."""
+        found: dict[str, list[str]] = {}
+        for statement in self.graph.statements.values():
+            for end in (statement.subject, statement.object):
+                if end is not None:
+                    found.setdefault(end, []).append(statement.id)
+        return found
 
     def _holding(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         wanted = dict.fromkeys(statements)

@@ -8,21 +8,20 @@ the true state. So its look-ups tolerate missing rows.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from kgray.derivation import names
 from kgray.derivation.change import EpisodeChange
-from kgray.derivation.entities import EntityNote
 from kgray.derivation.group import GroupGraph
+from kgray.derivation.names import EntityNote
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
-from kgray.ingest.candidates import Nearest, Postings, Prepared
-from kgray.ingest.case import LookUp
+from kgray.ingest.candidates import NameLookUp, Nearest, Postings, Prepared, blocking_keys
 from kgray.ingest.decide import Decision
-from kgray.ingest.state import GroupState
+from kgray.ingest.state import GroupState, LookUp
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
 
@@ -123,9 +122,8 @@ def _put_entities(attempt: Decision, put: _Put) -> None:
             put("guess", note.id, True)
         borne += [(note.id, surface) for surface in note.surfaces]
     for entity, surface in (*borne, *attempt.aliases):
-        put("name", names.key(surface), entity)
-        for token in names.tokens(surface):
-            put("token", token, entity)
+        for key in blocking_keys(surface):
+            put("name", key, entity)
 
 
 def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
@@ -179,20 +177,19 @@ class _EarlierRows:
         return self.rows.below(table, key, self.sequence)
 
 
-class _Lists(Generic[K]):
-    """A look-up of lists: the stored items, then those of uncommitted rows."""
+class _Seen(ABC, Generic[K, V]):
+    """A look-up of stored items and those of uncommitted rows: what `get` finds."""
 
-    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _EarlierRows) -> None:
-        self._stored: Any = stored
-        self._table, self._view = table, view
+    _stored: Any
 
-    def get(self, key: K, /) -> list[str] | None:
-        found = self._view.below(self._table, key)
-        stored: list[str] | None = self._stored.get(key)
-        return [*(stored or ()), *found] if found else stored
+    @abstractmethod
+    def get(self, key: K, /) -> V | None: ...
 
-    def __getitem__(self, key: K, /) -> list[str]:
-        return _there(self.get(key), key)
+    def __getitem__(self, key: K, /) -> V:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
 
     def __contains__(self, key: object, /) -> bool:
         return self.get(key) is not None  # type: ignore[arg-type]
@@ -201,7 +198,20 @@ class _Lists(Generic[K]):
         return iter(self._stored)
 
 
-class _Items(Generic[V]):
+class _Lists(_Seen[K, list[str]]):
+    """A look-up of lists: the stored items, then those of uncommitted rows."""
+
+    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _EarlierRows) -> None:
+        self._stored = stored
+        self._table, self._view = table, view
+
+    def get(self, key: K, /) -> list[str] | None:
+        found = self._view.below(self._table, key)
+        stored: list[str] | None = self._stored.get(key)
+        return [*(stored or ()), *found] if found else stored
+
+
+class _Items(_Seen[str, V]):
     """A look-up of single items by id: the stored one, else the first in these tables of uncommitted rows."""
 
     def __init__(
@@ -214,28 +224,11 @@ class _Items(Generic[V]):
         self._stored, self._tables, self._view, self._read = stored, tables, view, read
 
     def get(self, key: str, /) -> V | None:
-        stored = self._stored.get(key)
+        stored: V | None = self._stored.get(key)
         if stored is not None:
             return stored
-        for table in self._tables:
-            for item in self._view.below(table, key):
-                return self._read(item)
-        return None
-
-    def __getitem__(self, key: str, /) -> V:
-        return _there(self.get(key), key)
-
-    def __contains__(self, key: object, /) -> bool:
-        return self.get(str(key)) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-
-def _there(found: V | None, key: Hashable) -> V:
-    if found is None:
-        raise KeyError(key)
-    return found
+        found = (item for table in self._tables for item in self._view.below(table, key))
+        return next(map(self._read, found), None)
 
 
 class AheadGraph:
@@ -284,7 +277,7 @@ class AheadState:
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""
         self._base, self._view = base, _EarlierRows(rows, sequence)
-        self.names = base.names.seen_through(lambda postings, table: _Lists[str](postings, table, self._view))
+        self.names = NameLookUp(_Lists[str](base.names.postings, "name", self._view))
         self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest
         self.ontology_settled = base.ontology_settled or rows.any_below(sequence)

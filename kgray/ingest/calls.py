@@ -17,11 +17,11 @@ from kgray import rows
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import Unavailable
 from kgray.ingest import changes
-from kgray.ingest.case import Answers, Questions, ReadEpisode
-from kgray.ingest.committer import Outbox, off_the_loop
-from kgray.ingest.decide import Decision
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Outbox, Parts, off_the_loop
+from kgray.ingest.decide import Decision, decide
+from kgray.ingest.state import Answers, GroupState, Questions, ReadEpisode
 from kgray.kinds import ANSWERS_TO
+from kgray.outages import OUTAGES
 from kgray.ports import Answer, Matrix, Question, QuestionRequest
 from kgray.ports.ingest import Stop
 
@@ -180,7 +180,8 @@ async def journaled(
         kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
         said = rows.answers(kept[0]) if kept else None
     if said is None:
-        judged = await parts.judge.judge(request)
+        with outbox.accounted(episode):
+            judged = await parts.judge.judge(request)
         said = outbox.recall(episode.group, key)
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.
@@ -189,6 +190,7 @@ async def journaled(
             outbox.post(changes.answered(episode, key, row))
             outbox.remember(episode.group, key, said)
             return said, judged.prompt_tokens + judged.completion_tokens
+        outbox.note_spent(episode, judged.cost)
     outbox.post(changes.answered(episode, key))
     return said, 0
 
@@ -199,14 +201,44 @@ async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop)
     Raises Unavailable after `parts.patience_s` seconds, on `stop()`, or where the backend has already
     waited itself. Content errors are raised at once.
     """
-    deadline = time.monotonic() + parts.patience_s
+    deadline, since = time.monotonic() + parts.patience_s, time.time()
     delay = _FIRST_DELAY_S
     while True:
         try:
-            return await call()
+            found = await call()
         except Unavailable as error:
             left = deadline - time.monotonic()
-            if error.waited or left <= 0 or stop():
+            if error.waited:
+                raise  # whoever waited has told of it
+            OUTAGES.failed("the model", f"is unavailable ({error})", since=since, patience_s=parts.patience_s)
+            if left <= 0 or stop():
                 raise
             await asyncio.sleep(min(delay, left))
             delay = min(2 * delay, _LONGEST_DELAY_S)
+        else:
+            if delay > _FIRST_DELAY_S:
+                OUTAGES.answered("the model")
+            return found
+
+
+async def decided_change(
+    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None
+) -> EpisodeChange:
+    """Return what an episode changes on this state, with every question answered.
+
+    outbox: where answers go to the journal; None for a preview, which stores nothing.
+    """
+
+    async def attempt(answers: Answers) -> Decision:
+        return decide(read, state, answers, parts.rules)
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        if outbox is None:
+            return (await parts.judge.judge(request)).answers
+        said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
+        return said
+
+    change, _ = await settle(
+        read, Answers(), parts.pipeline.resolution, attempt=attempt, embed=parts.embedder.embed, ask=ask
+    )
+    return change

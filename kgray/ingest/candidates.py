@@ -1,7 +1,9 @@
 """Which known entities a name may mean, by its letters and by its vector; exact and deterministic (R14, R15).
 
-`NameLookUp` blocks by name: the whole name, every telling token, the initials of names of several words,
-the letters of an acronym. `likeness` then compares the name with each candidate's shown name.
+`NameLookUp` finds the entities that share a blocking key with a name; `likeness` then compares the name with
+each candidate's shown name. A code (acronym, initialism or ticker: "IBM", "I.B.M.", "RR-NG", "TH-ER", "MSFT")
+takes letters of a name in order, from each word its first one and maybe later ones. It shares no token with
+the name, so that it has keys of its own, and its many candidates are compared before they are cut.
 
 `Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
 whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
@@ -18,7 +20,10 @@ chance  0.001     0.81  0.996
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
 from typing import Literal, Protocol
 
 import numpy as np
@@ -38,44 +43,74 @@ class Postings(Protocol):
         ...
 
 
+# Blocking keys: a letter for the kind, then the text.
+_NAME, _TOKEN, _INITIALS, _SHORT, _CODE = "=", "t", "i", "s", "c"
+
 # A name is blocked by its rarest tokens, and of a frequent token only the oldest bearers count: so the cost
 # does not grow with the group. A model could not choose among more than this many Alices anyway.
 MAX_POSTING = 12
 _RAREST = 2
+_CODE_FORM = re.compile(r"[^\W\d_](?:[-./&]?[^\W\d_])+\.?")
+_SEPARATORS = re.compile(r"[-./&]")
+_WORDS = 5  # at most so many words of a name are looked for behind a code
+_MOST_CODED = 4_000  # entities of a key that are compared with a code
+
+
+def blocking_keys(surface: str) -> Iterator[str]:
+    """Yield the keys under which a name is found."""
+    tokens = names.tokens(surface)
+    yield _NAME + names.key(surface)
+    yield from (_TOKEN + token for token in tokens)
+    yield from {_INITIALS + "".join(word[0] for word in words): None for words in names.spellings(surface)}
+    if len(tokens) > 1:
+        yield _short(tokens)
+    if letters := code(surface):
+        yield _CODE + letters[0] + letters[-1]
+
+
+def _short(tokens: tuple[str, ...]) -> str:
+    return f"{_SHORT}{tokens[0][0]} {tokens[-1]}"
 
 
 class NameLookUp:
     """Finds entities by parts of their names and aliases."""
 
-    def __init__(
-        self, by_key: Postings, by_token: Postings, by_initials: Postings, by_short: Postings
-    ) -> None:
-        """Take the four look-ups; by_short: first initial and last token ("m webb")."""
-        self._by_key, self._by_token = by_key, by_token
-        self._by_initials, self._by_short = by_initials, by_short
+    def __init__(self, postings: Postings) -> None:
+        """Take the entities by blocking key."""
+        self._postings = postings
 
     def bearers(self, surface: str) -> list[str]:
         """Return the entities that bear this full name or alias."""
-        return self._by_key.get(names.key(surface)) or []
+        return self._postings.get(_NAME + names.key(surface)) or []
 
     def bears_word(self, token: str) -> list[str]:
         """Return the entities one of whose names holds this token."""
-        return self._by_token.get(token) or []
+        return self._postings.get(_TOKEN + token) or []
+
+    def shorts(self, surface: str) -> list[str]:
+        """Return entities with a name of the same first letter and last token, the oldest ones."""
+        tokens = names.tokens(surface)
+        return (self._postings.get(_short(tokens)) or [])[:MAX_POSTING] if len(tokens) > 1 else []
 
     def near(self, surface: str) -> list[str]:
         """Return the entities that share a blocking key with the surface, each once."""
         tokens = names.tokens(surface)
-        postings = sorted((p for t in tokens if (p := self._by_token.get(t))), key=len)[:_RAREST]
-        postings += [self._by_key.get(letters) or [] for letters in names.initials(surface)]
-        if len(tokens) > 1:
-            postings.append(self._by_short.get(_short(surface)) or [])
-            postings += [self._by_key.get(token) or [] for token in tokens]
-        if names.is_acronym(surface):
-            postings.append(self._by_initials.get(surface.casefold()) or [])
-        found: dict[str, None] = {}
-        for posting in postings:
-            found.update(dict.fromkeys(posting[:MAX_POSTING]))
-        return list(found)
+        postings = sorted(filter(None, map(self.bears_word, tokens)), key=len)[:_RAREST]
+        keys = [_short(tokens), *(_NAME + token for token in tokens)] if len(tokens) > 1 else []
+        postings += [self._postings.get(key) or [] for key in keys]
+        return list(dict.fromkeys(entity for posting in postings for entity in posting[:MAX_POSTING]))
+
+    def coded(self, surface: str) -> list[str]:
+        """Return the entities whose name may be spelled by a code, or a code that may spell a name."""
+        keys: dict[str, None] = {}
+        if letters := code(surface):
+            rest = range(min(len(letters), _WORDS))
+            chosen = ("".join(picked) for size in rest for picked in combinations(letters[1:], size))
+            keys |= dict.fromkeys(_INITIALS + letters[0] + picked for picked in chosen)
+        for words in names.spellings(surface):
+            keys |= dict.fromkeys(_CODE + words[0][0] + letter for letter in words[-1])
+        postings = (self._postings.get(key) or [] for key in keys)
+        return list(dict.fromkeys(entity for posting in postings for entity in posting[:_MOST_CODED]))
 
 
 class NameIndex(NameLookUp):
@@ -83,29 +118,16 @@ class NameIndex(NameLookUp):
 
     def __init__(self) -> None:
         """Start empty."""
-        self._keys: dict[str, list[str]] = {}
-        self._tokens: dict[str, list[str]] = {}
-        self._initials: dict[str, list[str]] = {}
-        self._shorts: dict[str, list[str]] = {}
-        super().__init__(self._keys, self._tokens, self._initials, self._shorts)
-
-    def seen_through(self, view: Callable[[Postings, str], Postings]) -> NameLookUp:
-        """Return a look-up over view(postings, "name") and view(postings, "token").
-
-        Initials and short forms come from this index directly. Later additions to the index show too.
-        """
-        keys, tokens = view(self._keys, "name"), view(self._tokens, "token")
-        return NameLookUp(keys, tokens, self._initials, self._shorts)
+        self.postings: dict[str, list[str]] = {}
+        super().__init__(self.postings)
 
     def add(self, entity: str, surface: str) -> None:
         """Note that an entity bears a surface."""
-        _note(self._keys, names.key(surface), entity)
-        for token in names.tokens(surface):
-            _note(self._tokens, token, entity)
-        for letters in names.initials(surface):
-            _note(self._initials, letters, entity)
-        if len(names.tokens(surface)) > 1:
-            _note(self._shorts, _short(surface), entity)
+        for key in blocking_keys(surface):
+            posting = self.postings.setdefault(key, [])
+            # An entity often comes back with an alias that shares a token; only the ends are searched.
+            if entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
+                posting.append(entity)
 
 
 def likeness(surface: str, shown: str) -> Likeness | None:
@@ -113,9 +135,7 @@ def likeness(surface: str, shown: str) -> Likeness | None:
     a, b = names.tokens(surface), names.tokens(shown)
     if a == b or sorted(a) == sorted(b):
         return "equal"
-    if names.is_acronym(surface) and surface.casefold() in names.initials(shown):
-        return "acronym"
-    if names.is_acronym(shown) and shown.casefold() in names.initials(surface):
+    if code_match(surface)(shown) is not None:
         return "acronym"
     few, many = (a, b) if len(a) <= len(b) else (b, a)
     left = list(many)
@@ -132,6 +152,63 @@ def likeness(surface: str, shown: str) -> Likeness | None:
     return "subset" if left else "initials"
 
 
+@lru_cache(maxsize=16_384)
+def code(surface: str) -> str:
+    """Return the letters of an acronym, initialism or ticker, in lower case; "" where the name is none."""
+    letters = "".join(c for c in surface if c.isalpha())
+    is_one = _CODE_FORM.fullmatch(surface) and surface.isupper() and 2 <= len(letters) <= 8
+    return letters.lower() if is_one else ""
+
+
+def code_match(surface: str) -> Callable[[str], int | None]:
+    """Return what tells of another name how well one of the two is a code for the other.
+
+    0 = the code has a letter, or a part ("TH-ER"), for each word; 1 = it spells several words; 2 = one word;
+    None = it does not spell the name.
+    """
+    letters = code(surface)
+
+    def match(other: str) -> int | None:
+        if letters and _may_spell(letters, other):
+            return _spelled(surface, other)
+        return _spelled(other, surface) if code(other) else None
+
+    return match
+
+
+def _may_spell(letters: str, name: str) -> bool:
+    """Whether the letters stand in a name in order: a cheap test before the exact one."""
+    left = iter(name.lower())
+    return not name.isascii() or all(letter in left for letter in letters)
+
+
+def _spelled(surface: str, name: str) -> int | None:
+    """Whether a code takes the letters of a name: of each word its first and maybe later ones, in order."""
+    letters = code(surface)
+    sizes = {len(letters), len(_SEPARATORS.split(surface.strip(".")))}
+    fitting = [
+        0 if len(words) in sizes - {1} else 1 if len(words) > 1 else 2
+        for words in names.spellings(name)
+        if (len(words) > 1 or len(letters) > 2) and letters not in words and _spells(letters, words)
+    ]
+    return min(fitting, default=None)
+
+
+def _spells(letters: str, words: tuple[str, ...]) -> bool:
+    if not words or not letters:
+        return not words and not letters
+    if letters[0] != words[0][0]:
+        return False
+    at = 0
+    for taken, letter in enumerate(letters[: len(letters) - len(words) + 1], start=1):
+        at = words[0].find(letter, at) + 1
+        if not at:
+            return False
+        if _spells(letters[taken:], words[1:]):
+            return True
+    return False
+
+
 def _one_surname(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     """Whether two two-word names share the last word ("Vicky Kelstaholm", "Victoria Kelstaholm")."""
     if len(a) != 2 or len(b) != 2 or a[1] != b[1]:
@@ -144,20 +221,6 @@ def _pairs(a: str, b: str) -> bool:
     if a[0] != b[0] or not (a.startswith(b) or b.startswith(a)):
         return False
     return not any(c.isdigit() for c in a + b)
-
-
-def _short(surface: str) -> str:
-    tokens = names.tokens(surface)
-    return f"{tokens[0][0]} {tokens[-1]}"
-
-
-def _note(index: dict[str, list[str]], key: str, entity: str) -> None:
-    # An entity often comes back with a new alias that shares a token; only the posting's ends are searched.
-    posting = index.get(key)
-    if posting is None:
-        index[key] = [entity]
-    elif entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
-        posting.append(entity)
 
 
 # Up to this many rows all products are computed: that costs no more than the bands would.
@@ -188,10 +251,6 @@ class Nearest:
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self._count
-
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
         levels = vector * np.float32(self._scale)
@@ -199,46 +258,30 @@ class Nearest:
         np.clip(levels, -self._levels, self._levels, out=levels)
         return np.asarray(levels, dtype=np.int8)
 
-    def add(self, vector: Vector) -> int:
-        """Append a row and return its number."""
-        if self._count == len(self._rows):
-            self._grow(max(64, 2 * self._count))
-        row = self.quantised(vector)
-        self._rows[self._count] = row
-        self._bands[self._count] = self._pieces_of(row)
-        self._lengths[self._count] = _lengths(row[None, :])[0]
-        self._count += 1
-        if self._count - self._sorted >= _RUN:
-            self._sort_tail()
-        return self._count - 1
-
     def extend(self, vectors: Matrix) -> None:
-        """Append rows (n, d) at once, for loading a group's state."""
-        if self._count + len(vectors) > len(self._rows):
-            self._grow(self._count + len(vectors))
+        """Append rows (n, d)."""
+        since, self._count = self._count, self._count + len(vectors)
+        if self._count > len(self._rows):
+            room = max(64, 2 * since, self._count)
+            self._rows, self._bands, self._lengths = (
+                np.concatenate([kept[:since], np.empty((room - since, *kept.shape[1:]), kept.dtype)])
+                for kept in (self._rows, self._bands, self._lengths)
+            )
         rows = self.quantised(vectors)
-        self._rows[self._count : self._count + len(rows)] = rows
-        self._bands[self._count : self._count + len(rows)] = self._pieces_of(rows)
-        self._lengths[self._count : self._count + len(rows)] = _lengths(rows)
-        self._count += len(rows)
+        self._rows[since : self._count] = rows
+        self._bands[since : self._count] = self._pieces_of(rows)
+        self._lengths[since : self._count] = _lengths(rows)
         if self._count - self._sorted >= _RUN:
             self._sort_tail()
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
-        if not self._count:
-            return []
         query = self.quantised(vector)
-        chosen = self._candidates(query)
-        rows = self._rows[: self._count] if chosen is None else self._rows[chosen]
-        if not len(rows):
-            return []
-        dots = rows.astype(np.float32) @ query.astype(np.float32)
-        lengths = self._lengths[: self._count] if chosen is None else self._lengths[chosen]
-        cosines = dots.astype(np.float64) / (lengths * _lengths(query[None, :])[0])
-        ids = np.arange(self._count) if chosen is None else chosen
-        order = np.lexsort((ids, -cosines))[:limit]
-        return [(float(cosines[i]), int(ids[i])) for i in order if cosines[i] >= floor]
+        rows = self._candidates(query)
+        dots = self._rows[rows].astype(np.float32) @ query.astype(np.float32)
+        cosines = dots.astype(np.float64) / (self._lengths[rows] * _lengths(query[None, :])[0])
+        order = np.lexsort((rows, -cosines))[:limit]
+        return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
 
     def prepared(self, vector: Vector) -> Prepared:
         """Return a vector that is in no index, in the form `cosines` takes."""
@@ -253,10 +296,10 @@ class Nearest:
         dots = np.stack([row for row, _ in rows]) @ query
         return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
-    def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64] | None:
-        """Return the rows that share a whole band with the query, ascending; None = all rows."""
+    def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64]:
+        """Return the rows that share a whole band with the query, ascending; up to EXACT_UP_TO all rows."""
         if self._count <= EXACT_UP_TO:
-            return None
+            return np.arange(self._count)
         pieces = self._pieces_of(query)
         keys = _keys(pieces[None, :]).ravel()
         found = []
@@ -277,15 +320,6 @@ class Nearest:
         """Return the sign bits of each band, (..., bands); the last dims % 16 dimensions are not used."""
         signs = rows[..., : self._pieces * _PIECE] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)
-
-    def _grow(self, capacity: int) -> None:
-        rows = np.empty((capacity, self._dimensions), np.int8)
-        rows[: self._count] = self._rows[: self._count]
-        bands = np.empty((capacity, self._pieces), np.uint16)
-        bands[: self._count] = self._bands[: self._count]
-        lengths = np.empty(capacity, np.float64)
-        lengths[: self._count] = self._lengths[: self._count]
-        self._rows, self._bands, self._lengths = rows, bands, lengths
 
     def _sort_tail(self) -> None:
         """Turn the unsorted tail into a sorted run. Runs of similar size merge: O(log n) merges per row."""

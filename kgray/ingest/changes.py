@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from kgray import kinds, rows
 from kgray.derivation.change import Difference, EpisodeChange
-from kgray.errors import ContentError
+from kgray.errors import ContentError, Cost
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Judged, Patch, RowChanges
 from kgray.records import Episode, Evidence, Extraction, Mention, Operation, Place
@@ -42,6 +43,15 @@ def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChang
     if answers is not None:
         puts[kinds.ANSWERS] = (answers,)
     return _of_episode(episode, _ANY, puts=puts, durable=False)
+
+
+def spent(episode: Episode, cost: Cost) -> RowChanges:
+    """Return what an episode's calls of a model cost that gave nothing to keep (R24).
+
+    It stands in the journal as an answer that no request has: it is counted, copied and erased as one.
+    """
+    key = f"spent {episode.sequence} {uuid4().hex}"
+    return answered(episode, key, rows.answers_row(key, (), *cost))
 
 
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:

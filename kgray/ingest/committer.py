@@ -13,26 +13,69 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kgray import times
-from kgray.derivation.absorb import compare
 from kgray.derivation.change import Difference, EpisodeChange, with_change
+from kgray.derivation.compare import compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
-from kgray.errors import ContentError, InputError, NotFound
+from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
-from kgray.ingest.parts import OnStage, Parts
-from kgray.ingest.state import GroupState
-from kgray.ports import Answer, RowChanges, Store, Writer
+from kgray.ingest.state import GroupState, Rules
+from kgray.ingest.withdraw import embed_missing
+from kgray.ledger import Removals
+from kgray.ontology import Ontology
+from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer
 from kgray.records import Episode, Operation
+from kgray.settings import PipelineSettings
 from kgray.times import Instant
 
 _T = TypeVar("_T")
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 OnDurable = Callable[[], None]
+OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
+
+
+def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
+    """Do nothing: the default `watch`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a run works with.
+
+    window             most episodes in flight (runtime.window); streams: most model calls in flight
+    tokens_in_flight   about how many tokens the calls in flight may have in total; None = no limit
+    patience_s         how long the run waits out an outage before it stops with exit 75 (R24)
+    late_s             how long the next entry to commit waits for its extraction before it is sent once more
+    writer             who writes; None = the store itself, which the run then holds (`Store.writing`)
+    watch              called with the seconds of each stage, from when an episode is taken from the log
+    """
+
+    store: Store
+    extractor: Extractor
+    judge: Judge
+    embedder: Embedder
+    ontology: Ontology
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    state_bytes: int = 1 << 30
+    patience_s: float = 600.0
+    window: int = 128
+    streams: int = 32
+    tokens_in_flight: int | None = None
+    late_s: float = 6.0
+    writer: Writer | None = None
+    watch: OnStage = unwatched
+
+    @property
+    def rules(self) -> Rules:
+        """The settings that deciding depends on."""
+        return Rules(ontology=self.ontology, judge=self.judge.identity, judging=self.pipeline.judging)
 
 
 async def off_the_loop(store: Store, call: Callable[[], _T]) -> _T:
@@ -89,6 +132,20 @@ class Outbox:
     def recall(self, group: str, key: str) -> tuple[Answer, ...] | None:
         """Return the answers of a request if they arrived recently, else None: ask the journal."""
         return self._answers.get((group, key))
+
+    def note_spent(self, episode: Episode, cost: Cost) -> None:
+        """Post what calls of a model cost that gave nothing to keep: they count as spent (R24)."""
+        if cost.calls:
+            self.post(changes.spent(episode, cost))
+
+    @contextmanager
+    def accounted(self, episode: Episode) -> Iterator[None]:
+        """Note what was spent on an error that leaves the block."""
+        try:
+            yield
+        except KgrayError as error:
+            self.note_spent(episode, error.spent)
+            raise
 
     @property
     def sending(self) -> asyncio.Task[None] | None:
@@ -170,11 +227,16 @@ class Committer:
     The outbox calls back when a write is durable (`done`) and with the seconds of a batch (`took`).
     """
 
-    def __init__(self, parts: Parts, watch: OnStage | None = None) -> None:
-        """Start with no group in memory; watch: called with each stage instead of the parts' own."""
+    def __init__(self, parts: Parts, watch: OnStage | None = None, *, writes: bool = True) -> None:
+        """Start with no group in memory.
+
+        watch: called with each stage instead of the parts' own. writes: False = only states are read
+        """
         self._parts = parts
         told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
+        self._writes = writes
+        self._embedded: set[str] = set()  # groups that lack no vector of their statements
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
@@ -185,7 +247,11 @@ class Committer:
 
     async def state(self, group: str) -> GroupState:
         """Return the group's state; above `state_bytes` the least recently used states are dropped."""
-        while group not in self._states and self.outbox.moves(group):
+        while group not in self._states and (self.outbox.moves(group) or self._unchecked(group)):
+            if self._unchecked(group):
+                for change in await embed_missing(self._parts.store, self._parts.embedder, group):
+                    self.outbox.post(change)
+                self._embedded.add(group)
             await self.outbox.flush()
         state = self._states.get(group)
         if state is None:
@@ -199,6 +265,10 @@ class Committer:
         state.fetch_vectors(self._parts.store, judging)
         return state
 
+    def _unchecked(self, group: str) -> bool:
+        """Whether vectors may be missing that a removal could not compute."""
+        return self._writes and group not in self._embedded
+
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""
         return self._states.get(group)
@@ -210,11 +280,13 @@ class Committer:
     def forget(self, group: str) -> None:
         """Drop a state that may differ from the store; the next use reads the store."""
         self._states.pop(group, None)
+        self._embedded.discard(group)
 
     def forget_all(self) -> None:
         """Drop every state and everything posted and not sent."""
         self.outbox.drop()
         self._states.clear()
+        self._embedded.clear()
         self._recorded.clear()
 
     def forget_stale(self) -> None:
@@ -222,7 +294,7 @@ class Committer:
         self._recorded.clear()
         for group, head in self._parts.store.heads(list(self._states)).items():
             if self._states[group].last_recorded != head.last_recorded:
-                del self._states[group]
+                self.forget(group)
 
     async def commit(self, change: EpisodeChange, done: OnDurable | None = None) -> None:
         """Apply a decided change to the state and post it; `done` is called when it is durable."""
@@ -247,6 +319,14 @@ class Committer:
     def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
         self.outbox.post(changes.failed(episode, error, self._next(episode.group)), done)
+
+    async def withdraw(self, group: str) -> list[tuple[int, str]]:
+        """Carry out the requested retractions and removals of a group, before what is pending there (R27).
+
+        Returns (sequence, outcome) of each. What was decided ahead in the group must be discarded before.
+        """
+        asked = Removals.of(self._parts.store, group).operations
+        return [(operation.sequence, await self.correct(operation)) for operation in asked]
 
     async def correct(self, operation: Operation) -> str:
         """Carry out a correction; return "done" or "refused". Durable on return: later entries read it."""

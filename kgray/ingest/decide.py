@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kgray.derivation.change import EpisodeChange
-from kgray.derivation.entities import EntityNote
+from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.ingest.case import Answers, Case, KnownState, Questions, ReadEpisode, Rules
+from kgray.ingest.aliases import told_names
 from kgray.ingest.extract import shape
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
+from kgray.ingest.state import Answers, Case, KnownState, Questions, ReadEpisode, Rules
 from kgray.ingest.statements import Connected, compare_statements, connect
-from kgray.records import Extraction
+from kgray.records import Extraction, Mention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +43,19 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
     will probably change.
     """
-    extraction = shape(read.extraction, read.episode, rules.ontology)
-    texts = _unembedded(read, extraction, state, answers)
-    if texts:
+    told = told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    extraction = told.extraction
+    if texts := _unembedded(read, extraction, state, answers):
         return Decision(asked=Questions(texts=texts))
     asked = Questions()
     case = Case(
-        episode=read.episode, extraction=extraction, state=state, answers=answers, rules=rules, asked=asked
+        episode=read.episode,
+        extraction=extraction,
+        others=told.others,
+        state=state,
+        answers=answers,
+        rules=rules,
+        asked=asked,
     )
     resolved = resolve_entities(case)
     if asked:
@@ -66,55 +73,50 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         rulings=tuple(related.rulings),
         verdicts=tuple(verdicts),
     )
-    change = _with_vectors(change, case, resolved, connected)
+    fresh = _fresh(resolved, state)
+    change = _with_vectors(change, case, fresh, connected)
     return Decision(
         asked=asked,
         change=change,
         entities=tuple(resolved.made.values()),
         guessed=frozenset(resolved.guessed),
         statements=tuple(connected.made.values()),
-        aliases=_aliases(resolved, state),
+        aliases=tuple((entity, m.surface) for m, entity in fresh if entity in state.graph.entities),
     )
 
 
-def _aliases(resolved: Resolved, state: KnownState) -> tuple[tuple[str, str], ...]:
+def _fresh(resolved: Resolved, state: KnownState) -> list[tuple[Mention, str]]:
+    """Return the mentions whose surface the stored entity that they show as does not bear; with its id."""
     found = []
     for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
         note = state.graph.entities.get(entity)
-        if note is not None and mention.surface not in note.surfaces:
-            found.append((entity, mention.surface))
-    return tuple(found)
+        if note is None or mention.surface not in note.surfaces:
+            found.append((mention, entity))
+    return found
 
 
 def _unembedded(read: ReadEpisode, extraction: Extraction, state: KnownState, answers: Answers) -> list[str]:
     """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
     wanted = [read.episode.text, *(f.text for f in extraction.facts)]
     for entity in extraction.entities:
-        bearers = state.names.bearers(entity.name)
-        notes = (state.graph.entities.get(b) for b in bearers)
+        notes = map(state.graph.entities.get, state.names.bearers(entity.name))
         if not any(note is not None and entity.name in note.surfaces for note in notes):
             wanted.append(entity.name)
     return [text for text in dict.fromkeys(wanted) if text not in answers.vectors]
 
 
 def _with_vectors(
-    change: EpisodeChange, case: Case, resolved: Resolved, connected: Connected
+    change: EpisodeChange, case: Case, fresh: list[tuple[Mention, str]], connected: Connected
 ) -> EpisodeChange:
     """Return the change with the vectors to store: of the episode, new surfaces, new statements' wordings."""
-    known, asked = case.answers.vectors, case.asked
-    names = []
-    for mention, entity in zip(resolved.mentions, resolved.shown, strict=True):
-        stored = case.state.graph.entities.get(entity)
-        if stored is None or mention.surface not in stored.surfaces:
-            names.append(mention)
+    known, asked, text = case.answers.vectors, case.asked, change.episode.text
+    named = [(mention, mention.surface) for mention, _ in fresh]
     made = [(statement.id, statement.wording) for statement in connected.made.values()]
-    texts = (change.episode.text, *(mention.surface for mention in names), *(wording for _, wording in made))
-    asked.texts = list(dict.fromkeys((*asked.texts, *(text for text in texts if text not in known))))
+    wanted = (text, *(surface for _, surface in named), *(wording for _, wording in made))
+    asked.texts = list(dict.fromkeys((*asked.texts, *(one for one in wanted if one not in known))))
     return replace(
         change,
-        name_vectors=tuple(
-            (mention, known[mention.surface]) for mention in names if mention.surface in known
-        ),
+        name_vectors=tuple((mention, known[surface]) for mention, surface in named if surface in known),
         statement_vectors=tuple((id_, known[wording]) for id_, wording in made if wording in known),
-        episode_vector=known.get(change.episode.text),
+        episode_vector=known.get(text),
     )

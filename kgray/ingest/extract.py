@@ -23,14 +23,14 @@ from dataclasses import replace
 from kgray import rows
 from kgray.derivation import names
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, off_the_loop
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Outbox, Parts, off_the_loop
+from kgray.ingest.grounding import ground
 from kgray.intake import triples
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import previous
 from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import speaker_first
+from kgray.prompting.replies import speaker_first, with_entities
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
 
 ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
@@ -54,15 +54,7 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     if episode.kind == "message" and episode.speaker and merged:
         used.add(0)
     kept = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
-    place = {old: new for new, old in enumerate(kept)}
-    return replace(
-        extraction,
-        entities=tuple(merged[i] for i in kept),
-        facts=tuple(
-            replace(f, source=place[f.source], target=None if f.target is None else place[f.target])
-            for f in facts
-        ),
-    )
+    return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), kept)
 
 
 def _typed(entities: Sequence[ExtractedEntity], ontology: Ontology) -> Sequence[ExtractedEntity]:
@@ -79,30 +71,27 @@ def _is_allowed(fact: ExtractedFact, entities: Sequence[ExtractedEntity], ontolo
     if relation is None or fact.relation not in ontology.paired or not ontology.entities:
         return True
     ends = (entities[fact.source].type, "" if fact.target is None else entities[fact.target].type)
-    pairs = [(relation.subject_type, relation.object_type)]
-    if relation.symmetric:
-        pairs.append((relation.object_type, relation.subject_type))
-    return any(_fits(ends[0], pair[0]) and _fits(ends[1], pair[1]) for pair in pairs)
-
-
-def _fits(known: str, declared: str) -> bool:
-    return not known or declared in ("", ANY_THING, known)
+    pair = (relation.subject_type, relation.object_type)
+    ways = (pair, pair[::-1]) if relation.symmetric else (pair,)
+    return any(all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, way, strict=True)) for way in ways)
 
 
 def _one_a_name(entities: Sequence[ExtractedEntity]) -> tuple[list[ExtractedEntity], list[int]]:
-    """Return the distinct entities, and for each given entity its index among them."""
-    merged: list[ExtractedEntity] = []
-    seen: dict[str, int] = {}
-    index: list[int] = []
-    for entity in entities:
-        key = names.key(entity.name)
-        if key not in seen:
-            seen[key] = len(merged)
-            merged.append(replace(entity, name=clean_text(entity.name)))
-        elif not merged[seen[key]].type and entity.type:
-            merged[seen[key]] = replace(merged[seen[key]], type=entity.type)
-        index.append(seen[key])
-    return merged, index
+    """Return the distinct entities, and for each given entity its index among them.
+
+    Records with different keys are different, whatever their names.
+    """
+    keys = {one.key_of: names.key(one.name) for one in entities if one.key_of is not None}
+    own = [(names.key(one.name), keys.get(place)) for place, one in enumerate(entities)]
+    merged: dict[tuple[str, str | None], ExtractedEntity] = {}
+    for key, entity in zip(own, entities, strict=True):
+        first = merged.setdefault(key, replace(entity, name=clean_text(entity.name)))
+        if not first.type and entity.type:
+            merged[key] = replace(first, type=entity.type)
+    places = {key: place for place, key in enumerate(merged)}
+    index = [places[key] for key in own]
+    moved = (e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in merged.values())
+    return list(moved), index
 
 
 def _objects(
@@ -135,7 +124,10 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
     model is configured now (R21). Raises Refused, InvalidAnswer or Unavailable as the extractor does.
     """
     stored = await stored_extraction(parts, episode)
-    return keep(outbox, episode, await read_episode(parts, episode)) if stored is None else stored
+    if stored is not None:
+        return stored
+    with outbox.accounted(episode):
+        return keep(outbox, episode, await read_episode(parts, episode))
 
 
 async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
@@ -155,11 +147,11 @@ def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
 
 
 async def read_episode(parts: Parts, episode: Episode) -> Extraction:
-    """Return what the episode says, with the speaker as first entity; stores nothing."""
+    """Return what the episode says, the speaker first, without what does not stand in it; stores nothing."""
     if episode.kind == "triples":
         # Triples are never sent to a model.
         return triples.to_extraction(episode.text, episode.reference_time)
     limit = parts.pipeline.previous_episodes
     said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
     request = ExtractionRequest(episode=episode, previous=tuple(said))
-    return speaker_first(await parts.extractor.extract(request), episode)
+    return ground(speaker_first(await parts.extractor.extract(request), episode), request)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.absorb import compare
-from kgray.derivation.change import Difference, EpisodeChange, with_change
+from kgray.derivation.change import with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
-from kgray.ingest.case import ReadEpisode
-from kgray.ingest.committer import Committer
-from kgray.ingest.correct import retracted
+from kgray.derivation.withdrawn import retracted
+from kgray.ingest.calls import decided_change
+from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.extract import read_episode
-from kgray.ingest.loop import decided_change
-from kgray.ingest.parts import Parts
-from kgray.ingest.state import GroupState, name_vectors
+from kgray.ingest.state import GroupState, ReadEpisode, name_vectors
 from kgray.ledger import conflict, dumped_episodes, find, standing
 from kgray.records import Draft, Episode
 from kgray.times import Instant
@@ -29,12 +26,16 @@ class Preview:
     would be given.
     """
 
-    def __init__(self, parts: Parts, *, replace: bool = False) -> None:
-        """replace: an id that is taken with other content would be retracted and accepted anew."""
-        self._parts, self._replace = parts, replace
-        self._committer = Committer(parts)  # for the groups' states: nothing is posted
+    def __init__(self, parts: Parts, *, replace: bool = False, again: bool = False) -> None:
+        """Answer for these options of `Memory.add_many`.
+
+        replace: an id that is taken with other content would be retracted and accepted anew. again: what was
+        retracted would be accepted anew
+        """
+        self._parts, self._replace, self._again = parts, replace, again
+        self._committer = Committer(parts, writes=False)  # for the groups' states
         self._now = times.now()
-        self._views: dict[str, View] = {}
+        self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
         self._next: dict[str, int] = {}
         self._seen: dict[str, str] = {}  # id -> content hash, of the drafts before
 
@@ -57,110 +58,60 @@ class Preview:
         next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
         self._next[group] = next_sequence + 1
         episode = prospective(draft, next_sequence, self._now)
-        extraction = await read_episode(self._parts, episode)
-        read = ReadEpisode(episode=episode, extraction=extraction)
+        read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
         recorded_at = self._committer.record_time(group)
-        if replaced:
-            return await self._replacing(read, set(replaced), recorded_at)
-        view = self._view(group)
-        change = await decided_change(self._parts, read, await self._committer.state(group), None)
-        return list(changes(view, change, recorded_at))
+        before, rows_before = self._view(group)
+        if not replaced:
+            left, gone, state = before.records, [], await self._committer.state(group)
+        else:
+            left = retracted(before.records, replaced).records
+            gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
+            state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
+            state.fetch_vectors(store, self._parts.pipeline.judging)
+        change = await decided_change(self._parts, read, state, None)
+        after = View(with_change(left, change, recorded_at), lambda _: [])
+        return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
 
     def _held(self, draft: Draft) -> str | None:
-        held = standing(self._parts.store, draft.group, [draft.id])
+        offered = {} if self._again else {draft.id: draft.content_sha256}
+        held = standing(self._parts.store, draft.group, [draft.id], offered=offered)
         return self._seen.get(draft.id) or held.get(draft.id)
 
-    def _view(self, group: str) -> View:
+    def _view(self, group: str) -> tuple[View, list[dump.DumpRow]]:
+        """Return the stored graph, and its dump without the episodes' rows."""
         if group not in self._views:
-            self._views[group] = View(records_of(self._parts.store, group), lambda _: [])
+            view = View(records_of(self._parts.store, group), lambda _: [])
+            self._views[group] = view, list(dump.rows(view, []))
         return self._views[group]
 
-    async def _replacing(
-        self, read: ReadEpisode, replaced: set[int], recorded_at: Instant
-    ) -> list[dump.DumpRow]:
-        """Return the difference of retracting the old episodes and adding the new one."""
-        parts, group = self._parts, read.episode.group
-        before = self._view(group)
-        left = retracted(before.records, replaced)
-        state = GroupState(left, name_vectors(parts.store, group), parts.embedder.dimensions)
-        state.fetch_vectors(parts.store, parts.pipeline.judging)
-        change = await decided_change(parts, read, state, None)
-        after = View(with_change(left, change, recorded_at), lambda _: [])
-        episodes = list(dumped_episodes(parts.store, group))
-        kept = [episode for episode in episodes if episode.sequence not in replaced]
-        return list(difference(dump.rows(before, episodes), dump.rows(after, [*kept, read.episode])))
 
-
-# The fields that identify a dump row, by type (default: id).
+# The types of dump rows in the order of the pipeline, with the fields that identify a row.
 _IDENTITY = {
     "episode": ("id", "sequence"),
+    "entity": ("id",),
     "mention": ("episode", "ordinal"),
-    "evidence": ("episode", "ordinal"),
     "relation": ("name",),
+    "statement": ("id",),
+    "evidence": ("episode", "ordinal"),
     "verdict": ("a", "b"),
     "merge": ("sequence",),
+    "fact": ("id",),
 }
+_ORDER = list(_IDENTITY)
 
 
-def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> Iterator[dump.DumpRow]:
-    """Yield the rows that differ between two dumps, with "op": remove, add or change."""
+def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> list[dump.DumpRow]:
+    """Return the rows that differ between two dumps, with "op": add, change or remove; types in order."""
     was, now = ({_identity(row): row for row in rows} for rows in (before, after))
-    for key, row in was.items():
-        if key not in now:
-            yield {**row, "op": "remove"}
-    for key, row in now.items():
-        if key not in was:
-            yield {**row, "op": "add"}
-        elif row != was[key]:
-            yield {**row, "op": "change"}
+    found = [
+        {**row, "op": "change" if key in was else "add"} for key, row in now.items() if row != was.get(key)
+    ]
+    found += [{**row, "op": "remove"} for key, row in was.items() if key not in now]
+    return sorted(found, key=lambda row: _ORDER.index(row["type"]))
 
 
 def _identity(row: dump.DumpRow) -> tuple[object, ...]:
-    return (row["type"], *(row[name] for name in _IDENTITY.get(row["type"], ("id",))))
-
-
-def changes(before: View, change: EpisodeChange, recorded_at: Instant) -> Iterator[dump.DumpRow]:
-    """Yield the change as dump rows with "op" (add, change, remove), in the order of the pipeline."""
-    episode = change.episode
-    after = View(with_change(before.records, change, recorded_at), lambda _: [])
-    derived = compare(before.graph, after.graph)
-    yield {**dump.episode_row(episode), "op": "add"}
-    yield from _entity_rows(before, derived)
-    for mention in change.mentions:
-        shown, _ = after.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-        yield {**dump.mention_row(mention, shown, episode.id), "op": "add"}
-    known = set(before.graph.relations.names())
-    for name in after.graph.relations.names():
-        row = dump.relation_row(after, name)
-        if name not in known:
-            yield {**row, "op": "add"}
-        elif change.rulings and row != dump.relation_row(before, name):
-            yield {**row, "op": "change"}
-    for statement in after.graph.statements.values():
-        if statement.id not in before.graph.statements:
-            yield {**dump.statement_row(statement), "op": "add"}
-    for evidence in change.evidence:
-        shown_as = after.places().get((evidence.sequence, evidence.ordinal))
-        yield {**dump.evidence_row(evidence, shown_as, episode.id), "op": "add"}
-    for verdict in change.verdicts:
-        if verdict.exclusive:
-            yield {**dump.verdict_row(verdict, verdict.a, verdict.b, episode.id), "op": "add"}
-    yield from _fact_rows(before, derived)
-
-
-def _entity_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
-    for entity in derived.entities:
-        op = "change" if entity.id in before.graph.entities else "add"
-        yield {**dump.entity_row(entity), "op": op}
-
-
-def _fact_rows(before: View, derived: Difference) -> Iterator[dump.DumpRow]:
-    touched = {f.statement for f in derived.facts} & before.graph.statements.keys()
-    known = {f.id for f in before.graph.facts_of(sorted(touched))}
-    for fact in derived.facts:
-        yield {**dump.fact_row(fact), "op": "change" if fact.id in known else "add"}
-    for fact in before.facts(derived.gone_facts):
-        yield {**dump.fact_row(fact), "op": "remove"}
+    return (row["type"], *(row[name] for name in _IDENTITY[row["type"]]))
 
 
 def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kgray.derivation.relations import UNKNOWN, Relations
-from kgray.ingest.case import Case, KnownState
 from kgray.ingest.resolve import Resolved
+from kgray.ingest.state import Case, KnownState
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import Answer, Question
 from kgray.records import ExtractedFact, Extraction, Ruling, Value
@@ -23,6 +23,10 @@ _FUNCTION_WORDS = frozenset(
     AND OR""".split()
 )
 _LATER = 1 << 62
+_UNSAID = {"symmetric": "no", "text": ""}  # what holds of a name without a ruling
+_Aspect = tuple[
+    str, Literal["cardinality", "symmetric", "pair", "text"], str
+]  # name, aspect, other name or ""
 
 
 @dataclass(slots=True)
@@ -38,11 +42,12 @@ class Related:
 def relate(case: Case, resolved: Resolved) -> Related:
     """Rule on the relation names of the episode's facts; asks about pairs that are open."""
     extraction, state, ontology = case.extraction, case.state, case.rules.ontology
-    fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not _in_use(n, state)]
-    related = Related(state.graph.relations)
+    known = state.graph.relations
+    fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not known.in_use(n)]
+    related = Related(known)
     declared = _declared(fresh, state, ontology, case.sequence)
     if fresh or declared:
-        related.relations = state.graph.relations.copy()
+        related.relations = known.copy()
         for ordinal, fact in enumerate(extraction.facts):
             related.relations.use(fact.relation, (case.sequence, ordinal))
     for ruling in declared:
@@ -69,10 +74,6 @@ def rule(related: Related, state: KnownState, ruling: Ruling) -> None:
     related.rulings.append(ruling)
     # Its record time is given at the commit, later than all before.
     related.relations.rule(ruling, _LATER)
-
-
-def _in_use(name: str, state: KnownState) -> bool:
-    return state.graph.relations.in_use(name)
 
 
 def _pair_ruling(newer: str, older: str, answer: Answer, case: Case) -> Ruling:
@@ -143,42 +144,55 @@ def _stem(word: str) -> str:
 
 
 def _declared(fresh: list[str], state: KnownState, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return the ontology's rulings on new names; at a run's first commit, on all names it changed."""
+    """Return the ontology's rulings on new names that no ruling in force says already.
+
+    At a run's first commit also those on all other names, where the ontology was changed.
+    """
+    relations = state.graph.relations
     names = list(fresh)
-    rulings: list[Ruling] = []
+    said: dict[_Aspect, str] = {}
     if not state.ontology_settled:
-        names = [*state.graph.relations.names(), *fresh]
-        rulings += _withdrawn(state.graph.relations, ontology, sequence)
+        names = [*relations.names(), *fresh]
+        said.update(_withdrawn(relations, ontology))
     for kind in _with_targets(names, ontology):
-        rulings += _differing(kind, state.graph.relations, ontology, sequence)
-    return rulings
+        said.update(_said_of(kind, ontology))
+    return [
+        Ruling(
+            sequence=sequence, ordinal=0, name=name, aspect=aspect, value=value, other=other, judge="ontology"
+        )
+        for (name, aspect, other), value in said.items()
+        if value != _in_force(relations, name, aspect, other)
+    ]
 
 
-def _withdrawn(relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return rulings that withdraw what the ontology declared once and no longer does."""
-    found = []
+def _in_force(relations: Relations, name: str, aspect: str, other: str) -> str:
+    held = relations.pair_ruling(name, other) if aspect == "pair" else relations.aspect(name, aspect)
+    return _UNSAID.get(aspect, "") if held is None else held.value
+
+
+def _withdrawn(relations: Relations, ontology: Ontology) -> Iterator[tuple[_Aspect, str]]:
+    """Yield what withdraws the rulings that the ontology declared once and no longer does."""
     for held in relations.declared():
         kind = ontology.get(held.name)
+        place = (held.name, held.aspect, held.other)
         if held.aspect == "cardinality" and (kind is None or kind.cardinality is None):
-            value = UNKNOWN
-        elif held.aspect == "symmetric" and kind is None:
-            value = "no"
-        elif held.aspect == "pair" and not _tied(held.name, held.other, ontology):
-            value = "independent"
-        else:
-            continue
-        if value != held.value:
-            found.append(replace(held, sequence=sequence, ordinal=0, value=value))
-    return found
+            yield place, UNKNOWN
+        elif held.aspect in _UNSAID and kind is None:
+            yield place, _UNSAID[held.aspect]
+        elif held.aspect == "pair" and held.other not in dict(_ties(held.name, ontology)):
+            yield place, "independent"
 
 
-def _tied(a: str, b: str, ontology: Ontology) -> bool:
-    """Whether the ontology relates two names to each other."""
-    for name, other in ((a, b), (b, a)):
-        kind = ontology.get(name)
-        if kind is not None and other in (*kind.excludes, kind.same_as, kind.inverse_of):
-            return True
-    return False
+def _said_of(kind: RelationType, ontology: Ontology) -> Iterator[tuple[_Aspect, str]]:
+    """Yield all that the ontology declares of a relation."""
+    # "many" leaves the other end open: OWNS has many objects, and a thing may have one owner at a time.
+    bounds = {mate.cardinality for mate in _mates(kind, ontology)} - {None, "many"}
+    if kind.cardinality is not None and not (kind.cardinality == "many" and bounds):
+        yield (kind.name, "cardinality", ""), kind.cardinality
+    yield (kind.name, "symmetric", ""), "yes" if kind.symmetric else "no"
+    yield (kind.name, "text", ""), kind.text
+    for other, value in _ties(kind.name, ontology):
+        yield (kind.name, "pair", other), value
 
 
 def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
@@ -189,52 +203,30 @@ def _with_targets(names: list[str], ontology: Ontology) -> list[RelationType]:
         kind = ontology.get(waiting.pop())
         if kind is not None and kind.name not in found:
             found[kind.name] = kind
-            waiting += [tie for tie in (kind.same_as, kind.inverse_of) if tie]
+            waiting += [mate.name for mate in _mates(kind, ontology)]
     return list(found.values())
 
 
-def _differing(kind: RelationType, relations: Relations, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return rulings for what the declaration says and no ruling in force says already."""
-    found: list[Ruling] = []
-
-    def say(aspect: Literal["cardinality", "symmetric", "pair"], value: str, other: str = "") -> None:
-        pair = aspect == "pair"
-        held = relations.pair_ruling(kind.name, other) if pair else relations.aspect(kind.name, aspect)
-        if held is None or held.value != value:
-            found.append(
-                Ruling(
-                    sequence=sequence,
-                    ordinal=0,
-                    name=kind.name,
-                    aspect=aspect,
-                    value=value,
-                    other=other,
-                    judge="ontology",
-                )
-            )
-
-    if kind.cardinality is not None:
-        say("cardinality", kind.cardinality)
-    if kind.symmetric or relations.aspect(kind.name, "symmetric") is not None:
-        say("symmetric", "yes" if kind.symmetric else "no")
-    for value, other in _ties(kind, ontology):
-        say("pair", value, other)
-    return found
+def _mates(kind: RelationType, ontology: Ontology) -> list[RelationType]:
+    """Return the declared relations that a relation is the same as or the inverse of, whichever says it."""
+    tied = [other for other, value in _ties(kind.name, ontology) if value != "excludes"]
+    return [mate for other in tied if (mate := ontology.get(other)) is not None]
 
 
-def _ties(kind: RelationType, ontology: Ontology) -> Iterator[tuple[str, str]]:
-    """Yield (ruling value, other relation) for each pair with this relation that the ontology declares."""
-    for other in kind.excludes:
-        yield "excludes", other
-    if kind.same_as:
-        yield "same_as", kind.same_as
-    if kind.inverse_of:
-        yield "inverse_of", kind.inverse_of
-    # The settings declare a pair on one of its two names; the first use of either must bring it.
+def _ties(name: str, ontology: Ontology) -> Iterator[tuple[str, str]]:
+    """Yield (other relation, ruling value) for each pair with this name that the ontology declares.
+
+    The settings declare a pair on one of its two names; the first use of either must bring it.
+    """
+    own = ontology.get(name)
+    yield from () if own is None else _declared_pairs(own)
     for partner in ontology:
-        if kind.name in partner.excludes:
-            yield "excludes", partner.name
-        elif kind.name == partner.same_as:
-            yield "same_as", partner.name
-        elif kind.name == partner.inverse_of:
-            yield "inverse_of", partner.name
+        yield from ((partner.name, value) for other, value in _declared_pairs(partner) if other == name)
+
+
+def _declared_pairs(kind: RelationType) -> Iterator[tuple[str, str]]:
+    yield from ((other, "excludes") for other in kind.excludes)
+    if kind.same_as:
+        yield kind.same_as, "same_as"
+    if kind.inverse_of:
+        yield kind.inverse_of, "inverse_of"

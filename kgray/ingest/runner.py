@@ -17,20 +17,20 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray.derivation.stored import garbage_collected_rarely
-from kgray.errors import Outrun, Unavailable
+from kgray.errors import Damaged, Outrun, Unavailable
 from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.window import GroupWindow
-from kgray.ports.ingest import OnStep, Stop, Totals
-from kgray.records import Episode
+from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
+from kgray.records import Episode, Operation
 
 GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in flight
 # One place in LIVE_SHARE, of the window and of the model, is reserved for the live lane; at the model only
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
+_HELD_S = 30.0  # a damaged group is tried again after so long
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
 Takes = Callable[[str], bool]  # whether this runner works on a group
 
@@ -42,6 +42,7 @@ class Runner:
         """Start with no group in memory."""
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one
+        self.held: dict[str, str] = {}  # group -> why the current run, or the last one, has left it alone
         self.committer = Committer(parts, self._watch)
         self._run: _WindowedRun | None = None
 
@@ -50,17 +51,20 @@ class Runner:
         *,
         groups: Collection[str] | None = None,
         stop: Stop = lambda: False,
+        room: Room = boundless,
         on_step: OnStep = lambda *_: None,
     ) -> Totals:
         """Carry out everything pending until nothing is, or `stop()` is true.
 
         Call it inside `store.writing()`, unless the parts have a writer, which then holds the store.
         groups: only these (None = all); an outage that another group meets does not end the run.
+        room: at most so many entries are taken at a time; 1 or more until `stop()` is true.
         Raises as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
+        self.held = {}
         try:
-            await self._go(_among(groups), stop, on_step)
+            await self._go(_among(groups), stop, on_step, room)
         except Unavailable:
             if not stop():
                 raise  # after a request to stop an outage is no error: nobody waits for the model
@@ -72,23 +76,23 @@ class Runner:
         mine: Takes = lambda _: True,
         stop: Stop = lambda: False,
         on_step: OnStep = lambda *_: None,
-        idle_s: float = _LOOK_S,
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
         self.totals = Totals()
+        self.held = {}
         while not stop():
             await self._go(mine, stop, on_step)
-            await asyncio.sleep(idle_s)
+            await asyncio.sleep(_LOOK_S)
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
         flight = self._run  # read once: other threads call this too
         return flight.in_flight if flight is not None else 0
 
-    async def _go(self, takes: Takes, stop: Stop, on_step: OnStep) -> None:
+    async def _go(self, takes: Takes, stop: Stop, on_step: OnStep, room: Room = boundless) -> None:
         self.committer.forget_stale()
         while True:
-            run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step)
+            run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step, room)
             try:
                 with garbage_collected_rarely():
                     await run.go()
@@ -107,26 +111,29 @@ class Runner:
 class _WindowedRun:
     """One run: its windows and its tasks. A run ends when nothing is pending, or at a request to stop."""
 
-    def __init__(self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep) -> None:
-        self._runner, self._parts, self._takes = runner, parts, takes
+    def __init__(
+        self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room
+    ) -> None:
+        self._runner, self._parts, self._takes, self._room = runner, parts, takes, room
         self._stop, self._on_step = stop, on_step
         self._committer, self._totals = runner.committer, runner.totals
         self._gate = Gate(parts.streams, tokens=parts.tokens_in_flight)
         self._windows: dict[str, GroupWindow] = {}
         self._heads: dict[asyncio.Task[None], GroupWindow] = {}
         self._took: deque[float] = deque(maxlen=32)
-        self.in_flight = 0
         self._taken = 0
         self._served: dict[str, int] = {}  # group -> number of entries taken when it last had its turn
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
-        self._looked_at = -_LOOK_S
+        self._looked_at = self._asked_at = -_LOOK_S
+        self._held_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def go(self) -> None:
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
+            await self._withdraw()
             if grace is None and self._stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
@@ -134,6 +141,8 @@ class _WindowedRun:
             if not self._heads:
                 await self._committer.outbox.flush()
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
+                if await self._withdraw(anyway=True):
+                    continue
                 if grace is not None or not self._fill(anyway=True):
                     return
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
@@ -141,19 +150,62 @@ class _WindowedRun:
     async def _wait(self, left: float | None) -> None:
         waiting: list[asyncio.Future[Any]] = [*self._heads, self._broken]
         sending = self._committer.outbox.sending
-        if sending is not None:
+        if sending is not None and not sending.done():
             waiting.append(sending)
-        if sending is not None and sending.done():
+        elif sending is not None:
             sending.result()
-            waiting.pop()
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=left or _LOOK_S)
         if self._broken.done():
             self._broken.result()
         for task in [t for t in self._heads if t.done()]:
             window = self._heads.pop(task)
+            if isinstance(fault := task.exception(), Damaged):
+                await self._hold(window.group, fault)
+                continue
             task.result()
-            self.in_flight -= 1
             self._start(window)
+
+    def _may_take(self, group: str) -> bool:
+        return self._takes(group) and time.monotonic() - self._held_at.get(group, -_HELD_S) >= _HELD_S
+
+    async def _hold(self, group: str, fault: Damaged) -> None:
+        """Leave a group alone for a while; the others go on (R24)."""
+        self._runner.held[group] = str(fault)
+        self._held_at[group] = time.monotonic()
+        if (window := self._windows.pop(group, None)) is not None:
+            await window.discard(None)
+
+    @property
+    def in_flight(self) -> int:
+        """How many entries are in the windows."""
+        return sum(len(window.items) for window in list(self._windows.values()))
+
+    async def _withdraw(self, *, anyway: bool = False) -> int:
+        """Carry out the retractions and removals that were requested; return how many (R27).
+
+        They do not wait for what is pending. What is in flight in their groups is dropped first, and taken
+        again after them. Unless `anyway`, it looks only every _LOOK_S seconds.
+        """
+        now = time.monotonic()
+        if not anyway and now - self._asked_at < _LOOK_S:
+            return 0
+        self._asked_at = now
+        count = 0
+        for group in filter(self._may_take, self._parts.store.withdrawing()):
+            if (window := self._windows.get(group)) is not None:
+                head = next((task for task, of in self._heads.items() if of is window), None)
+                await window.discard(head)
+                self._heads = {task: of for task, of in self._heads.items() if of is not window}
+                del self._windows[group]
+            try:
+                carried_out = await self._committer.withdraw(group)
+            except Damaged as fault:
+                await self._hold(group, fault)
+                continue
+            for sequence, outcome in carried_out:
+                self._ended(group, sequence, outcome)
+                count += 1
+        return count
 
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
@@ -182,17 +234,18 @@ class _WindowedRun:
         """
         # Entries that wait for the writer are in memory too: while it is slow, no more are taken.
         posted = sum(window.posted for window in self._windows.values())
-        room, now = self._parts.window - max(self.in_flight, posted), time.monotonic()
-        due = now - self._looked_at >= _LOOK_S or room >= max(1, self._parts.window // 8)
+        width = min(self._parts.window, self._room())
+        room, now = width - max(self.in_flight, posted), time.monotonic()
+        due = now - self._looked_at >= _LOOK_S or room >= max(1, width // 8)
         if room <= 0 or not (anyway or due):
             return 0
         self._looked_at = now
         found = self._parts.store.pending_groups()
         # The group served longest ago goes first, so that no group waits for all others.
-        order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._takes(g)}
+        order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._may_take(g)}
         groups = sorted(order, key=order.__getitem__)
         self._see_the_end(posted)
-        free = {False: room, True: room - self._parts.window // LIVE_SHARE}  # places by lane: bulk or not
+        free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
         taken = 0
         for turn, group in enumerate(groups):
             if free[False] <= 0 or (free[True] <= 0 and not found[group]):
@@ -219,7 +272,8 @@ class _WindowedRun:
         taken = 0
         for entry in self._parts.store.pending(group, share, after=window.last):
             bulk = isinstance(entry, Episode) and entry.bulk
-            if window.barred or free[bulk] <= 0:
+            withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
+            if withdraws or window.barred or free[bulk] <= 0:
                 break
             if self._totals.first_claim is None:
                 self._totals.first_claim = time.monotonic()
@@ -227,7 +281,6 @@ class _WindowedRun:
             self._served[group] = self._taken
             window.take(entry, self._taken, tail=self._tail)
             self._taken += 1
-            self.in_flight += 1
             if isinstance(entry, Episode):
                 self._parts.watch("taken", 0.0, entry)
             taken += 1
@@ -261,7 +314,9 @@ class _WindowedRun:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
+        error = None if task.cancelled() else task.exception()
+        # A window's own task meets a damaged group again, and holds it.
+        if error is not None and not isinstance(error, Damaged) and not self._broken.done():
             self._broken.set_exception(error)
 
     async def end(self) -> None:

@@ -1,31 +1,208 @@
-"""A group's state in memory, which deciding reads: the graph, the names, their vectors.
+"""What deciding works with: an episode, what is known of its group, answers so far, and open questions.
 
-It is built from the store when first needed, kept current by commits, and dropped when a commit fails or a
-correction changes records of any age. A property test checks that a loaded state equals a kept one.
+`KnownState` and `KnownGraph` are what deciding may read of a group. `GroupState` and `GroupGraph` have the
+true state; `AheadState` and `AheadGraph` show uncommitted episodes too. A `GroupState` is built from the
+store when first needed, kept current by commits, and dropped when a commit fails or a correction changes
+records of any age. A property test checks that a loaded state equals a kept one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import gc
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from kgray import rows
-from kgray.derivation.absorb import absorb, refolds
 from kgray.derivation.change import Difference, EpisodeChange
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_collected_rarely, records_of
-from kgray.ingest.candidates import NameIndex, Nearest
+from kgray.derivation.group import GroupGraph, SlotKey
+from kgray.derivation.names import EntityNote, Fold
+from kgray.derivation.relations import Relations
+from kgray.derivation.statements import Statement, StatementKey
+from kgray.derivation.stored import records_of
+from kgray.ingest.candidates import NameIndex, NameLookUp, Nearest
 from kgray.kinds import ALL, STATEMENT_VECTORS_OF
-from kgray.ports import Store, Vector
-from kgray.records import GroupRecords
+from kgray.ontology import Ontology
+from kgray.ports import Answer, Question, Store, Vector
+from kgray.records import Episode, Extraction, GroupRecords, Place, Value
 from kgray.times import Instant
 
 # Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
 # How that divides between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
+
+# gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
+_RARE = (100_000, 50, 1_000)
+
+
+@contextmanager
+def garbage_collected_rarely() -> Iterator[None]:
+    """Let Python's cyclic garbage collector run rarely inside the block; restore the thresholds after it.
+
+    A group of 100,000 facts is some millions of long-lived objects, which the collector would scan for every
+    few hundred new ones; reference counting frees what else a run allocates.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*_RARE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+K = TypeVar("K", bound=Hashable)
+V_co = TypeVar("V_co", covariant=True)
+
+
+class LookUp(Protocol[K, V_co]):
+    """What a dict and a view over one have in common. It has no length."""
+
+    def get(self, key: K, /) -> V_co | None:
+        """Return the value of a key; None = there is none."""
+        ...
+
+    def __getitem__(self, key: K, /) -> V_co:
+        """Return the value of a key; raises KeyError where there is none."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool:
+        """Whether a key has a value."""
+        ...
+
+    def __iter__(self) -> Iterator[K]:
+        """Yield the stored keys, without those that a view adds."""
+        ...
+
+
+class KnownGraph(Protocol):
+    """The part of a `GroupGraph` that deciding reads."""
+
+    @property
+    def fold(self) -> Fold: ...  # noqa: D102 - each as in GroupGraph
+    @property
+    def births(self) -> LookUp[str, Place]: ...  # noqa: D102
+    @property
+    def entities(self) -> LookUp[str, EntityNote]: ...  # noqa: D102
+    @property
+    def statements(self) -> LookUp[str, Statement]: ...  # noqa: D102
+    @property
+    def buckets(self) -> LookUp[StatementKey, list[str]]: ...  # noqa: D102
+    @property
+    def slots(self) -> LookUp[SlotKey, list[str]]: ...  # noqa: D102
+    @property
+    def by_relation(self) -> LookUp[str, list[str]]: ...  # noqa: D102
+    @property
+    def by_ends(self) -> LookUp[tuple[str, str | Value], list[str]]: ...  # noqa: D102
+    @property
+    def relations(self) -> Relations: ...  # noqa: D102
+
+    def verdict(self, a: str, b: str) -> bool | None:
+        """Return whether two statements were found exclusive; None = never judged."""
+        ...
+
+
+class KnownState(Protocol):
+    """The part of a `GroupState` that deciding reads.
+
+    ontology_settled: whether the ontology's rulings were compared with the stored ones in this run.
+    """
+
+    @property
+    def graph(self) -> KnownGraph: ...  # noqa: D102
+    @property
+    def names(self) -> NameLookUp: ...  # noqa: D102
+    @property
+    def nearest(self) -> Nearest: ...  # noqa: D102
+    @property
+    def ontology_settled(self) -> bool: ...  # noqa: D102
+    @property
+    def statement_vectors(self) -> Mapping[str, Vector]: ...  # noqa: D102
+
+    def is_guess(self, entity: str) -> bool:
+        """Whether an entity stands for an open question; never true of the true state."""
+        ...
+
+    def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
+        """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadEpisode:
+    """An episode with what its text says."""
+
+    episode: Episode
+    extraction: Extraction
+
+
+@dataclass(slots=True)
+class Answers:
+    """What an episode's earlier rounds gave: vectors by text, answers by question (R21)."""
+
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    said: dict[Question, Answer] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Questions:
+    """What is missing before an episode can be decided: questions, and texts to embed."""
+
+    texts: list[str] = field(default_factory=list)
+    open: list[Question] = field(default_factory=list)
+    early: bool = False  # on a view: they depend on a guess, and may change with its answer
+
+    def ask(self, question: Question) -> None:
+        """Add a question once."""
+        if question not in self.open:
+            self.open.append(question)
+
+    def __bool__(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.texts or self.open)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings that deciding depends on; fixed for a run."""
+
+    ontology: Ontology
+    judge: str  # identity of the judge, recorded with its rulings and verdicts
+    judging: str = "relation"  # or "statement": every compared pair is asked about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One episode's input to the steps of deciding.
+
+    extraction  as shaped to the ontology, with the names that the text gives
+    others      ordinal of an entity -> those that the text tells to be the same
+    asked       collects the open questions
+    """
+
+    episode: Episode
+    extraction: Extraction
+    others: Mapping[int, Sequence[int]]
+    state: KnownState
+    answers: Answers
+    rules: Rules
+    asked: Questions
+
+    @property
+    def sequence(self) -> int:
+        """The episode's place in the group's order."""
+        return self.episode.sequence
+
+    def answer(self, question: Question) -> Answer | None:
+        """Return the answer to a question; where there is none yet, note it as open and return None."""
+        answer = self.answers.said.get(question)
+        if answer is None:
+            self.asked.ask(question)
+        return answer
 
 
 class GroupState:
@@ -45,8 +222,7 @@ class GroupState:
         self._owners: list[tuple[str, str]] = []  # row of `nearest` -> (recorded entity, surface)
         self._rulings = 0  # commits with rulings: each may change which statements are compared
         self._vectors_for: tuple[str, int] = ("relation", 0 if not records.rulings else -1)
-        self._index_names()
-        self._index_vectors(vectors)
+        self._index(iter(vectors))
 
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
@@ -75,9 +251,9 @@ class GroupState:
 
     def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
         """Apply a decided change; None = it folds stored relation names, so the state must be built anew."""
-        if refolds(self.graph, change, recorded_at):
+        if self.graph.relations.refolded(change.rulings, recorded_at):
             return None
-        difference = absorb(self.graph, change, recorded_at)
+        difference = self.graph.absorb(change, recorded_at)
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
             self.names.add(shown, mention.surface)
@@ -87,21 +263,13 @@ class GroupState:
         self.last_recorded = recorded_at
         return difference
 
-    def _index_names(self) -> None:
+    def _index(self, vectors: Iterable[tuple[str, str, Vector]]) -> None:
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             for surface in note.surfaces:
                 self.names.add(note.id, surface)
-
-    def _index_vectors(self, vectors: Iterable[tuple[str, str, Vector]]) -> None:
-        rows: list[Vector] = []
-        for owner, surface, vector in vectors:
-            self._owners.append((owner, surface))
-            rows.append(vector)
-            if len(rows) == 4096:
-                self.nearest.extend(np.stack(rows))
-                rows.clear()
-        if rows:
-            self.nearest.extend(np.stack(rows))
+        while part := list(islice(vectors, 4096)):
+            self._owners += ((owner, surface) for owner, surface, _ in part)
+            self.nearest.extend(np.stack([vector for _, _, vector in part]))
         self._owned = set(self._owners)
 
     def _take_vectors(self, change: EpisodeChange) -> None:
@@ -111,7 +279,7 @@ class GroupState:
             if owner not in self._owned:
                 self._owners.append(owner)
                 self._owned.add(owner)
-                self.nearest.add(vector)
+                self.nearest.extend(vector[None])
         for statement, vector in change.statement_vectors:
             if self._compares(self.graph.statements.get(statement)):
                 self.statement_vectors[statement] = vector
@@ -132,17 +300,15 @@ class GroupState:
         missing = [
             s.id
             for s in self.graph.statements.values()
-            if s.id not in self.statement_vectors and (judging == "statement" or self._compares(s))
+            if s.id not in self.statement_vectors and self._compares(s)
         ]
         if missing:
             found = store.rows(STATEMENT_VECTORS_OF, self.group, missing)
             self.statement_vectors.update((id_, rows.as_vector(kept)) for id_, kept in found)
 
     def _compares(self, statement: Statement | None) -> bool:
-        if statement is None:
-            return False
-        if self._vectors_for[0] == "statement":
-            return True
+        if statement is None or self._vectors_for[0] == "statement":
+            return statement is not None
         return self.graph.relations.traits(statement.relation).cardinality == "depends"
 
 

@@ -6,18 +6,17 @@ then rules on a slot's cardinality and gives verdicts on pairs of statements, by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kgray.derivation.statements import Statement, StatementKey, fold_key, marks_of
-from kgray.ingest.case import Answers, Case, KnownState
+from kgray.derivation.statements import Statement, StatementKey, fold_key, marks_of, names_variant, says_same
 from kgray.ingest.relate import Related, rule
 from kgray.ingest.resolve import Resolved
-from kgray.ports import Question, Vector
+from kgray.ingest.state import Case
+from kgray.ports import Question
 from kgray.records import Evidence, ExtractedFact, Place, Ruling, Value, Verdict, statement_id
-from kgray.timeline import Claim
 
 
 @dataclass(slots=True)
@@ -28,6 +27,16 @@ class Connected:
     made: dict[str, Statement] = field(default_factory=dict)  # new statements, by id
     touched: dict[str, None] = field(default_factory=dict)  # every statement with evidence, in order
     births: dict[str, Place] = field(default_factory=dict)
+    # New statements by key, by ("s", subject, relation), by ("o", object, relation) and by both ends, oldest
+    # first: an episode may make 10,000.
+    found_by: dict[tuple[object, ...], list[Statement]] = field(default_factory=dict)
+
+    def make(self, statement: Statement) -> None:
+        """Add a new statement."""
+        self.made[statement.id] = statement
+        subject, relation, target = statement.key
+        for by in (statement.key, ("s", subject, relation), ("o", target, relation), (subject, target)):
+            self.found_by.setdefault(by, []).append(statement)
 
 
 def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
@@ -37,7 +46,7 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
     groups = _fact_groups(case.extraction.facts)
     for ordinal, fact in enumerate(case.extraction.facts):
         subject = resolved.shown[fact.source]
-        target: str | Value = resolved.shown[fact.target] if fact.target is not None else _value(fact)
+        target = fact.value if fact.target is None else resolved.shown[fact.target]
         key, _ = fold_key(
             related.relations,
             lambda id_: resolved.births[id_] if id_ in resolved.births else stored[id_],
@@ -48,16 +57,17 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         place = (case.sequence, ordinal)
         statement = None if key is None else _same(case, fact, place, key, related, connected)
         if statement is not None:
-            evidence = _evidence(place, fact, groups[ordinal], statement.id, statement.variant)
+            evidence = _evidence(case, fact, place, groups[ordinal], statement.id, statement.variant)
             # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
             connected.births.setdefault(statement.id, statement.born)
         else:
             made = statement_id(case.episode.group, place)
             connected.births[made] = place
             variant = 0 if key is None else _next_variant(case, key, related, connected)
-            evidence = _evidence(place, fact, groups[ordinal], made, variant)
+            evidence = _evidence(case, fact, place, groups[ordinal], made, variant)
             if key is not None:
-                statement = connected.made[made] = _made(made, place, key, evidence)
+                statement = _made(made, place, key, evidence)
+                connected.make(statement)
         if statement is not None:
             connected.touched[statement.id] = None
         connected.evidence.append(evidence)
@@ -69,25 +79,29 @@ def _variants(case: Case, key: StatementKey, related: Related, connected: Connec
     graph = case.state.graph
     keys = _stored_keys(case, key, related)
     found = [graph.statements[s] for k in keys for s in graph.buckets.get(k) or ()]
-    found += [s for s in connected.made.values() if s.key == key]
+    found += connected.found_by.get(key, ())
     return sorted(found, key=lambda s: (s.born, s.id))
 
 
 def _stored_keys(case: Case, key: StatementKey, related: Related) -> list[StatementKey]:
     """Return the stored keys that fold to `key` under this episode's rulings."""
-    graph = case.state.graph
-    if related.relations is graph.relations:
-        return [key]
     subject, relation, target = key
     keys: dict[StatementKey, None] = {key: None}
-    for name in graph.by_relation:
-        folded = related.relations.folded(name)
-        if folded.name == relation and name != relation:
-            if folded.flipped and isinstance(target, str):
-                keys[target, name, subject] = None
-            else:
-                keys[subject, name, target] = None
+    for name, flipped in _folded_names(case, relation, related):
+        if flipped and isinstance(target, str):
+            keys[target, name, subject] = None
+        else:
+            keys[subject, name, target] = None
     return list(keys)
+
+
+def _folded_names(case: Case, relation: str, related: Related) -> list[tuple[str, bool]]:
+    """Return (stored name, whether its ends are swapped) of each that a ruling of this episode folds."""
+    graph = case.state.graph
+    if related.relations is graph.relations:
+        return []
+    folded = ((name, related.relations.folded(name)) for name in graph.by_relation if name != relation)
+    return [(name, shown.flipped) for name, shown in folded if shown.name == relation]
 
 
 def _same(
@@ -95,37 +109,45 @@ def _same(
 ) -> Statement | None:
     """Return the statement that the fact is about; None = a new one."""
     known = _variants(case, key, related, connected)
+    if fact.kind == "happened":
+        return next((statement for statement in known if says_same(statement.first, fact)), None)
+    if fact.kind != "denied":
+        known = [statement for statement in known if not statement.is_event]
     if not known:
         return None
-    if len(known) > 1 and fact.kind != "holds":
+    if fact.kind != "holds":
         return _ended(case, fact, place, known)
-    if case.episode.kind == "triples" and not _is_worded(case, fact):
+    if not _is_worded(case, fact):
         return known[0]
     meant = marks_of(fact)
     for statement in known:
         if statement.marks == meant:
             return statement
-    if fact.kind != "holds":
-        return known[0]  # the wording of an end or a denial differs from that of the statement
     index = _variant(case, fact, known)
     return None if index is None else known[index]
 
 
-def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement:
-    """Return which of several variants an end or a denial is about.
+def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
+    """Return which of the variants an end or a denial is recorded with; None = one that is new.
 
-    The one with the same marks ("left the part-time job"), else the one that the model names, else the one
-    last said to hold: "I left Acme" ends what held until then.
+    Where its wording names a variant ("no longer part-time"), that one: by its marks, else the one that the
+    model names. Else it speaks of all (R6): recorded with the one without marks, else the one last said to
+    hold.
     """
-    numbers, _, qualifiers = marks_of(fact)
-    if numbers or qualifiers:
+    if names_variant(marks_of(fact), _ends(case, fact)):
+        numbers, _, qualifiers = marks_of(fact)
         for statement in known:
             if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
                 return statement
-    if case.episode.kind != "triples" or _is_worded(case, fact):
         index = _variant(case, fact, known)
         if index is not None:
             return known[index]
+        if qualifiers:
+            return None
+    else:
+        for statement in known:
+            if not names_variant(statement.marks, _ends(case, fact)):
+                return statement
     own = (case.episode.reference_time, *place)
 
     def last_said(statement: Statement) -> tuple[int, int, int]:
@@ -137,6 +159,12 @@ def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]
     return max(known, key=last_said)
 
 
+def _ends(case: Case, fact: ExtractedFact) -> list[str]:
+    """Return the names of what a fact connects, as the episode has them."""
+    places = [fact.source] if fact.target is None else [fact.source, fact.target]
+    return [case.extraction.entities[place].name for place in places]
+
+
 def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | None:
     question = Question(kind="variant", item=fact.text, candidates=tuple(s.wording for s in known))
     answer = case.answer(question)
@@ -145,8 +173,8 @@ def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | N
 
 
 def _is_worded(case: Case, fact: ExtractedFact) -> bool:
-    """Whether a triple came with its own text; the default sentence adds nothing to the triple."""
-    return bool(fact.text) and '"text":' in case.episode.text
+    """Whether a fact has a sentence of its own; the default sentence of a triple adds nothing to it."""
+    return case.episode.kind != "triples" or (bool(fact.text) and '"text":' in case.episode.text)
 
 
 def _next_variant(case: Case, key: StatementKey, related: Related, connected: Connected) -> int:
@@ -159,13 +187,10 @@ def _made(made: str, place: Place, key: StatementKey, evidence: Evidence) -> Sta
     return Statement(made, place, subject, relation, entity, value, evidence.variant, evidence)
 
 
-def _value(fact: ExtractedFact) -> Value:
-    if fact.value is None:
-        raise ValueError(f"a fact without target or value: {fact.text!r}")
-    return fact.value
-
-
-def _evidence(place: Place, fact: ExtractedFact, group: int | None, statement: str, variant: int) -> Evidence:
+def _evidence(
+    case: Case, fact: ExtractedFact, place: Place, group: int | None, statement: str, variant: int
+) -> Evidence:
+    closes = fact.kind in {"ended", "denied"}
     return Evidence(
         sequence=place[0],
         ordinal=place[1],
@@ -183,6 +208,7 @@ def _evidence(place: Place, fact: ExtractedFact, group: int | None, statement: s
         to_precision=fact.to_precision,
         inferred=fact.inferred,
         fact_group=group,
+        every_variant=closes and not names_variant(marks_of(fact), _ends(case, fact)),
     )
 
 
@@ -195,19 +221,23 @@ def _fact_groups(facts: tuple[ExtractedFact, ...]) -> list[int | None]:
 
 
 MAX_COMPARED = 15
+RECORD = "record"  # the judge of what a record says by its form
 
 
 def compare_statements(case: Case, connected: Connected, related: Related) -> list[Verdict]:
     """Return the verdicts on the statements that this episode is about; may add rulings to `related`."""
     verdicts: dict[tuple[str, str], Verdict] = {}
     every_pair = case.rules.judging == "statement"
+    only = {e.statement: f for e, f in zip(connected.evidence, case.extraction.facts, strict=True) if f.only}
     for touched in connected.touched:
         statement = connected.made.get(touched) or case.state.graph.statements[touched]
-        if statement.relation in related.undecided:
+        if statement.is_event or statement.relation in related.undecided:
             continue
         mates: list[Statement] | None = None
         cardinality = related.relations.traits(statement.relation).cardinality
-        if cardinality is None and touched in connected.made:
+        if touched in only:
+            _exclude_mates(case, statement, only[touched], connected, related, verdicts)
+        elif cardinality is None and touched in connected.made:
             mates = _slot_mates(case, statement, related, connected)
             cardinality = _ask_cardinality(case, statement, mates, related)
         if not every_pair and cardinality != "depends":
@@ -218,6 +248,49 @@ def compare_statements(case: Case, connected: Connected, related: Related) -> li
             mates = [*mates, *_pair_mates(case, statement, connected)]
         _judge_mates(case, statement, mates, connected, verdicts)
     return list(verdicts.values())
+
+
+def _exclude_mates(
+    case: Case,
+    statement: Statement,
+    fact: ExtractedFact,
+    connected: Connected,
+    related: Related,
+    verdicts: dict[tuple[str, str], Verdict],
+) -> None:
+    """Let a statement hold alone in its slot, as a field of a record does; nobody is asked.
+
+    A relation without a cardinality becomes single-valued; where it may have many values, such as OWNS, the
+    statement excludes those that the slot has.
+    """
+    flipped = related.relations.folded(fact.relation).flipped
+    if flipped:  # "is owned by" is OWNS, the other way round: one subject for the object
+        stored = case.state.graph.slots.get(("o", str(statement.object), statement.relation)) or ()
+        mates = [case.state.graph.statements[s] for s in stored]
+        mates += connected.found_by.get(("o", statement.object, statement.relation), ())
+    else:
+        mates = _slot_mates(case, statement, related, connected)
+    mates = [mate for mate in mates if mate.key != statement.key]
+    cardinality = related.relations.traits(statement.relation).cardinality
+    if not mates or cardinality == ("single_object" if flipped else "single"):
+        return
+    if cardinality is None:
+        ruling = Ruling(
+            sequence=case.sequence,
+            ordinal=0,
+            name=fact.relation,
+            aspect="cardinality",
+            value="single",
+            judge=RECORD,
+        )
+        rule(related, case.state, ruling)
+        return
+    for mate in mates:
+        a, b = _pair(statement, mate)
+        if (a, b) not in verdicts and case.state.graph.verdict(a, b) is None:
+            verdicts[a, b] = Verdict(
+                sequence=case.sequence, ordinal=len(verdicts), a=a, b=b, exclusive=True, judge=RECORD
+            )
 
 
 def _ask_cardinality(
@@ -250,28 +323,20 @@ def _slot_mates(case: Case, statement: Statement, related: Related, connected: C
     ends = [statement.subject]
     if statement.object is not None and related.relations.traits(statement.relation).symmetric:
         ends.append(statement.object)  # a slot of a symmetric relation counts both ends (R17)
-    slots = [graph.slots.get(("s", end, statement.relation)) or () for end in ends]
-    found = [graph.statements[s] for slot in slots for s in slot]
-    if related.relations is not graph.relations and statement.relation not in graph.by_relation:
-        found = _folded_slot(case, statement, related)
-    found += [
+    keys = [("s", end, statement.relation) for end in ends]
+    if statement.relation not in graph.by_relation:  # a ruling of this episode may fold stored names to it
+        folded = _folded_names(case, statement.relation, related)
+        keys = [("s", statement.subject, name) for name, flipped in folded if not flipped]
+    found = [graph.statements[s] for key in keys for s in graph.slots.get(key) or ()]
+    sides = "so" if len(ends) > 1 else "s"
+    made = [
         s
-        for s in connected.made.values()
-        if s.relation == statement.relation and (s.subject in ends or (len(ends) > 1 and s.object in ends))
+        for end in ends
+        for side in sides
+        for s in connected.found_by.get((side, end, statement.relation), ())
     ]
-    return [s for s in {s.id: s for s in found}.values() if s.id != statement.id]
-
-
-def _folded_slot(case: Case, statement: Statement, related: Related) -> list[Statement]:
-    """Return the stored statements that a ruling of this episode brings into the slot."""
-    graph = case.state.graph
-    found: list[Statement] = []
-    for name in graph.by_relation:
-        folded = related.relations.folded(name)
-        if folded.name == statement.relation and not folded.flipped:
-            slot = graph.slots.get(("s", statement.subject, name)) or ()
-            found += [graph.statements[s] for s in slot]
-    return found
+    found += sorted(made, key=lambda s: (s.born, s.id))
+    return [s for s in {s.id: s for s in found}.values() if s.id != statement.id and not s.is_event]
 
 
 def _pair_mates(case: Case, statement: Statement, connected: Connected) -> list[Statement]:
@@ -279,8 +344,8 @@ def _pair_mates(case: Case, statement: Statement, connected: Connected) -> list[
     subject, relation, target = statement.key
     graph = case.state.graph
     found = [graph.statements[s] for s in graph.by_ends.get((subject, target)) or ()]
-    found += [s for s in connected.made.values() if (s.subject, s.key[2]) == (subject, target)]
-    return [s for s in found if s.relation != relation]
+    found += connected.found_by.get((subject, target), ())
+    return [s for s in found if s.relation != relation and not s.is_event]
 
 
 def _judge_mates(
@@ -297,7 +362,7 @@ def _judge_mates(
             continue
         if not _never_meet(statement, mate, connected):
             open_mates.append(mate)
-    chosen = _most_alike(statement, open_mates, case.state, case.answers)
+    chosen = _most_alike(statement, open_mates, case)
     if not chosen:
         return
     candidates = tuple(mate.wording for mate in chosen)
@@ -322,29 +387,24 @@ def _pair(one: Statement, other: Statement) -> tuple[str, str]:
     return min(one.id, other.id), max(one.id, other.id)
 
 
-def _most_alike(
-    statement: Statement, mates: list[Statement], state: KnownState, answers: Answers
-) -> list[Statement]:
+def _most_alike(statement: Statement, mates: list[Statement], case: Case) -> list[Statement]:
     """Return the MAX_COMPARED most similar mates (then the oldest), ordered by birth."""
     if len(mates) > MAX_COMPARED:
-        own = _vector(statement, state, answers)
+        own = _quantised(statement, case)
         if own is not None:
-            query = state.nearest.quantised(own).astype(np.int64)
-            likeness = {m.id: _product(query, _vector(m, state, answers), state) for m in mates}
+            vectors = [(mate, _quantised(mate, case)) for mate in mates]
+            likeness = {mate.id: 0 if vector is None else int(own @ vector) for mate, vector in vectors}
             mates = sorted(mates, key=lambda m: (-likeness[m.id], m.born, m.id))
         mates = mates[:MAX_COMPARED]
     return sorted(mates, key=lambda m: (m.born, m.id))
 
 
-def _vector(statement: Statement, state: KnownState, answers: Answers) -> Vector | None:
+def _quantised(statement: Statement, case: Case) -> NDArray[np.int64] | None:
+    """Return the vector of a statement's first wording in integers, whose sums are exact; None: unknown."""
+    state = case.state
     held = state.statement_vectors.get(statement.id)
-    return held if held is not None else answers.vectors.get(statement.wording)
-
-
-def _product(
-    query: np.ndarray[tuple[int], np.dtype[np.int64]], vector: Vector | None, state: KnownState
-) -> int:
-    return 0 if vector is None else int(query @ state.nearest.quantised(vector).astype(np.int64))
+    vector = held if held is not None else case.answers.vectors.get(statement.wording)
+    return None if vector is None else state.nearest.quantised(vector).astype(np.int64)
 
 
 def _never_meet(a: Statement, b: Statement, connected: Connected) -> bool:
@@ -357,16 +417,12 @@ def _never_meet(a: Statement, b: Statement, connected: Connected) -> bool:
 
 def _stated(statement: Statement, connected: Connected) -> list[tuple[int, int]] | None:
     """Return the stated spans of a statement's evidence; None where any is not stated whole."""
-    pieces: Iterable[Claim | Evidence] = (
-        *statement.claims,
-        *(e for e in connected.evidence if e.statement == statement.id),
-    )
+    pieces = [(c.kind, c.inferred, c.start, c.end) for c in statement.claims]
+    fresh = (e for e in connected.evidence if e.statement == statement.id)
+    pieces += [(e.kind, e.inferred, e.valid_from, e.valid_to) for e in fresh]
     spans = []
-    for piece in pieces:
-        start, end = (
-            (piece.start, piece.end) if isinstance(piece, Claim) else (piece.valid_from, piece.valid_to)
-        )
-        if piece.kind != "holds" or piece.inferred or start is None or end is None:
+    for kind, inferred, start, end in pieces:
+        if kind != "holds" or inferred or start is None or end is None:
             return None
         spans.append((start, end))
     return spans

@@ -22,20 +22,17 @@ from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.calls import Gate, Urgency, journaled, patiently, requests_of, settle
-from kgray.ingest.case import Answers, KnownState, Questions, ReadEpisode
-from kgray.ingest.committer import Committer
+from kgray.ingest.committer import Committer, OnStage, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
-from kgray.ingest.parts import OnStage, Parts
-from kgray.ingest.state import GroupState
+from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
 from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
 from kgray.ports.ingest import Stop, Totals
 from kgray.records import Episode, Extraction, Operation
 
-# The extraction of the next entry to commit is sent a second time after LATE_S, but not before LATE_TIMES the
-# median of the latest extractions: a model that is slow as a whole is not late. With 1 % of calls 10 s late,
-# throughput in a trial rose from 0.74 to 0.89 of the model's limit.
-LATE_S = 6.0
+# The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
+# LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
+# calls 10 s late, throughput in a trial rose from 0.74 to 0.89 of the model's limit.
 LATE_TIMES = 4.0
 
 # Deciding ahead waits for an event as long as an extraction usually takes, plus this.
@@ -108,7 +105,7 @@ class GroupWindow:
 
     @property
     def barred(self) -> bool:
-        """Whether the newest entry is a correction: later entries are taken once it is done (R22, R25)."""
+        """Whether the newest entry is a correction: later entries are taken once it is done (R22)."""
         return bool(self.items) and isinstance(self.items[-1].entry, Operation)
 
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
@@ -127,6 +124,20 @@ class GroupWindow:
             if tail is not None:
                 urgency = Urgency(entry.bulk, tail, 1, -len(entry.text))
             self._tasks[item] = self._spawn(self._prepare(item, entry, urgency))
+
+    async def discard(self, head: asyncio.Task[Any] | None) -> None:
+        """Drop what is in flight: its entries stay pending, and nothing that was decided ahead is used.
+
+        head: the task that commits the next entry. A correction in it is waited for: it asks no model.
+        """
+        if head is not None and self.barred and len(self.items) == 1:
+            await asyncio.wait((head,))
+        tasks = [*self._tasks.values(), *(call for item in self.items for call in item.asked.values())]
+        tasks += [head] if head is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.items.clear()
 
     # ------------------------------------------------------------------ ahead
 
@@ -293,7 +304,8 @@ class GroupWindow:
                 if not item.sent.is_set():
                     item.sent_at = sent_at
                     item.sent.set()
-                found = await read_episode(parts, episode)
+                with self._committer.outbox.accounted(episode):
+                    found = await read_episode(parts, episode)
                 took = time.monotonic() - sent_at
                 self._took.append(took)
                 self._watch("extract", took, episode)
@@ -308,6 +320,8 @@ class GroupWindow:
             return
         if not item.extracted.done():
             item.extracted.set_result(keep(self._committer.outbox, episode, extraction))
+        else:
+            self._committer.outbox.note_spent(episode, extraction.cost)
 
     # ------------------------------------------------------------------ in order
 
@@ -358,6 +372,7 @@ class GroupWindow:
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
         self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
+        self._totals.left_out += len(read.extraction.dropped)
         await self._committer.commit(change, self._posted(episode, "committed"))
 
     def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
@@ -388,7 +403,7 @@ class GroupWindow:
         if not item.extracted.done():
             await item.sent.wait()
             usual = statistics.median(self._took) if self._took else 0.0
-            late_at = item.sent_at + max(LATE_S, LATE_TIMES * usual)
+            late_at = item.sent_at + max(self._parts.late_s, LATE_TIMES * usual)
             await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if item.extracted.done():
             return await item.extracted

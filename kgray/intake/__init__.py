@@ -10,7 +10,8 @@ triples   a list of triples -> canonical JSON -> Extraction
 from __future__ import annotations
 
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
-from kgray.intake.files import EXTENSIONS, Position, Submitted, read_file, spooled
+from kgray.intake.files import EXTENSIONS, Submitted, read_file, spooled
+from kgray.intake.formats import Position
 
 __all__ = [
     "EXTENSIONS",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from kgray.records import (
     canonical,
     check_group,
     clean_text,
+    is_storable,
 )
 from kgray.times import Instant
 
@@ -39,8 +41,13 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "kind": ("kind",),
     "triples": ("triples",),
 }
+# A record's own times of change, where it has no `at`: taken where they can be read.
+_CHANGED = "updated_at modified_at last_modified last_updated updated_on modified_on updated modified".split()
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
+_SHOWN_REASONS = 20
+_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{32,}\b|\d+")
 FIELDS = frozenset(name for names in _NAMES.values() for name in names)
+TEXTS = frozenset({*_NAMES["text"], "triples"})  # a row with one of these is no record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,21 @@ class Refusal:
         return {"file": self.file, "line": self.line, "field": self.field, "reason": self.reason}
 
 
+def reasons(refused: Iterable[tuple[str | None, str]]) -> dict[str, int]:
+    """Return how often rows were refused for each reason, the most frequent first, by the first of its kind.
+
+    refused: (field, reason) of each. Reasons are of a kind where numbers and quoted texts alone differ
+    """
+    counted: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for field, reason in refused:
+        whole = f"{field}: {reason}" if field and not reason.startswith(field) else reason
+        kind = _PARTICULARS.sub("", whole)
+        first.setdefault(kind, whole)
+        counted[kind] += 1
+    return {first[kind]: number for kind, number in counted.most_common(_SHOWN_REASONS)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
     """The values of fields that a row leaves out; None = none."""
@@ -67,11 +89,21 @@ class Defaults:
     at: Instant | None = None
 
 
-def draft_from(row: object, defaults: Defaults | None = None) -> Draft:
-    """Return the draft that a row describes. Raises InputError with the field and the reason."""
+def draft_from(
+    row: object, defaults: Defaults | None = None, *, record: bool = False, table: str = ""
+) -> Draft:
+    """Return the draft that a row describes. Raises InputError with the field and the reason.
+
+    record  the row itself is what is to be read, as with a table without a column of texts; so it is where
+            its kind is "json" and it has no text
+    table   the table that a record stands in; "" = none that has a name
+    """
     defaults = defaults or Defaults()
     if not isinstance(row, Mapping):
         raise InputError(f"not an object but {_kind_of(row)}")
+    is_json = row.get("kind", defaults.kind) == "json"
+    if record or (is_json and row.keys() - FIELDS and all(row.get(name) is None for name in TEXTS)):
+        return _record(row, defaults, table)
     values: dict[str, Any] = dict.fromkeys(_NAMES)
     spelled: dict[str, str] = {}
     for field, names in _NAMES.items():
@@ -101,6 +133,35 @@ def draft_from(row: object, defaults: Defaults | None = None) -> Draft:
     )
 
 
+def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
+    """Return the `json` episode of a record: all its fields are its content, but for the group and kind.
+
+    Its `id` identifies the thing that it is about, so it is not the episode's: an update is a new episode.
+    """
+    content = {
+        key: value for key, value in row.items() if key != "group" and (key, value) != ("kind", "json")
+    }
+    at = next((name for name in _NAMES["at"] if row.get(name) is not None), None)
+    return Draft(
+        group=_group(row.get("group"), defaults.group),
+        source=_source(None, defaults.source),
+        kind="json",
+        text=_json(content, "the record"),
+        reference_time=_changed(row, defaults.at) if at is None else _time(row[at], at, None),
+        metadata=canonical({"table": table}) if table else "{}",
+    )
+
+
+def _changed(row: Mapping[Any, Any], default: Instant | None) -> Instant | None:
+    for name in _CHANGED:
+        try:
+            if row.get(name) is not None:
+                return _time(row[name], name, None)
+        except InputError:
+            continue  # "last week" is no time, and says nothing against the record
+    return default
+
+
 # -------------------------------------------------------------------------------------- fields
 
 
@@ -127,7 +188,7 @@ def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Insta
         return _triples(values["triples"], at)
     text = values["text"]
     if text is None:
-        raise InputError("text is missing", field="text")
+        raise InputError('text is missing; if the row is a record, set kind to "json"', field="text")
     if kind == "json":
         return _json(text, field)
     if not isinstance(text, str):
@@ -167,12 +228,8 @@ def _check_text(text: str, field: str) -> None:
 def _check_signs(text: str, field: str) -> None:
     if "\0" in text:
         raise InputError(f"{field} contains U+0000", field=field)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"{field} is not valid Unicode: it contains half of a surrogate pair", field=field
-        ) from None
+    if not is_storable(text):
+        raise InputError(f"{field} is not valid Unicode: it contains half of a surrogate pair", field=field)
 
 
 def _line(value: object, field: str, limit: int) -> str:
@@ -206,7 +263,7 @@ def _client_id(value: object) -> str | None:
 def _group(value: object, default: str | None) -> str:
     value = default if value is None else value
     if value is None:
-        raise InputError("no group: give the row one, or say --group", field="group")
+        raise InputError("no group: name it in the row, or for all rows", field="group")
     if not isinstance(value, str):
         raise InputError(f"group must be a text, not {_kind_of(value)}", field="group")
     return check_group(value)

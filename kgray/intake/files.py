@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kgray.errors import InputError
-from kgray.intake.drafts import Defaults, Refusal, draft_from
-from kgray.intake.formats import NumberedRow, csv_rows, json_array, json_lines, parquet_rows
+from kgray.intake.drafts import TEXTS, Defaults, Refusal, draft_from
+from kgray.intake.formats import (
+    NumberedRow,
+    Position,
+    csv_rows,
+    json_array,
+    json_lines,
+    json_objects,
+    parquet_rows,
+)
 from kgray.intake.texts import Piece, pieces
 from kgray.records import MAX_CLIENT_ID, Draft
 
-Format = Literal["lines", "array", "csv", "tsv", "parquet", "text"]
-Share = Callable[[], float]
+Format = Literal["lines", "array", "objects", "csv", "tsv", "parquet", "text"]
 _EXTENSIONS: dict[str, Format] = {
     ".jsonl": "lines",
     ".ndjson": "lines",
@@ -34,6 +41,8 @@ _EXTENSIONS: dict[str, Format] = {
 }
 EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for
 _SNIFFED = 1 << 16
+# Words of a file's name that do not say what its records are: "products-export-2026-03.csv".
+_NO_TABLE = frozenset("backup copy data dump export exported exports final full latest new old".split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +56,6 @@ class Submitted:
     file: str
     line: int | None
     whole: bool = False
-
-
-class Position:
-    """How much of a file was read, as a share of its bytes or rows; for progress bars."""
-
-    def __init__(self) -> None:
-        """Start at 0."""
-        self.share: Share = lambda: 0.0
-
-    def follow(self, file: BinaryIO) -> None:
-        """Measure the share by the position in an open file."""
-        size = max(1, os.fstat(file.fileno()).st_size)
-        self.share = lambda: 1.0 if file.closed else min(1.0, file.tell() / size)
 
 
 def read_file(
@@ -83,11 +79,11 @@ def read_file(
         if form == "text":
             yield from _text(path, defaults, shown, skip, position)
         elif form == "parquet":
-            yield from _drafts(parquet_rows(path, skip=skip, reading=position), defaults, shown)
+            yield from _drafts(parquet_rows(path, skip=skip, reading=position), defaults, shown, position)
         else:
             with path.open("rb") as file:
                 position.follow(file)
-                yield from _drafts(_rows(file, form, skip), defaults, shown)
+                yield from _drafts(_rows(file, form, skip, position), defaults, shown, position, form)
     except OSError as error:
         yield Refusal(file=shown, line=None, field=None, reason=f"cannot be read: {error.strerror or error}")
 
@@ -119,27 +115,47 @@ def _format(path: Path) -> Format:
         file.seek(0)
         while block := file.read(_SNIFFED).removeprefix(b"\xef\xbb\xbf"):
             if start := block.lstrip():
-                return "array" if start.startswith(b"[") else "lines"
+                return "array" if start.startswith(b"[") else _lines_or_objects(start)
     return "lines"
 
 
-def _rows(file: BinaryIO, form: Format, skip: int) -> Iterator[NumberedRow]:
+def _lines_or_objects(start: bytes) -> Format:
+    """Return "objects" where the first line does not end a value: it is written over several lines."""
+    return "objects" if start.split(b"\n", 1)[0].rstrip().endswith((b"{", b"[", b",", b":")) else "lines"
+
+
+def _rows(file: BinaryIO, form: Format, skip: int, position: Position) -> Iterator[NumberedRow]:
     if form == "lines":
         return json_lines(file, skip=skip)
-    rows = json_array(file) if form == "array" else csv_rows(file, "," if form == "csv" else "\t")
-    return islice(rows, skip, None)
+    if form in {"array", "objects"}:
+        return islice(json_array(file) if form == "array" else json_objects(file), skip, None)
+    return islice(csv_rows(file, "," if form == "csv" else "\t", reading=position), skip, None)
 
 
-def _drafts(rows: Iterator[NumberedRow], defaults: Defaults, shown: str) -> Iterator[Submitted | Refusal]:
+def _drafts(
+    rows: Iterator[NumberedRow], defaults: Defaults, shown: str, position: Position, form: Format = "parquet"
+) -> Iterator[Submitted | Refusal]:
+    """Yield the drafts of rows: of a table without a column of texts, and of whole objects, as records."""
+    table = _table_of(shown)
     for line, row in rows:
+        named: Iterable[str] = position.columns or TEXTS
+        if form == "objects" and isinstance(row, Mapping):
+            named = row
         try:
             if isinstance(row, InputError):
                 raise row
-            draft = draft_from(row, defaults)
+            is_record = TEXTS.isdisjoint(named)
+            draft = draft_from(row, defaults, record=is_record, table=table)
         except InputError as error:
             yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
         else:
             yield Submitted(draft=draft, file=shown, line=line)
+
+
+def _table_of(shown: str) -> str:
+    """Return what a file's records are by its name: "products" of "products-2026-03.csv"; "" = not known."""
+    words = re.findall("[A-Za-z]+", Path(shown).stem)
+    return "_".join(word.lower() for word in words if word.lower() not in _NO_TABLE)
 
 
 def _text(

@@ -10,9 +10,10 @@ import codecs
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from kgray.errors import InputError
 from kgray.intake.drafts import LENIENT, STRICT, parse_json
@@ -24,6 +25,23 @@ _BLANKS = " \t\r\n"
 _BOM = codecs.BOM_UTF8
 
 NumberedRow = tuple[int | None, object]  # (line, row or InputError)
+
+
+class Position:
+    """How much of a file was read, as a share of its bytes or rows; for progress bars.
+
+    columns: of a table, once its header was read; None = the file is none
+    """
+
+    def __init__(self) -> None:
+        """Start at 0."""
+        self.share: Callable[[], float] = lambda: 0.0
+        self.columns: Sequence[str] | None = None
+
+    def follow(self, file: BinaryIO) -> None:
+        """Measure the share by the position in an open file."""
+        size = max(1, os.fstat(file.fileno()).st_size)
+        self.share = lambda: 1.0 if file.closed else min(1.0, file.tell() / size)
 
 
 def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
@@ -144,24 +162,9 @@ class _TextBuffer:
 
     def rest(self) -> Iterator[NumberedRow]:
         """Yield what follows as JSON Lines."""
-        held = self._text[self._at :].encode()
-        yield from json_lines(_Joined(held, self._file), self.line)  # type: ignore[arg-type]
-
-
-class _Joined:
-    """Bytes that were read already, then the rest of a file; has the one method that `lines` needs."""
-
-    def __init__(self, held: bytes, file: BinaryIO) -> None:
-        self._held, self._file = held, file
-
-    def readline(self, limit: int) -> bytes:
-        if not self._held:
-            return self._file.readline(limit)
-        end = min(self._held.find(b"\n") + 1 or len(self._held), limit)
-        line, self._held = self._held[:end], self._held[end:]
-        if line.endswith(b"\n") or len(line) == limit:
-            return line
-        return line + self._file.readline(limit - len(line))
+        ahead = len(self._text[self._at :].encode()) + len(self._decoder.getstate()[0])
+        self._file.seek(-ahead, os.SEEK_CUR)
+        yield from json_lines(self._file, self.line)
 
 
 def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
@@ -184,6 +187,16 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
         yield text.line, error
 
 
+def json_objects(file: BinaryIO) -> Iterator[NumberedRow]:
+    """Yield the JSON values of a file, each over any number of lines, with the line where it starts."""
+    text = _TextBuffer(file)
+    try:
+        while text.skip_blanks():
+            yield text.line, text.value()
+    except InputError as error:
+        yield text.line, error
+
+
 def _items(text: _TextBuffer) -> Iterator[NumberedRow]:
     while True:
         text.skip_blanks()
@@ -201,7 +214,9 @@ def _items(text: _TextBuffer) -> Iterator[NumberedRow]:
 # -------------------------------------------------------------------------------------- CSV
 
 
-def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[NumberedRow]:
+def csv_rows(
+    file: BinaryIO, delimiter: str = ",", *, reading: Position | None = None
+) -> Iterator[NumberedRow]:
     """Yield one row a record under the header's names; an empty cell is an absent field."""
     header: list[str] | None = None
     for start, cells in _records(file, delimiter):
@@ -211,6 +226,8 @@ def csv_rows(file: BinaryIO, delimiter: str = ",") -> Iterator[NumberedRow]:
             yield start, _record(header, cells)
         else:
             header = [cell.strip() for cell in cells]
+            if reading is not None:
+                reading.columns = header
             if reason := _header_fault(header):
                 yield start, InputError(reason)
                 return
@@ -267,13 +284,7 @@ def _record(header: list[str], cells: list[str]) -> object:
 # ---------------------------------------------------------------------------------- Parquet
 
 
-class ShowsShare(Protocol):
-    """Takes note of how much of a file was read."""
-
-    share: Callable[[], float]
-
-
-def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None) -> Iterator[NumberedRow]:
+def parquet_rows(path: Path, *, skip: int = 0, reading: Position | None = None) -> Iterator[NumberedRow]:
     """Yield the rows of a Parquet file after the first `skip`, by number; null and NaN are absent fields.
 
     A row group that is skipped as a whole is not read at all.
@@ -287,6 +298,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: ShowsShare | None = None
             rows = max(1, file.metadata.num_rows)
             if reading is not None:
                 reading.share = lambda: number / rows
+                reading.columns = file.schema_arrow.names
             number, groups = _behind(file.metadata, skip)
             for batch in file.iter_batches(batch_size=BATCH, row_groups=groups):
                 for row in _micros(batch).to_pylist():

@@ -1,16 +1,26 @@
 """The public API of the library.
 
-face        Memory: its methods (add, search, merge, ...)
-accepting   appends input to the log, in short transactions
-ingesting   carries out what is pending, or waits for a process that does
-correcting  checks and requests corrections, and waits for them
-reports     what the methods return
-run_files   texts that backfill runs keep beside the store, which are deleted with what is removed
+face         Memory: its methods that add, correct and remove
+reads        its reads: search, history, show, ...; answers: what they return
+ingesting    appends input to the log, and carries out what is pending or waits for a process that does
+correcting   merges, splits and their undoing; withdrawing: retractions and removals
+naming       what people call an entity or another thing: names, ids, beginnings of ids
+reviewing    entities that may be one
+showing      one thing with its texts; around: the part of the graph that it takes
+reports      the report of a submission; rows of the dump
+run_files    texts that backfill runs keep beside the store, which are deleted with what is removed
 """
 
 from __future__ import annotations
 
+from kgray.memory.answers import EntityCount, History
 from kgray.memory.face import Blocking, Memory
-from kgray.memory.reports import History, Report, hit_row
+from kgray.memory.reports import Report
 
-__all__ = ["Blocking", "History", "Memory", "Report", "hit_row"]
+__all__ = [
+    "Blocking",
+    "EntityCount",
+    "History",
+    "Memory",
+    "Report",
+]

@@ -1,33 +1,209 @@
-"""Carrying out what is pending, in this process or through another runtime, and waiting for it."""
+"""Accepting input into the log in short transactions; carrying out what is pending, and waiting for it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
 
+from kgray import times
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.ingest.parts import Parts
-from kgray.ledger import failures
+from kgray.intake import Refusal, Submitted
+from kgray.kinds import EXTRACTIONS_AT
+from kgray.ledger import Acceptance, accept, conflict, failures, live_ids, request, standing
+from kgray.memory.reports import Report
+from kgray.outages import OUTAGES
 from kgray.ports import Store
 from kgray.ports.ingest import (
     IngestOutcome,
     OnStep,
     OnWait,
     Queued,
+    Room,
     Sequences,
     Stop,
     Totals,
+    boundless,
     ignore,
     joined,
     never,
     silent,
 )
+from kgray.records import Draft, Operation
+from kgray.rows import extraction
 
 if TYPE_CHECKING:
+    from kgray.ingest.committer import Parts
     from kgray.ingest.runner import Runner
+
+# ------------------------------------------------------------------------------------- accepting
+
+Item = Draft | Submitted | Refusal
+OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
+UNREAD = 10  # lines about what was not understood, in a report
+MAX_ROWS = 500  # drafts of one accepting transaction ...
+MAX_CHARACTERS = 4 << 20  # ... and their text: bounds how much of the input is in memory at once
+
+
+class Submission:
+    """Accepts items batch by batch and keeps count."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        replace: bool = False,
+        again: bool = False,
+        bulk: bool = False,
+        on_answer: OnAnswer | None = None,
+    ) -> None:
+        """Accept into a store.
+
+        replace     replace episodes whose id is taken by other content; retract what a text file no longer
+                    has
+        again       accept what was retracted, too; else it counts as a duplicate
+        bulk        accept into the backfill lane
+        on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
+        """
+        self.queued: dict[str, Queued] = {}
+        self._store = store
+        self._replace, self._again, self._bulk, self._on_answer = replace, again, bulk, on_answer
+        self._batch: list[Submitted | Refusal] = []
+        self._characters = 0
+        # So far, in the log; the names are those of `Report`.
+        self.counts = dict.fromkeys(("accepted", "duplicate", "untimed", "retracted", "still_retracted"), 0)
+        self._refusals: list[Refusal] = []
+        self._broken: set[str] = set()  # files with a refusal
+        # (group, source) of text files -> the files, and the ids that they hold.
+        self._whole: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+
+    def take(self, item: Item) -> None:
+        """Take one item, which is durable after `flush`; full batches are flushed here."""
+        if isinstance(item, Draft):
+            item = Submitted(draft=item, file="", line=None)
+        self._batch.append(item)
+        self._characters += 0 if isinstance(item, Refusal) else len(item.draft.text)
+        if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
+            self.flush()
+
+    @property
+    def held(self) -> int:
+        """How many items are waiting for `flush`."""
+        return len(self._batch)
+
+    @property
+    def accepted(self) -> int:
+        """How many drafts are in the log by now."""
+        return self.counts["accepted"]
+
+    def flush(self) -> None:
+        """Accept the waiting items, in one transaction."""
+        batch, self._batch, self._characters = self._batch, [], 0
+        drafts = [item.draft for item in batch if isinstance(item, Submitted)]
+        answers: Iterator[Acceptance] = iter(())
+        if drafts:
+            how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
+            answers = iter(accept(self._store, drafts, now=times.now(), **how))
+        for item in batch:
+            if isinstance(item, Refusal):
+                self._refuse(item)
+            else:
+                self._note(item, next(answers))
+
+    def finish(self, *, complete: bool) -> None:
+        """Accept the rest; with `replace`, retract what the text files no longer hold.
+
+        complete: False = the input was not read to its end, so nothing is known to be gone from it.
+        """
+        self.flush()
+        if not (self._replace and complete):
+            return
+        for (group, source), (files, held) in sorted(self._whole.items()):
+            if files & self._broken:  # the rows after the fault were not read, so none is known to be gone
+                continue
+            whole = Operation(group=group, kind="retract", source=source)
+            gone = tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held)
+            if gone:
+                operation = Operation(group=group, kind="retract", episodes=gone, replaces=True)
+                self._queue(group).last = request(self._store, operation)
+                self.counts["retracted"] += len(gone)
+
+    def report(self, done: IngestOutcome) -> Report:
+        """Return the report: the counts so far, and `done`."""
+        left_out = done.totals.left_out
+        return Report(
+            **self.counts,
+            committed=done.committed,
+            failed=done.failed,
+            left_out=left_out,
+            unread=tuple(islice(self._unread(), UNREAD)) if left_out else (),
+            stopped=done.stopped,
+            reason=done.reason,
+            refusals=tuple(self._refusals),
+        )
+
+    def _unread(self) -> Iterator[str]:
+        """Yield a line for each item that was not understood of the accepted episodes, in order."""
+        for group, queued in self.queued.items():
+            sequences = iter(queued.sequences)
+            while batch := list(islice(sequences, MAX_ROWS)):
+                for row in self._store.rows(EXTRACTIONS_AT, group, batch):
+                    yield from extraction(row).dropped
+
+    def _queue(self, group: str) -> Queued:
+        return self.queued.setdefault(group, Queued())
+
+    def _note(self, item: Submitted, answer: Acceptance) -> None:
+        if item.whole and self._replace:
+            files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
+            files.add(item.file)
+            held.add(answer.id)
+        if answer.status == "conflict":
+            self._refuse(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
+            return
+        queue = self._queue(item.draft.group)
+        queue.last = max(queue.last, answer.sequence or 0)
+        self.counts[answer.status] += 1
+        self.counts["still_retracted"] += answer.retracted
+        if answer.status == "accepted":
+            self.counts["untimed"] += not answer.timed
+            if answer.sequence is not None:
+                queue.sequences.append(answer.sequence)
+        if self._on_answer is not None:
+            self._on_answer(answer.status)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._broken.add(refusal.file)
+        if self._on_answer is None:
+            self._refusals.append(refusal)
+        else:
+            self._on_answer(refusal)
+
+
+def refusals_of(store: Store, items: Iterable[Item], *, replace: bool) -> Iterator[Refusal]:
+    """Yield what accepting these items would refuse.
+
+    Without `replace`, ids that other content has, in the store or among the items, are refused too.
+    """
+    seen: dict[str, str] = {}  # id -> content hash, of rows with a client id
+    for item in items:
+        if isinstance(item, Refusal):
+            yield item
+            continue
+        row = Submitted(draft=item, file="", line=None) if isinstance(item, Draft) else item
+        draft = row.draft
+        if replace or draft.client_id is None:
+            continue
+        held = seen.get(draft.id) or standing(store, draft.group, [draft.id]).get(draft.id)
+        seen[draft.id] = content = draft.content_sha256
+        if held is not None and held != content:
+            yield Refusal(file=row.file, line=row.line, field="id", reason=conflict(draft, held))
+
+
+# ---------------------------------------------------------------------------------- carrying out
 
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -64,6 +240,7 @@ class LocalIngest:
         before: Mapping[str, int] | None = None,
         more: Stop = never,
         stop: Stop = never,
+        room: Room = boundless,
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
     ) -> IngestOutcome:
@@ -76,7 +253,7 @@ class LocalIngest:
             try:
                 with store.writing():
                     count = Count(before, own, done_elsewhere(store, own), on_step)
-                    return await self._run(count, groups, more, stop)
+                    return await self._run(count, groups, more, stop, room)
             except Locked as error:
                 if not announced and queued is None:
                     own = all_pending(store)
@@ -96,7 +273,7 @@ class LocalIngest:
         """Do nothing: there is nothing to release."""
 
     async def _run(
-        self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop
+        self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop, room: Room
     ) -> IngestOutcome:
         """Run until nothing is pending; an outage or a full disk ends the run; what was accepted is safe."""
         reason, totals = "", Totals()
@@ -104,7 +281,7 @@ class LocalIngest:
             while True:
                 coming = more()  # asked first: the run below sees all that was queued before a "no"
                 try:
-                    await self._runner.run(groups=groups, stop=stop, on_step=count)
+                    await self._runner.run(groups=groups, stop=stop, room=room, on_step=count)
                 finally:
                     totals = joined(totals, self._runner.totals)
                 if stop() or not coming:
@@ -112,6 +289,9 @@ class LocalIngest:
                 await asyncio.sleep(_LOOK_S)
             pending = self._store.pending_groups()
             stopped = stop() and (more() or any(groups is None or group in groups for group in pending))
+            reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
+            if held := count.waits_for(self._runner.held):
+                stopped, reason = True, held
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
         return IngestOutcome(
@@ -132,6 +312,10 @@ class Count:
         """Start from what has `ended` already; before, queued: see `Ingest.carry_out`."""
         self.committed, self.failed = ended.committed, ended.failed
         self._before, self._queued, self._on_step = before, queued, on_step
+
+    def waits_for(self, held: Mapping[str, str]) -> str:
+        """Return why a group with queued entries was left alone; "" for none."""
+        return next((why for group, why in held.items() if group in self._queued), "")
 
     def __call__(self, group: str, sequence: int, outcome: str) -> None:
         """Count one step."""

@@ -1,21 +1,22 @@
-"""What the methods of `Memory` return, and its JSON form, whose field names are a stable interface."""
+"""The report of a submission, and rows of the dump."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kgray.derivation import dump
-from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
-from kgray.errors import Ambiguous, NotFound, exit_code_of
-from kgray.graph import Entity, Fact, Hit
+from kgray.errors import NotFound, exit_code_of
 from kgray.intake.drafts import Refusal
-from kgray.ledger import Bearers, dumped_episodes, episodes_at, find
-from kgray.ports import GraphView, Store, at_one_moment
+from kgray.ledger import Bearers, FailedEpisode, dumped_episodes, episodes_at, failures, find
+from kgray.memory.around import view_around
+from kgray.ports import Store, at_one_moment
 from kgray.records import Episode
-from kgray.times import Instant, show
+from kgray.times import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,10 @@ class Report:
 
     committed, failed   of all that was pending in the store, earlier leftovers included
     retracted           episodes that a replaced text file no longer holds
+    still_retracted     duplicates of episodes that were retracted, and stay so unless `again` is asked for
     untimed             accepted without a reference time; acceptance gave them one (R19)
+    left_out            what was not understood of the episodes that were read; unread: the first lines that
+                        say so, of those that this submission accepted
     stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
                         accepted is safe, and the next run goes on
     """
@@ -35,6 +39,9 @@ class Report:
     failed: int = 0
     retracted: int = 0
     untimed: int = 0
+    still_retracted: int = 0
+    left_out: int = 0
+    unread: tuple[str, ...] = ()
     stopped: bool = False
     reason: str = ""
     refusals: tuple[Refusal, ...] = ()
@@ -51,125 +58,9 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray add --json` prints."""
-        return {
-            "accepted": self.accepted,
-            "duplicate": self.duplicate,
-            "refused": self.refused,
-            "committed": self.committed,
-            "failed": self.failed,
-            "retracted": self.retracted,
-            "refusals": [refusal.as_dict() for refusal in self.refusals],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """Every span of an entity's facts. names: entity id -> name; clients: episode id -> the client's id."""
-
-    group: str
-    entity: Entity
-    facts: tuple[Fact, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
-    clients: Mapping[str, str | None] = field(default_factory=dict)
-
-    def target(self, fact: Fact) -> str | None:
-        """Return the name of a fact's object, or its value's text."""
-        if fact.value is not None:
-            return fact.value.shown()
-        return self.names.get(fact.target) if fact.target is not None else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray history --json` prints."""
-        entity = self.entity
-        return {
-            "entity": {
-                "id": entity.id,
-                "name": entity.name,
-                "aliases": list(entity.aliases),
-                "labels": list(entity.labels),
-            },
-            "facts": [self._fact(fact) for fact in self.facts],
-        }
-
-    def _fact(self, fact: Fact) -> dict[str, Any]:
-        head = {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
-        supporters = tuple((episode, self.clients.get(episode)) for episode in fact.episodes)
-        ended_by = list(fact.ended_by) if fact.ended_by else None
-        tail = {"statement": fact.statement, "ended_by": ended_by}
-        return head | fact_fields(fact, self.names.get(fact.source), self.target(fact), supporters) | tail
-
-
-def fact_fields(
-    fact: Fact, source: str | None, target: str | None, episodes: tuple[tuple[str, str | None], ...]
-) -> dict[str, Any]:
-    """Return the keys of a fact hit that only facts have."""
-    return {
-        "source_id": fact.source,
-        "source": source,
-        "relation": fact.relation,
-        "target_id": fact.target,
-        "target": target,
-        "valid_at": show(fact.valid_at),
-        "invalid_at": show(fact.invalid_at),
-        "created_at": show(fact.created_at),
-        "expired_at": show(fact.expired_at),
-        "episodes": [{"id": episode, "client_id": client} for episode, client in episodes],
-    }
-
-
-def hit_row(hit: Hit) -> dict[str, Any]:
-    """Return the form in which search and context print a hit."""
-    row: dict[str, Any] = {
-        "scope": hit.scope,
-        "id": hit.id,
-        "text": hit.text,
-        "score": hit.score,
-        "group": hit.group,
-        "methods": dict(hit.methods),
-    }
-    if hit.fact is not None:
-        row |= fact_fields(hit.fact, hit.source, hit.target, hit.episodes)
-    elif hit.scope == "episode":
-        row |= {
-            "client_id": hit.client_id,
-            "reference_time": show(hit.reference_time),
-            "speaker": hit.speaker,
-        }
-    elif hit.entity is not None:
-        row |= {"aliases": list(hit.entity.aliases), "labels": list(hit.entity.labels)}
-    return row
-
-
-# ------------------------------------------------------------------------------------ the history verb
-
-
-def history_of(store: Store, view: GraphView, group: str, name_or_id: str) -> History:
-    """Return every span of an entity's facts that a view shows, in order of their start.
-
-    Raises NotFound, and Ambiguous where several entities have the name.
-    """
-    found = view.entities([_entity_id(store, group, name_or_id)])
-    if not found:
-        raise NotFound(f"{name_or_id!r} is no entity of group {group} as known then")
-    entity = found[0]
-    facts = view.facts_at([entity.id], None, None)
-    facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
-    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
-    names = {end.id: end.name for end in view.entities(ends)}
-    clients = view.supporters(sorted({episode for fact in facts for episode in fact.episodes}))
-    return History(group=group, entity=entity, facts=tuple(facts), names=names, clients=clients)
-
-
-def _entity_id(store: Store, group: str, name_or_id: str) -> str:
-    if find(store, group, name_or_id).entity:
-        return name_or_id
-    named = StoredView(store, group).entities_named(name_or_id)
-    if not named:
-        raise NotFound(f"group {group} has no entity {name_or_id!r}")
-    if len(named) > 1:
-        ids = ", ".join(f"{entity.id} ({entity.name})" for entity in named)
-        raise Ambiguous(f"{name_or_id!r} is the name of {len(named)} entities; say which id: {ids}")
-    return named[0].id
+        names = ("accepted", "duplicate", "refused", "committed", "failed", "retracted", "still_retracted")
+        counts = {name: getattr(self, name) for name in (*names, "left_out")}
+        return {**counts, "refusals": [refusal.as_dict() for refusal in self.refusals]}
 
 
 # ---------------------------------------------------------------------------- the dump and show verbs
@@ -199,13 +90,22 @@ def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
         found = find(store, group, identifier)
         if not found:
             raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
-        view = derived(store, group, None)
-        episodes = list(dumped_episodes(store, group))
-        waiting = store.pending(group, store.pending_count(group))
-        episodes += [item for item in waiting if isinstance(item, Episode)]
-        return matches(identifier, found, view, episodes)
+        view = view_around(store, group, identifier, found)
+        told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
+        failed = [row for row in failures(store, group) if row.episode.sequence in found.episodes]
+        return [
+            *matches(identifier, found, view, episodes_at(store, group, told)),
+            *map(_failure_row, failed),
+        ]
 
     return at_one_moment(store, read)
+
+
+def _failure_row(failed: FailedEpisode) -> dump.DumpRow:
+    """Return why an episode failed, with the model's last reply (R24); no part of the dump."""
+    why = failed.failure
+    row = {"class": why.kind, "message": why.message, "attempts": why.attempts, "reply": why.raw or None}
+    return {"type": "failure", "episode": failed.episode.id, **row}
 
 
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
@@ -214,81 +114,47 @@ def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Epis
     An episode brings its mentions and evidence, and what these are about; an entity its mentions,
     statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
     """
-    rows = list(dump.rows(view, list(episodes)))
-    evidence = {(row["episode"], row["ordinal"]): row for row in rows if row["type"] == "evidence"}
-    wanted = _Wanted()
-    wanted.start(identifier, found, rows, view)
-    wanted.spread(rows)
-    kept = [row for row in rows if wanted.holds(row, evidence)]
+    of: dict[str, list[dump.DumpRow]] = defaultdict(list)
+    for row in dump.rows(view, list(episodes)):
+        of[row["type"]].append(row)
+    asked = {row["id"] for row in of["episode"] if row["sequence"] in found.episodes}
+    subjects = {entity.id for entity in view.entities([identifier])} if found.entity else set()
+    statements = {row["statement"] for row in of["evidence"] if row["episode"] in asked}
+    statements |= {row["id"] for row in of["statement"] if subjects & {row["subject"], row["object"]}}
+    if found.fact:
+        statements |= {row["statement"] for row in of["fact"] if row["id"] == identifier}
+    if found.statement:
+        statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
+    kept = _belonging(of, asked, subjects, statements)
     return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
 
 
-class _Wanted:
-    """Ids of the rows to show, by type of row."""
+def _belonging(
+    of: Mapping[str, list[dump.DumpRow]], asked: set[str], subjects: set[str], statements: set[str]
+) -> Iterator[dump.DumpRow]:
+    """Yield the rows that belong to episodes that were asked for, to entities, and to statements.
 
-    def __init__(self) -> None:
-        self.asked: set[str] = set()  # episodes whose mentions and evidence are shown, all of them
-        self.episodes: set[str] = set()
-        self.entities: set[str] = set()
-        self.subjects: set[str] = set()  # entities whose statements are shown
-        self.statements: set[str] = set()
-        self.relations: set[str] = set()
-
-    def start(self, identifier: str, found: Bearers, rows: list[dump.DumpRow], view: View) -> None:
-        """Add what was asked for."""
-        self.asked |= {row["id"] for row in _of(rows, "episode") if row["sequence"] in found.episodes}
-        if found.entity:
-            self.subjects |= {entity.id for entity in view.entities([identifier])}
-        if found.fact:
-            self.statements |= {row["statement"] for row in _of(rows, "fact") if row["id"] == identifier}
-        if found.statement:
-            self.statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
-
-    def spread(self, rows: list[dump.DumpRow]) -> None:
-        """Add what belongs to what was asked for."""
-        self.statements |= {
-            row["id"] for row in _of(rows, "statement") if {row["subject"], row["object"]} & self.subjects
-        }
-        self.statements |= {row["statement"] for row in _of(rows, "evidence") if row["episode"] in self.asked}
-        for row in _of(rows, "statement"):
-            if row["id"] in self.statements:
-                self.entities |= {end for end in (row["subject"], row["object"]) if end is not None}
-                self.relations.add(row["relation"])
-        self.entities |= {row["entity"] for row in _of(rows, "mention") if row["episode"] in self.asked}
-        self.entities |= self.subjects
-        self.episodes |= self.asked
-        for row in _of(rows, "evidence"):
-            if row["statement"] in self.statements and not self.asked:
-                self.episodes.add(row["episode"])
-        self.episodes |= {row["episode"] for row in _of(rows, "mention") if row["entity"] in self.subjects}
-
-    def holds(self, row: dump.DumpRow, evidence: dict[tuple[str, int], dump.DumpRow]) -> bool:
-        """Whether a row is shown."""
-        match row["type"]:
-            case "episode":
-                return row["id"] in self.episodes
-            case "entity":
-                return row["id"] in self.entities
-            case "mention":
-                return row["episode"] in self.asked or row["entity"] in self.subjects
-            case "statement":
-                return row["id"] in self.statements
-            case "evidence":
-                return row["episode"] in self.asked or (
-                    not self.asked and row["statement"] in self.statements
-                )
-            case "verdict":
-                return bool({row["a"], row["b"]} & self.statements)
-            case "relation":
-                return row["name"] in self.relations
-            case "merge":
-                return bool(set(row["entities"]) & self.entities)
-            case "fact":
-                ended = evidence.get(tuple(row["ended_by"])) if row["ended_by"] else None
-                by_asked = ended is not None and ended["episode"] in self.asked
-                return row["statement"] in self.statements or by_asked
-        return False
-
-
-def _of(rows: list[dump.DumpRow], kind: str) -> Iterator[dump.DumpRow]:
-    return (row for row in rows if row["type"] == kind)
+    of      the rows of the dump, by type
+    """
+    about = [row for row in of["statement"] if row["id"] in statements]
+    evidence = [
+        row
+        for row in of["evidence"]
+        if (row["episode"] in asked if asked else row["statement"] in statements)
+    ]
+    mentions = [row for row in of["mention"] if row["episode"] in asked or row["entity"] in subjects]
+    entities = subjects | {row["entity"] for row in mentions}
+    entities |= {end for row in about for end in (row["subject"], row["object"])}
+    episodes = asked | {row["episode"] for row in evidence}
+    episodes |= {row["episode"] for row in mentions if row["entity"] in subjects}
+    relations = {row["relation"] for row in about}
+    yield from (*about, *evidence, *mentions)
+    yield from (row for row in of["episode"] if row["id"] in episodes)
+    yield from (row for row in of["entity"] if row["id"] in entities)
+    yield from (row for row in of["relation"] if row["name"] in relations)
+    yield from (row for row in of["verdict"] if statements & {row["a"], row["b"]})
+    yield from (row for row in of["merge"] if entities.intersection(row["entities"]))
+    for row in of["fact"]:
+        ended_by_asked = row["ended_by"] is not None and row["ended_by"][0] in asked
+        if row["statement"] in statements or ended_by_asked:
+            yield row

@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kgray.errors import NoSpace, StoreError
+from kgray.locks import for_owner
 
 RUNS = "runs"  # the folder of the runs' folders
 SORTED = "sorted"  # of a run: its rows sorted by time, until the last one is taken
+# Of a run, the rows that were not taken, with the reasons; in the data folder, those of the last `kgray add`
+# that refused many.
+REFUSED = "refused.jsonl"
 REPORT = "report.json"  # of a run: with the messages of episodes that failed
 
 
-def forget_texts(data: Path) -> None:
-    """Delete the texts and messages of episodes that runs keep (R25); a run that goes on sorts again."""
+def keep_refused(data: Path, refusals: Iterable[Mapping[str, Any]]) -> Path:
+    """Write the refusals of the last submission, one JSON object a line; return the file."""
+    path = data / REFUSED
+    with explained(path), open(path, "w", encoding="utf-8", opener=for_owner) as file:
+        file.writelines(json.dumps(refusal) + "\n" for refusal in refusals)
+    return path
+
+
+def forget_texts(data: Path, quotes: Iterable[str]) -> None:
+    """Delete the texts and messages of episodes that runs keep (R25); a run that goes on sorts again.
+
+    quotes: what the reasons of refused rows may quote of the removed episodes. It is overwritten in place,
+    because a run may go on to append to that file.
+    """
+    lines = {json.dumps(text, ensure_ascii=escaped)[1:-1] for text in quotes for escaped in (True, False)}
+    quoted = [line.encode() for line in lines]
+    with explained(data):
+        (data / REFUSED).unlink(missing_ok=True)
     for run in (data / RUNS).glob("*/"):
         with explained(run):
             shutil.rmtree(run / SORTED, ignore_errors=True)
             (run / REPORT).unlink(missing_ok=True)
+            if (run / REFUSED).exists():
+                _blank(run / REFUSED, quoted)
+
+
+def _blank(path: Path, texts: Collection[bytes]) -> None:
+    """Overwrite these texts in a file with as many dashes."""
+    with path.open("r+b") as file:
+        held = file.read()
+        for text in texts:
+            at = held.find(text)
+            while at >= 0:
+                file.seek(at)
+                file.write(b"-" * len(text))
+                at = held.find(text, at + len(text))
 
 
 @contextmanager

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, outcome: committed | failed | done | refused
 OnWait = Callable[[str], None]
+Room = Callable[[], int]  # how many entries may be in flight now
 
 STAGES = ("extract", "judge", "embed", "decide", "write")
 
@@ -17,6 +19,11 @@ STAGES = ("extract", "judge", "embed", "decide", "write")
 def never() -> bool:
     """Never stop."""
     return False
+
+
+def boundless() -> int:
+    """Bound nothing."""
+    return sys.maxsize
 
 
 def ignore(group: str, sequence: int, outcome: str) -> None:
@@ -83,6 +90,7 @@ class Queued:
 class Totals:
     """What a run has done, and how much of it ahead of time.
 
+    left_out  items of committed extractions that were not understood (`Extraction.dropped`)
     stalls    requests that were first asked by the commit of their episode, which waited for them
     wasted    requests answered ahead of time and not used at the commit; wasted_tokens: their cost
     seconds   by stage, summed over concurrent work
@@ -92,6 +100,7 @@ class Totals:
     committed: int = 0
     failed: int = 0
     operations: int = 0
+    left_out: int = 0
     requests: int = 0
     stalls: int = 0
     wasted: int = 0
@@ -107,18 +116,15 @@ class Totals:
         self.operations += outcome in {"done", "refused"}
 
 
+COUNTS = tuple(field.name for field in fields(Totals) if field.type == "int")
+
+
 def joined(first: Totals, then: Totals) -> Totals:
     """Return the totals of two runs, one after the other."""
     claims = [t.first_claim for t in (first, then) if t.first_claim is not None]
     commits = [t.last_commit for t in (first, then) if t.last_commit is not None]
     return Totals(
-        committed=first.committed + then.committed,
-        failed=first.failed + then.failed,
-        operations=first.operations + then.operations,
-        requests=first.requests + then.requests,
-        stalls=first.stalls + then.stalls,
-        wasted=first.wasted + then.wasted,
-        wasted_tokens=first.wasted_tokens + then.wasted_tokens,
+        **{name: getattr(first, name) + getattr(then, name) for name in COUNTS},
         seconds={
             stage: first.seconds.get(stage, 0.0) + then.seconds.get(stage, 0.0)
             for stage in (*first.seconds, *(then.seconds.keys() - first.seconds.keys()))
@@ -154,6 +160,7 @@ class Ingest(Protocol):
         before: Mapping[str, int] | None = None,
         more: Stop = never,
         stop: Stop = never,
+        room: Room = boundless,
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
     ) -> IngestOutcome:
@@ -164,8 +171,9 @@ class Ingest(Protocol):
         before   `last_sequences` when the run began. What others append later is carried out too, but
                  not counted: only what was pending before, and what is queued, is
         more     whether more is still being queued: while it is, this does not return because all is done
+        room     at most so many entries are in flight; actors that others use too pay no heed to it
         on_step  called for every step that this process sees: (group, sequence, outcome)
-        on_wait  called once with a line that says which process this one waits for
+        on_wait  called with lines that say which process this one waits for, or what it starts
 
         An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted
         is safe. Raises SettingsError, StoreError for other faults.

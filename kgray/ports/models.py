@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.errors import Cost
 from kgray.records import Episode, Extraction
 
 Vector = NDArray[np.float32]  # (d,), unit length
@@ -28,7 +29,8 @@ class Question:
     variant      the new wording                            {"duplicate_of": i or None}; None = a new variant
     verdict      the new wording                            {"contradicts": [i, ...]}, indexes into candidates
 
-    candidates: what indexes point into, oldest first. cards: for entities one text for the mention,
+    candidates: what indexes point into, oldest first; an entity that bears the mention's name has that one
+    here, another one the name that it was first given. cards: for entities one text for the mention,
     then one a candidate (name, type, the sentence that introduced it); for relations and
     cardinality example wordings. Holds only text that can never change (R21).
     """
@@ -73,6 +75,11 @@ class Judged:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    @property
+    def cost(self) -> Cost:
+        """The three as one value."""
+        return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
 
 
 class Extractor(Protocol):

@@ -155,6 +155,10 @@ class Store(Protocol):
         """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
         ...
 
+    def withdrawing(self) -> list[str]:
+        """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
+        ...
+
     def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
         """Return what is next in the group's order behind a sequence, at most `limit`."""
         ...
@@ -176,12 +180,16 @@ class Store(Protocol):
 
     # --- the ingesting process --------------------------------------------------------------
 
-    def writing(self, *, epoch: int | None = None, shard: int = 0) -> AbstractContextManager[int]:
+    def writing(
+        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+    ) -> AbstractContextManager[int]:
         """Hold the store for writing; yields the fencing epoch that `apply` is checked against (R23).
 
         epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
                 store's newest: for a restarted writer that continues for the run that it served
         shard   each has an epoch of its own; the embedded store has only shard 0
+        shares_folder   another store in this process holds the data folder's ingest lock: a store on a server
+                        relies on its lease alone. An embedded store always holds its folder's
 
         Raises Locked, naming the holder's pid, where another process holds the data folder; StaleWriter
         where the epoch is not the newest.

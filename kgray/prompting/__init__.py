@@ -5,37 +5,3 @@ schemas    JSON schemas of replies, for constrained decoding
 replies    replies to records, each item checked by itself
 estimate   the calls and tokens that a file would cost, before anything is sent
 """
-
-from __future__ import annotations
-
-from kgray.prompting.prompts import (
-    REPAIR_LINE,
-    TASKS,
-    Prompt,
-    Prompts,
-    dating_data,
-    extraction_data,
-    folder,
-    load,
-    questions_data,
-    repair_data,
-    section,
-    sections,
-    tokens,
-)
-
-__all__ = [
-    "REPAIR_LINE",
-    "TASKS",
-    "Prompt",
-    "Prompts",
-    "dating_data",
-    "extraction_data",
-    "folder",
-    "load",
-    "questions_data",
-    "repair_data",
-    "section",
-    "sections",
-    "tokens",
-]

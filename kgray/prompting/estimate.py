@@ -16,7 +16,7 @@ facts. Measured there, for an episode:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,6 +40,10 @@ QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("per_node", "statement"): {"resolve_entity": 0.1, "contradiction": 1.1},
 }
 _NAME = Question(kind="entity", item="x" * 12, candidates=("y" * 12,) * 2, cards=("x" * 80,) * 3)
+_FACT = {
+    "id": 0, "source": "x" * 12, "target": "x" * 12, "relation": "WORKS_AT", "fact": "x" * 40,
+    "kind": "holds",
+}  # fmt: skip
 _STATEMENT = Question(kind="verdict", item="x" * 40, candidates=("y" * 40,) * 2)
 
 
@@ -73,27 +77,11 @@ class WorkEstimate:
         return asdict(self)
 
 
-@dataclass(slots=True)
-class _RunningEstimate:
-    """Calls and tokens so far; a question may count as a fraction of a call."""
-
-    calls: float = 0
-    prompt: float = 0
-    fixed: float = 0
-    completion: float = 0
-
-    def add(self, head: str, data: str, reply: float, *, times: float = 1) -> None:
-        fixed = tokens(head)
-        self.calls += times
-        self.fixed += times * fixed
-        self.prompt += times * (fixed + tokens(data))
-        self.completion += times * reply
-
-
 def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
     """Return what a language model would have to do for these drafts, if none had been ingested before."""
     previous: dict[tuple[str, str], deque[Episode]] = {}
-    total, episodes, triples = _RunningEstimate(), 0, 0
+    episodes, triples = 0, 0
+    calls, prompt, fixed, completion = 0.0, 0.0, 0.0, 0.0
     for draft in drafts:
         episodes += 1
         if draft.kind == "triples":
@@ -102,52 +90,48 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
         episode = _episode(draft, episodes)
         before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         request = ExtractionRequest(episode=episode, previous=tuple(before))
-        _extraction(total, prompts, pipeline, request)
-        _questions(total, prompts, pipeline, episode)
+        for task, data, reply, times in (*_extraction(pipeline, request), *_questions(pipeline, episode)):
+            head = tokens(prompts[task].head)
+            calls += times
+            fixed += times * head
+            prompt += times * (head + tokens(data))
+            completion += times * reply
         before.append(episode)
     return WorkEstimate(
         episodes=episodes,
         triples=triples,
-        calls=round(total.calls),
-        prompt_tokens=round(total.prompt),
-        fixed_tokens=round(total.fixed),
-        completion_tokens=round(total.completion),
+        calls=round(calls),
+        prompt_tokens=round(prompt),
+        fixed_tokens=round(fixed),
+        completion_tokens=round(completion),
     )
 
 
-def _extraction(
-    total: _RunningEstimate, prompts: Prompts, pipeline: PipelineSettings, request: ExtractionRequest
-) -> None:
+# Yielded: the task, its data, the tokens of the reply, and how many calls; a question may be part of one.
+_Calls = Iterator[tuple[str, str, float, float]]
+
+
+def _extraction(pipeline: PipelineSettings, request: ExtractionRequest) -> _Calls:
     facts = max(1.0, tokens(request.episode.text) / FACT_TEXT_TOKENS)
     entities = facts * FACT_ENTITIES
     data = extraction_data(request)
     if pipeline.extraction == "combined":
         written = facts * (FACT_TOKENS + DATE_TOKENS) + entities * ENTITY_TOKENS
-        total.add(prompts["combined"].head, data, 2 * REPLY_TOKENS + written)
+        yield "combined", data, 2 * REPLY_TOKENS + written, 1
         return
     named = extraction_data(request, [ExtractedEntity(name="x" * 12, type="Person")] * round(entities))
-    row = {
-        "id": 0,
-        "source": "x" * 12,
-        "target": "x" * 12,
-        "relation": "WORKS_AT",
-        "fact": "x" * 40,
-        "kind": "holds",
-    }
-    total.add(prompts["extract_entities"].head, data, REPLY_TOKENS + entities * ENTITY_TOKENS)
-    total.add(prompts["reflect"].head, named, REPLY_TOKENS, times=pipeline.reflect_rounds)
-    total.add(prompts["extract_facts"].head, named, REPLY_TOKENS + facts * FACT_TOKENS)
-    dated = dating_data(request.episode, [row] * round(facts))
-    total.add(prompts["date_facts"].head, dated, REPLY_TOKENS + facts * DATED_TOKENS)
+    dated = dating_data(request.episode, [_FACT] * round(facts))
+    yield "extract_entities", data, REPLY_TOKENS + entities * ENTITY_TOKENS, 1
+    yield "reflect", named, REPLY_TOKENS, pipeline.reflect_rounds
+    yield "extract_facts", named, REPLY_TOKENS + facts * FACT_TOKENS, 1
+    yield "date_facts", dated, REPLY_TOKENS + facts * DATED_TOKENS, 1
 
 
-def _questions(
-    total: _RunningEstimate, prompts: Prompts, pipeline: PipelineSettings, episode: Episode
-) -> None:
+def _questions(pipeline: PipelineSettings, episode: Episode) -> _Calls:
     for task, calls in QUESTION_CALLS[pipeline.resolution, pipeline.judging].items():
         apart = task == "contradiction"  # the one that is not shown the episode
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
-        total.add(prompts[task].head, data, REPLY_TOKENS + ANSWER_TOKENS, times=calls)
+        yield task, data, REPLY_TOKENS + ANSWER_TOKENS, calls
 
 
 def _episode(draft: Draft, sequence: int) -> Episode:

@@ -4,7 +4,7 @@ A prompt is two texts. The head is the same for every episode of a run: a server
 it. The data follows as tagged sections, one JSON document each; no text can close its section:
 
     <EPISODE>
-    {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Mia","text":"I work at Nordwind"}
+    {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Qyl","text":"I work at Zemtrax"}
     </EPISODE>
 
 A prompt holds only text that is fixed when it is made (R21). Answers refer to items by small ids.
@@ -47,7 +47,6 @@ _NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
 _BREAK = "---"
 # Characters that could end a line, a section or a chat turn ("<|im_end|>"), and halves of surrogate pairs.
 _UNSAFE = re.compile("[<\u0085\u2028\u2029\ud800-\udfff]")
-_SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +118,6 @@ def section(tag: str, data: object) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
-
-
-def sections(text: str) -> dict[str, Any]:
-    """Return tag -> data of the sections of a text, as `section` makes them. Raises ValueError."""
-    text = text.removesuffix(REPAIR_LINE)
-    found: dict[str, Any] = {}
-    at = 0
-    for match in _SECTION.finditer(text):
-        if match.start() != at or match[1] in found:
-            raise ValueError("a section occurs twice, or there is text between two sections")
-        found[match[1]] = json.loads(match[2])
-        at = match.end()
-    if text[at:].strip():
-        raise ValueError("there is text behind the last section")
-    return found
 
 
 def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:

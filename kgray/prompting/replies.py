@@ -8,7 +8,7 @@ dropped with a line that says why, and the others are kept. An empty list is a r
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any
@@ -58,8 +58,9 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
     valid_at        of "holds": the start. Left out: the reference time, inferred; null: unknown.
                     An end with an unknown start, or with none given and not after the reference
                     time, is an end only: kind "ended" (R8).
+                    Of "happened": the date of the event; left out or null: the reference time, inferred.
     invalid_at      the stated end of "holds"; the instant of "ended" (left out: the reference
-                    time, inferred)
+                    time, inferred); "happened" has none
 
     Dates beside "denied" and a start beside "ended" drop the item: such a sentence denies or ends
     a span, not the statement. Raises InvalidAnswer where the reply is not an object with both lists.
@@ -104,16 +105,29 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
         entities.append(ExtractedEntity(name=speaker, span=_span(speaker, episode.text)))
     if at == 0 and names[:1] == [speaker]:
         return extraction
-    first = replace(entities.pop(at), name=speaker)
+    entities[at] = replace(entities[at], name=speaker)
+    others = (place for place in range(len(entities)) if place != at)
+    return with_entities(replace(extraction, entities=tuple(entities)), [at, *others])
 
-    def moved(index: int) -> int:
-        return 0 if index == at else index + (index < at)
 
-    facts = tuple(
-        replace(fact, source=moved(fact.source), target=None if fact.target is None else moved(fact.target))
-        for fact in extraction.facts
+def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
+    """Return the extraction with its entities at these places alone, in this order.
+
+    Facts point at them as before; a fact with an end that is left out is left out.
+    """
+    moved: dict[int | None, int] = {old: new for new, old in enumerate(places)}
+    return replace(
+        extraction,
+        entities=tuple(
+            one if one.key_of is None else replace(one, key_of=moved.get(one.key_of))
+            for one in (extraction.entities[place] for place in places)
+        ),
+        facts=tuple(
+            replace(fact, source=moved[fact.source], target=moved.get(fact.target))
+            for fact in extraction.facts
+            if fact.source in moved and (fact.target is None or fact.target in moved)
+        ),
     )
-    return replace(extraction, entities=(first, *entities), facts=facts)
 
 
 @plain_dataclass(slots=True)
@@ -192,17 +206,11 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
             raise ValueError(f"it connects {source!r} with itself")
     else:
         value = as_value(raw_value)
-    spoken = _sentence(item.get("fact"), source, relation, value.shown() if value else target)
+    text = _sentence(item.get("fact"), source, relation, value.shown() if value else target)
     span = _when(item, said_at)
     at = cast.index_of(source)
-    return ExtractedFact(
-        source=at,
-        relation=relation,
-        text=spoken,
-        target=None if value else cast.index_of(target),
-        value=value,
-        **span,
-    )
+    to = None if value else cast.index_of(target)
+    return ExtractedFact(source=at, relation=relation, text=text, target=to, value=value, **span)
 
 
 def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
@@ -221,9 +229,16 @@ def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
             return {"kind": "ended", "valid_to": said_at, "to_precision": "instant", "inferred": True}
         case "ended":
             return {"kind": "ended", "valid_to": end, "to_precision": end_precision}
+        case "happened" if end is not None:
+            raise ValueError("an event has one date: its valid_at")
+        case "happened" if start is None:
+            at = {"valid_from": said_at, "from_precision": "instant", "inferred": True}
+            return {"kind": "happened", **at}
+        case "happened":
+            return {"kind": "happened", "valid_from": start, "from_precision": start_precision}
         case "holds":
             return _holding("valid_at" in item, (start, start_precision), (end, end_precision), said_at)
-    raise ValueError(f"{str(kind)[:80]!r} is no kind: holds, ended, denied")
+    raise ValueError(f"{str(kind)[:80]!r} is no kind: holds, ended, denied, happened")
 
 
 def _holding(start_given: bool, start: _Date, end: _Date, said_at: Instant) -> dict[str, Any]:
@@ -336,7 +351,7 @@ class CardinalityReply:
 class VerdictReply:
     """Which candidates cannot hold together with the statement."""
 
-    contradicts: list[_Index]
+    contradicts: Annotated[list[_Index], AfterValidator(lambda found: sorted(set(found)))]
 
 
 _REPLIES: Mapping[str, TypeAdapter[Any]] = {
@@ -359,14 +374,10 @@ def parse_answer(question: Question, reply: object) -> Answer:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the reply"
         raise _invalid(question, f"is wrong: {where}: {first['msg']}", reply) from None
-    match found:
-        case DuplicateReply():
-            return {"duplicate_of": found.duplicate_of}
-        case CardinalityReply():
-            return {"cardinality": found.cardinality}
-        case VerdictReply():
-            return {"contradicts": sorted(set(found.contradicts))}
-    said = [aspect for aspect, value in asdict(found).items() if value]
+    answer = asdict(found)
+    if question.kind != "relation":
+        return answer
+    said = [aspect for aspect, value in answer.items() if value]
     if len(said) > 1:
         raise _invalid(question, f"says true to {' and '.join(said)}, where one can be", reply)
     return dict.fromkeys(said, True)

@@ -50,7 +50,7 @@ _FACT = {
     "target": _INDEX_OR_NULL,
     "relation": _TEXT,
     "fact": _TEXT,
-    "kind": _one_of("holds", "ended", "denied"),
+    "kind": _one_of("holds", "ended", "denied", "happened"),
 }
 _OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
 EXTRACTION_TASKS: Mapping[str, Schema] = {
@@ -106,6 +106,10 @@ def plain_fact(item: object) -> object:
             del fact["valid_at"]  # an end with no known start
         elif "invalid_at" in fact:
             fact["kind"] = "holds"  # a span with both ends
+    if fact.get("kind") == "happened":  # an event has one date, whichever key it was written to
+        end = fact.pop("invalid_at", None)
+        if fact.get("valid_at") is None and end is not None:
+            fact["valid_at"] = end
     return fact
 
 

@@ -1,10 +1,10 @@
 """Ray: the same engine over many processes. The only package that imports ray; nothing in it is durable.
 
 profile     a cluster profile: number and size of the actors; spec: what actors are built from, no secrets
-faults      errors as they cross a process border
+outcomes    what an actor answers, errors among it
 actors      how a class becomes an actor, and what a call to one can meet
 workers     the actors that extract, judge and embed
-pools       the router over workers; pooled: the model ports over it
+pools       the router over workers, and the model ports over it
 writer      the actor that writes a shard, and the port that sends to it
 sequencer   the actor that runs the runner as a service, one a shard of groups
 head        a Ray that stays up, for a data folder; session: this process in a Ray

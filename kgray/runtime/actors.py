@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.runtime.faults import Lost, NumberedOutcome, NumberedRequest
+from kgray.runtime.outcomes import Lost, NumberedOutcome, NumberedRequest
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,9 @@ from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kgray.errors import SettingsError, Unavailable
+from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
-from kgray.runtime.faults import Lost, error_of
+from kgray.runtime.outcomes import Lost
 from kgray.runtime.profile import fitting, profile_of
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
@@ -31,6 +32,7 @@ _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own d
 _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
+_TELL_S = 2.0  # between two lines on what has started
 
 
 @dataclass(slots=True)
@@ -51,10 +53,6 @@ class Deployment:
         """The sequencers, by shard."""
         return [handle for name, handle in self.actors.items() if name.startswith("sequencer-")]
 
-    def all(self) -> Iterator[tuple[str, Handle]]:
-        """Yield every actor with its name."""
-        yield from self.actors.items()
-
     async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
         """Return each sequencer's stats, by shard.
 
@@ -70,7 +68,7 @@ class Deployment:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return each actor's stats by name, or why it does not answer."""
-        asked = [(name, handle.stats.remote()) for name, handle in self.all()]
+        asked = [(name, handle.stats.remote()) for name, handle in self.actors.items()]
         found: dict[str, dict[str, Any]] = {}
         for name, call in asked:
             try:
@@ -90,16 +88,17 @@ class Deployment:
         for call in [handle.drain.remote(grace_s) for handle in self.sequencers]:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
-        for _, handle in self.all():
+        for handle in self.actors.values():
             ray.kill(handle, no_restart=True)
         return len(self.actors)
 
 
-def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool) -> Deployment:
+def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = silent) -> Deployment:
     """Return the store's actors; start those that are missing.
 
     detached: start them so that they outlive this process
     chosen: whether the profile was named in the settings; if not, that of running actors is accepted
+    tell: called with lines on what is started, and what has come up
     Raises SettingsError where running actors have other settings, versions or another profile, or where
     their settings do not work; Unavailable where they do not come up in time.
     """
@@ -111,15 +110,24 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool) -> Deployment:
         theirs = there.spec if there is not None else _of_first_writer(spec, until)
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
+    began = told = time.monotonic()
+    if there is None:
+        tell(f"starting {len(_plan(spec))} actors: {', '.join(_plan(spec))}")
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
-    for row in [described(handle, until) for _, handle in found.all()]:
+    rows = []
+    for handle in found.actors.values():
+        rows.append(described(handle, until))
+        if there is None and (len(rows) == len(found.actors) or time.monotonic() - told > _TELL_S):
+            told = time.monotonic()
+            tell(f"{len(rows)} of {len(found.actors)} actors have started after {told - began:.0f} s")
+    for row in rows:
         _refuse_mixture(spec, row["spec"], profile=True)
         if row["fault"] is not None:
             if there is None:
                 found.stop(0)
-            raise error_of(row["fault"])
+            raise row["fault"]
     return found
 
 

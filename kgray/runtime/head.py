@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import StoreError, Unavailable
+from kgray.locks import for_owner
+from kgray.ports.ingest import OnWait, silent
 from kgray.runtime import profile as profiles
 from kgray.runtime.profile import Profile
 from kgray.runtime.spec import export_secrets
@@ -72,7 +74,8 @@ def write(data: Path, head: Head) -> None:
     """Write the note, `ray.json`, atomically."""
     path = data / FILE
     new = path.with_name(FILE + ".new")
-    new.write_text(json.dumps(asdict(head), indent=1) + "\n", encoding="utf-8")
+    with open(new, "w", encoding="utf-8", opener=for_owner) as file:
+        file.write(json.dumps(asdict(head), indent=1) + "\n")
     new.replace(path)
 
 
@@ -126,12 +129,15 @@ def token_environment(path: Path) -> dict[str, str]:
 # -------------------------------------------------------------------------------- start and end
 
 
-def start(settings: Settings, profile: Profile, data: Path) -> Head:
+def start(settings: Settings, profile: Profile, data: Path, tell: OnWait = silent) -> Head:
     """Start a Ray that stays, note it in the data folder, and wait until it listens.
 
+    tell: called at each step.
     Its processes get the secrets in their environment. If it does not come up, or the wait is interrupted,
     it is ended and the note removed. Raises Unavailable.
     """
+    began = time.monotonic()
+    tell("starting a Ray that stays, which takes 15 to 40 s")  # measured on two cores, idle and busy
     folder = new_folder()
     token = new_token(folder)
     environ = {**os.environ, **token_environment(token)}
@@ -167,6 +173,7 @@ def start(settings: Settings, profile: Profile, data: Path) -> Head:
     except BaseException:
         end(data, head)
         raise
+    tell(f"Ray listens at {head.address} after {time.monotonic() - began:.0f} s")
     return head
 
 

@@ -17,21 +17,24 @@ from typing import TYPE_CHECKING, Any
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
+from kgray.outages import OUTAGES, Outage
 from kgray.ports import Store
 from kgray.ports.ingest import (
+    COUNTS,
     IngestOutcome,
     OnStep,
     OnWait,
     Queued,
+    Room,
     Stop,
     Totals,
+    boundless,
     ignore,
     joined,
     never,
     silent,
 )
 from kgray.runtime import head as heads
-from kgray.runtime.faults import error_of
 from kgray.runtime.session import Session, head_listens, open_session, require_ray
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
+_WHAT = "the sequencer in Ray"
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -61,6 +65,7 @@ class RayIngest:
         before: Mapping[str, int] | None = None,
         more: Stop = never,
         stop: Stop = never,
+        room: Room = boundless,  # noqa: ARG002 - the actors serve others too
         on_step: OnStep = ignore,
         on_wait: OnWait = silent,
     ) -> IngestOutcome:
@@ -70,7 +75,7 @@ class RayIngest:
         wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
             return wait.done()  # nothing to do is no reason to start Ray
-        follower = Follower(self._up(), wait.has, on_step, on_wait)
+        follower = Follower(self._up(on_wait), wait.has, on_step, on_wait)
         while True:
             coming = more()
             left = wait.left()
@@ -81,13 +86,15 @@ class RayIngest:
                     return replace(wait.done(), stopped=True, reason=gone, totals=follower.known())
                 if follower.away_s > _LOST_S and self._session.silent_since is None:
                     self._deployment = None
-                    follower.follow(self._up())
+                    follower.follow(self._up(on_wait))
             if stop() or reason or not (left or coming):
                 totals = await follower.totals()
                 if stop():
                     self._stop_ours()
                     left = wait.left()
-                return replace(wait.done(), stopped=left or coming, reason=reason, totals=totals)
+                stopped = left or coming
+                reason = reason or (OUTAGES.why() if stopped else "")
+                return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
             await asyncio.sleep(_LOOK_S)
 
     def close(self) -> None:
@@ -100,20 +107,20 @@ class RayIngest:
             deployment.stop(0)  # in a Ray that stays
         session.close()
 
-    def _up(self) -> Deployment:
+    def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         if self._deployment is None:
             require_ray()
             head = heads.read(self._data)
             profile = heads.profile_for(self._settings, head)
             if self._session is None:
-                self._session = open_session(self._settings, head, profile)
+                self._session = open_session(self._settings, head, profile, tell)
             from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
             spec = spec_of(self._settings, self._data, profile.values())
             chosen = self._settings.runtime.profile is not None
             try:
-                self._deployment = ensure(spec, detached=False, chosen=chosen)
+                self._deployment = ensure(spec, detached=False, chosen=chosen, tell=tell)
             except Unavailable:
                 if not head_listens():
                     self._leave()
@@ -185,10 +192,14 @@ class Follower:
         """Hand on new steps; return why to stop, "" while there is no reason. Raises a sequencer's fault."""
         try:
             rows = await self._deployment.news(self._since)
-        except Unavailable:
+        except Unavailable as error:
             self._away_since = self._away_since or time.monotonic()
+            OUTAGES.failed(_WHAT, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
             return ""  # it restarts; the store knows what has ended meanwhile
+        if self._away_since is not None:
+            OUTAGES.answered(_WHAT)
         self._away_since = None
+        OUTAGES.tell(_WHAT, (Outage(**one) for row in rows for one in row["waits"]))
         known, self._last = self._last or self._begin(rows), rows
         for shard, row in enumerate(rows):
             if row["pid"] != known[shard]["pid"]:  # another process: its steps are told by the next look
@@ -203,7 +214,7 @@ class Follower:
                 self._waits = True
                 self._on_wait(f"waiting: {row['waits_for']}")
             if row["fault"] is not None:
-                raise error_of(row["fault"])
+                raise row["fault"]
         pairs = zip(rows, self._first, strict=True)
         return next((row["reason"] for row, first in pairs if row["given_up"] > first["given_up"]), "")
 
@@ -245,8 +256,7 @@ _NOTHING_YET: dict[str, Any] = {"totals": asdict(Totals()), "given_up": 0}
 
 def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
     """Return what a sequencer's totals gained between two looks."""
-    not_counts = ("first_claim", "last_commit", "seconds")
-    counts = {name: last[name] - first[name] for name in last if name not in not_counts}
+    counts = {name: last[name] - first[name] for name in COUNTS}
     seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
     # A service that had committed before this run: its first claim was another's, its last commit is ours.
     claim = last["first_claim"] if first["last_commit"] is None else first["last_commit"]

@@ -28,12 +28,26 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _T = TypeVar("_T")
-_AGENT_S = 60.0  # how long to retry a submission: right after Ray's start no agent takes jobs yet
-_AWAY_S = 30.0  # a server that does not answer for so long is gone
-_PAUSE_S = 0.5
 _NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
 _WENT = "the Ray job server at {server} went away ({error}) before a job was followed; run it again"
 _CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not placed on a head without CPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimes:
+    """How long a job server is waited for, in seconds.
+
+    agent_s   a submission is tried again: right after Ray's start no agent takes jobs yet
+    away_s    without an answer: then the server is gone
+    pause_s   between two tries, and two looks
+    """
+
+    agent_s: float = 60.0
+    away_s: float = 30.0
+    pause_s: float = 0.5
+
+
+_TIMES = ServerTimes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,7 @@ def follow(
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     token: Path | None = None,
+    times: ServerTimes = _TIMES,
 ) -> EndedJob | None:
     """Submit the job, or find the attempt that is running; follow its log, and return how it ended.
 
@@ -83,14 +98,14 @@ def follow(
     if find_spec("ray") is None:
         raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
     with _in_one_line(server, _NONE):
-        client = _within(lambda: _client(server, token))
+        client = _within(lambda: _client(server, token), times)
     with _in_one_line(server, _WENT):
-        attempt, goes_on = _newest(client, job)
+        attempt, goes_on = _newest(client, job, times)
         if not goes_on:
-            attempt = _submit(client, job, attempt + 1)
+            attempt = _submit(client, job, attempt + 1, times)
     name = job.id(attempt)
     tell(f"kgray: job {name} {'goes on already, and is followed' if goes_on else 'is submitted'}")
-    return asyncio.run(followed(client, name, tell, stop))
+    return asyncio.run(followed(client, name, tell, stop, times))
 
 
 def _client(server: str, token: Path | None) -> JobSubmissionClient:
@@ -116,9 +131,9 @@ def _started(call: Callable[[], _T]) -> Future[_T]:
     return found
 
 
-def _within(call: Callable[[], _T]) -> _T:
-    """Return a client call's result. Raises TimeoutError after 30 seconds, and what the call raises."""
-    return _started(call).result(_AWAY_S)
+def _within(call: Callable[[], _T], times: ServerTimes) -> _T:
+    """Return a client call's result. Raises TimeoutError after `away_s`, and what the call raises."""
+    return _started(call).result(times.away_s)
 
 
 @contextmanager
@@ -158,24 +173,24 @@ def shown(server: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
-def _newest(client: JobSubmissionClient, job: Job) -> tuple[int, bool]:
+def _newest(client: JobSubmissionClient, job: Job, times: ServerTimes) -> tuple[int, bool]:
     """Return the run's newest attempt and whether it is still running; (0, False) where there is none."""
     form = re.compile(re.escape(job.id(0)[:-1]) + r"(\d+)")
     attempts = [
         (int(match[1]), not found.status.is_terminal())
-        for found in _within(client.list_jobs)
+        for found in _within(client.list_jobs, times)
         if (match := form.fullmatch(found.submission_id or ""))
     ]
     return max(attempts, default=(0, False))
 
 
-def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
+def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTimes) -> int:
     """Submit an attempt; return the number of the attempt that now runs.
 
     That may be one that another process submitted first, or one whose acknowledgement was lost. Retries
-    while no agent takes jobs. Raises KgrayError where Ray refuses the job, Unavailable after 60 seconds.
+    while no agent takes jobs. Raises KgrayError where Ray refuses the job, Unavailable after `agent_s`.
     """
-    deadline = time.monotonic() + _AGENT_S
+    deadline = time.monotonic() + times.agent_s
     while True:
         try:
             _within(
@@ -185,12 +200,13 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
                     runtime_env={"env_vars": dict(job.environ)},
                     metadata={"kgray_run": job.run, "kgray_attempt": str(attempt)},
                     entrypoint_num_cpus=_CPUS,
-                )
+                ),
+                times,
             )
         except Exception as error:
             if _wants_token(error):
                 raise
-            if _newest(client, job)[0] >= attempt:
+            if _newest(client, job, times)[0] >= attempt:
                 return attempt
             if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
                 raise
@@ -198,23 +214,29 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int) -> int:
             if "No available agent" not in said:
                 raise KgrayError(f"Ray did not take the job: {said}") from None
             if time.monotonic() > deadline:
-                raise Unavailable(f"Ray took no job within {_AGENT_S:g} s: {said}", waited=True) from None
-            time.sleep(_PAUSE_S)
+                raise Unavailable(
+                    f"Ray took no job within {times.agent_s:g} s: {said}", waited=True
+                ) from None
+            time.sleep(times.pause_s)
         else:
             return attempt
 
 
 async def followed(
-    client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Callable[[], bool]
+    client: JobSubmissionClient,
+    job: str,
+    tell: Callable[[str], None],
+    stop: Callable[[], bool],
+    times: ServerTimes = _TIMES,
 ) -> EndedJob | None:
     """Follow a job and return how it ended; None where `stop()` became true first.
 
-    Raises Unavailable where the server does not answer for 30 seconds.
+    Raises Unavailable where the server is gone.
     """
     log = JobLog(tell)
-    reading = asyncio.create_task(_read(client, job, log))
+    reading = asyncio.create_task(_read(client, job, log, times))
     try:
-        while not (await asyncio.wait({reading}, timeout=_PAUSE_S))[0]:
+        while not (await asyncio.wait({reading}, timeout=times.pause_s))[0]:
             if stop():
                 return None
         if stop():
@@ -235,10 +257,10 @@ async def followed(
     return EndedJob(job=job, status=status, code=code, reason=reason, document=log.document)
 
 
-async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # noqa: ANN401 - Ray's JobDetails
+async def _read(client: JobSubmissionClient, job: str, log: JobLog, times: ServerTimes) -> Any:  # noqa: ANN401 - Ray's JobDetails
     """Read the log until the job has ended; return Ray's JobDetails. Reconnects when the connection breaks.
 
-    Raises Unavailable where the server does not answer for 30 seconds.
+    Raises Unavailable where the server is gone.
     """
     away: float | None = None
     while True:
@@ -247,14 +269,13 @@ async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # n
             async for piece in client.tail_job_logs(job):
                 log.take(piece)
         except Exception:  # noqa: BLE001 - whatever a connection meets: the job's state decides
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(times.pause_s)
         try:
-            details = await asyncio.wait_for(
-                asyncio.wrap_future(_started(lambda: client.get_job_info(job))), _AWAY_S
-            )
+            asked = asyncio.wrap_future(_started(lambda: client.get_job_info(job)))
+            details = await asyncio.wait_for(asked, times.away_s)
         except Exception as error:  # noqa: BLE001 - the same
             away = away or time.monotonic()
-            if time.monotonic() - away > _AWAY_S:
+            if time.monotonic() - away > times.away_s:
                 raise Unavailable(
                     f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
                     f"what was accepted is safe: the same command follows it, or goes on",
@@ -264,7 +285,7 @@ async def _read(client: JobSubmissionClient, job: str, log: JobLog) -> Any:  # n
             away = None
             if details.status.is_terminal():
                 return details
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(times.pause_s)
 
 
 class JobLog:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kgray import locks
 from kgray.errors import Unavailable
+from kgray.ports.ingest import OnWait, silent
 from kgray.runtime import head as heads
-from kgray.runtime.faults import Fault
 from kgray.runtime.session import Session, join, require_ray
 from kgray.runtime.spec import DeploymentSpec, spec_of
 from kgray.settings import Settings
@@ -44,8 +43,8 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def up(settings: Settings, data: Path) -> dict[str, Any]:
-    """Make sure a deployment runs that outlives this process; idempotent.
+def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
+    """Make sure a deployment runs that outlives this process; idempotent. tell: called at each step.
 
     Joins the Ray at `runtime.address`, else the one noted for the folder, else starts one.
     Returns {"address", "jobs" (job server; "" = none known), "started" (whether just now), "actors" (names)}.
@@ -56,18 +55,21 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
     profile = heads.profile_for(settings, there)
     head = None
     if settings.runtime.address is None:
-        head = there or heads.start(settings, profile, data)
+        head = there or heads.start(settings, profile, data, tell)
     try:
+        if there is None:
+            tell("connecting to it, which waits for Ray's own services")
         with _joined(settings, head) as session:
             from kgray.runtime.deploy import ensure
 
             spec = spec_of(settings, data, profile.values())
-            found = ensure(spec, detached=True, chosen=settings.runtime.profile is not None)
+            chosen = settings.runtime.profile is not None
+            found = ensure(spec, detached=True, chosen=chosen, tell=tell)
             return {
                 "address": session.address,
                 "jobs": "" if head is None else head.jobs,
                 "started": found.fresh,
-                "actors": [name for name, _ in found.all()],
+                "actors": list(found.actors),
             }
     except BaseException:  # an interruption too: what was started for nothing does not stay
         if head is not None and there is None:
@@ -75,8 +77,8 @@ def up(settings: Settings, data: Path) -> dict[str, Any]:
         raise
 
 
-def down(settings: Settings, data: Path) -> dict[str, Any]:
-    """Commit what is in flight, end the actors, then the Ray that `up` started.
+def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
+    """Commit what is in flight, end the actors, then the Ray that `up` started; tell: called at each step.
 
     Returns how many were ended: {"actors", "processes"}.
     """
@@ -90,11 +92,13 @@ def down(settings: Settings, data: Path) -> dict[str, Any]:
 
                 found = find(_spec(settings, data, head).namespace)
                 if found is not None:
+                    tell("committing what is in flight, then ending the actors")
                     ended["actors"] = found.stop(found.spec.profile["limits"]["grace_s"])
         except Unavailable:
             if head is None:
                 raise  # a Ray of ours that does not answer is ended all the same
     if head is not None:
+        tell("ending Ray")
         ended["processes"] = heads.end(data, head)
     heads.forget(data)
     return ended
@@ -132,11 +136,15 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Return an actor's stats as JSON values, without the steps."""
-    return {
-        key: asdict(value) if isinstance(value, Fault) else value
-        for key, value in row.items()
-        if key != "steps"
+    error = row.get("fault")
+    fault = error and {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "raw": getattr(error, "raw", ""),
+        "waited": getattr(error, "waited", False),
     }
+    shown = row | ({"fault": fault} if "fault" in row else {})
+    return {key: value for key, value in shown.items() if key != "steps"}
 
 
 def _spec(settings: Settings, data: Path, head: heads.Head | None) -> DeploymentSpec:

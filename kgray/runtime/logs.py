@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from kgray import times
-from kgray.runtime.faults import Fault, Outcome
+from kgray.runtime.outcomes import Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")
 _FIELDS = ("stage", "group", "sequence", "trace", "seconds", "error", "epoch")
@@ -60,6 +60,6 @@ def stage(
     extra = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
     if seconds is not None:
         extra["seconds"] = round(seconds, 4)
-    if isinstance(outcome, Fault):
-        extra["error"] = outcome.kind
+    if isinstance(outcome, Exception):
+        extra["error"] = type(outcome).__name__
     LOGGER.info(name, extra=extra)

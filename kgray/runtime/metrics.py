@@ -10,10 +10,11 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
+from kgray.errors import KgrayError
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
 from kgray.records import Extraction
-from kgray.runtime.faults import Fault, Outcome
+from kgray.runtime.outcomes import Outcome
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
 _SIZES = [float(2**power) for power in range(11)]
@@ -56,10 +57,11 @@ def gauge(name: str, value: float, *, shard: int) -> None:
 def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
     """Count a call of a model, with its tokens."""
     observe("kgray_stage_seconds", seconds, stage=stage)
-    ended = outcome.kind if isinstance(outcome, Fault) else "ok"
+    ended = type(outcome).__name__ if isinstance(outcome, Exception) else "ok"
     _metric("kgray_model_calls").inc(1, {"stage": stage, "outcome": ended})
-    if isinstance(outcome, Extraction | Judged):
-        for kind, count in (("prompt", outcome.prompt_tokens), ("completion", outcome.completion_tokens)):
+    if isinstance(outcome, Extraction | Judged | KgrayError):
+        cost = outcome.spent if isinstance(outcome, KgrayError) else outcome.cost
+        for kind, count in (("prompt", cost.prompt_tokens), ("completion", cost.completion_tokens)):
             if count:
                 _metric("kgray_model_tokens").inc(count, {"kind": kind})
 

@@ -1,4 +1,6 @@
-"""The router over a pool of workers: each chunk goes to the worker with the least in flight.
+"""The router over a pool of workers, and the model ports over it, which look like local models.
+
+Each chunk goes to the worker with the least in flight.
 
 This module does not use Ray. The outcomes of a chunk come back one by one. Calls whose worker is lost are
 sent to another worker here, not by Ray: a generator that Ray retries may yield other outcomes in another
@@ -16,8 +18,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
+import numpy as np
+
 from kgray.errors import Unavailable
-from kgray.runtime.faults import Fault, Lost, NumberedOutcome, NumberedRequest, Outcome, error_of
+from kgray.outages import OUTAGES
+from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
+from kgray.records import Extraction
+from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, Outcome
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
@@ -79,9 +86,11 @@ class Pool:
         answer_deadline_s: float,
         health_every_s: float = 5.0,
         health_deadline_s: float = 60.0,
+        what: str = "the workers",
     ) -> None:
         """Route to these workers.
 
+        what               what they are called where an outage of them is told of
         patience_s         how long a lost call is sent again before its caller gets Unavailable
         answer_deadline_s  a call unanswered for so long counts as lost, even if its worker is alive; it must
                            be longer than a worker itself waits for a model
@@ -96,7 +105,7 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
-        self.outage: tuple[float, str] | None = None  # since when (wall clock), and why; None = all is well
+        self._what = what
 
     def call(self, request: object) -> PoolCall:
         """Return a call for a request: a number and a future for its outcome. Sends nothing."""
@@ -168,11 +177,14 @@ class Pool:
             async with asyncio.timeout(self._answer_s):
                 async for ended in worker.work([(call.number, call.request) for call in left.values()]):
                     for number, outcome in ended:
-                        if (call := left.pop(number, None)) is not None:
+                        if number == TOLD:
+                            OUTAGES.tell(worker.name, outcome)
+                        elif (call := left.pop(number, None)) is not None:
                             member.in_flight -= 1
                             self._settle(call, outcome)
         except Lost as error:
             member.missing = True
+            OUTAGES.tell(worker.name, ())
             return str(error)
         except TimeoutError:
             worker.abandon(list(left))
@@ -185,19 +197,19 @@ class Pool:
         return f"{worker.name} ended its work without an answer"
 
     def _settle(self, call: PoolCall, outcome: Outcome) -> None:
-        if not isinstance(outcome, Fault):
-            self.outage = None
-            if not call.answer.done():
-                call.answer.set_result(outcome)
+        OUTAGES.answered(self._what)
+        if call.answer.done():
             return
-        if outcome.kind == Unavailable.__name__:
-            self._note_outage(outcome.message)
-        if not call.answer.done():
-            call.answer.set_exception(error_of(outcome))
+        if isinstance(outcome, Exception):
+            call.answer.set_exception(outcome)
+        else:
+            call.answer.set_result(outcome)
 
     async def _send_again(self, calls: list[PoolCall], lost: Worker, reason: str) -> None:
         now = time.monotonic()
-        self._note_outage(reason)
+        OUTAGES.failed(
+            self._what, f"do not answer ({reason})", since=time.time(), patience_s=self._patience_s
+        )
         times = 0
         for call in calls:
             call.lost_at = now if call.lost_at is None else call.lost_at
@@ -212,10 +224,6 @@ class Pool:
             await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
         if again := [call for call in calls if not call.answer.done()]:
             self.send(again, avoid=(lost,))
-
-    def _note_outage(self, reason: str) -> None:
-        if self.outage is None:
-            self.outage = (time.time(), reason)
 
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
@@ -271,3 +279,57 @@ class Chunker:
         calls, self._waiting = self._waiting, []
         if calls:
             self._pool.send(calls)
+
+
+# ------------------------------------------------------------- the model ports over a pool
+# The local model of each gives its identity, dimensions and keys, which cost no call.
+
+
+class PooledExtractor:
+    """`ports.Extractor` over a pool."""
+
+    def __init__(self, calls: Chunker, local: Extractor) -> None:
+        self._calls, self._local = calls, local
+
+    @property
+    def identity(self) -> str:
+        """Model, parameters and version."""
+        return self._local.identity
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return all that the episode says. Raises as the port does."""
+        found: Extraction = await self._calls.ask(request)
+        return found
+
+
+class PooledJudge:
+    """`ports.Judge` over a pool."""
+
+    def __init__(self, calls: Chunker, local: Judge) -> None:
+        self._calls, self._local = calls, local
+        self.identity = local.identity
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key, computed here: it costs no call."""
+        return self._local.key(request)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Return one validated answer a question. Raises as the port does."""
+        found: Judged = await self._calls.ask(request)
+        return found
+
+
+class PooledEmbedder:
+    """`ports.Embedder` over a pool."""
+
+    def __init__(self, calls: Chunker, local: Embedder) -> None:
+        self._calls = calls
+        self.identity, self.dimensions = local.identity, local.dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions); one request for the whole list."""
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        found: Any = await self._calls.ask(tuple(texts))
+        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
+        return np.array(found, dtype=np.float32)

@@ -20,15 +20,15 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
+from kgray.outages import OUTAGES
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, RemoteWorker, control, reached
-from kgray.runtime.faults import Fault, error_of, fault_of
-from kgray.runtime.pooled import PooledEmbedder, PooledExtractor, PooledJudge
-from kgray.runtime.pools import Chunker, Pool
+from kgray.runtime.outcomes import portable
+from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
 from kgray.runtime.profile import Profile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
@@ -84,7 +84,7 @@ class Sequencer:
         self._waits_for = ""  # who holds the store
         self._given_up = 0  # outages that lasted longer than the patience, and full disks
         self._reason = ""  # of the last one
-        self._fault: Fault | None = None
+        self._fault: Exception | None = None
         self._lag = 0
         self._held_bytes = 0  # estimated size of the groups' states in memory
         self._loop = asyncio.get_running_loop()
@@ -137,7 +137,7 @@ class Sequencer:
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
         except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`, and may `resume`
             logs.LOGGER.exception("the service stands still")
-            self._fault, self._state = fault_of(error), "faulty"
+            self._fault, self._state = portable(error), "faulty"
             self._end_run()
             await self._until_resumed()
         finally:
@@ -146,12 +146,14 @@ class Sequencer:
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local = self._spec.settings(), self._spec.parts()
-        models = self._pool(self._models, settings)
+        models = self._pool(self._models, settings, "the workers that read")
         requests = settings.runtime.chunk_requests or CHUNK
         reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
         embedder = local.embedder
         if self._embedders:
-            embedding = self._chunker(self._pool(self._embedders, settings), requests)
+            embedding = self._chunker(
+                self._pool(self._embedders, settings, "the workers that embed"), requests
+            )
             embedder = PooledEmbedder(embedding, embedder)
         return replace(
             local,
@@ -161,7 +163,7 @@ class Sequencer:
             embedder=embedder,
         )
 
-    def _pool(self, workers: Sequence[RemoteWorker], settings: Settings) -> Pool:
+    def _pool(self, workers: Sequence[RemoteWorker], settings: Settings, what: str) -> Pool:
         limits = self._profile.limits
         pool = Pool(
             workers,
@@ -169,6 +171,7 @@ class Sequencer:
             answer_deadline_s=settings.model.patience_s + _CALLS * settings.model.timeout_s,
             health_every_s=limits.health_every_s,
             health_deadline_s=limits.health_deadline_s,
+            what=what,
         )
         self._pools.append(pool)
         return pool
@@ -189,11 +192,11 @@ class Sequencer:
                 self._writer, self._waits_for = found, ""
                 logs.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
                 return True
-            if found.kind == Locked.__name__:
+            if isinstance(found, Locked):
                 until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
-            elif found.kind != Unavailable.__name__ or time.monotonic() >= until:
-                raise error_of(found)
-            self._waits_for, self._state = found.message, "waiting"
+            elif not isinstance(found, Unavailable) or time.monotonic() >= until:
+                raise found
+            self._waits_for, self._state = str(found), "waiting"
             await self._sleep(_PAUSE_S)
         return False
 
@@ -263,8 +266,8 @@ class Sequencer:
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
         runner = self._runner
-        outages = [*(pool.outage for pool in self._pools), self._writer.outage]
-        outage = min((found for found in outages if found is not None), default=None)
+        waits = OUTAGES.current()
+        outage = next((one for one in waits if not one.slow), None)
         return {
             "pid": os.getpid(),
             "shard": self._shard,
@@ -276,7 +279,8 @@ class Sequencer:
             "lag": self._lag,
             "held_bytes": self._held_bytes,
             "totals": asdict(self._totals()),
-            "outage": None if outage is None else {"since": outage[0], "reason": outage[1]},
+            "outage": None if outage is None else {"since": outage.since, "reason": outage.words},
+            "waits": [asdict(one) for one in waits],
             "given_up": self._given_up,
             "reason": self._reason,
             "waits_for": self._waits_for,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import SettingsError, Stopped, Unavailable
+from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.head import Head, listens, new_folder, new_token, token_environment
 from kgray.runtime.profile import Profile
 from kgray.runtime.spec import export_secrets
@@ -94,10 +95,15 @@ def join(address: str, *, token: Path | None = None) -> Session:
     return Session(address, joined=True, mortal=token is not None)
 
 
-def start(settings: Settings, profile: Profile) -> Session:
-    """Start a Ray that lives as long as this process, or stay in the one this process is in already."""
+def start(settings: Settings, profile: Profile, tell: OnWait = silent) -> Session:
+    """Start a Ray that lives as long as this process, or stay in the one this process is in already.
+
+    tell: called with a line before it is started, and with one when it is there
+    """
     if (here := _current()) is not None:
         return Session(here)
+    began = time.monotonic()
+    tell("starting a Ray for this command (`kgray up` starts one that stays)")
     folder = new_folder()
     use_token(new_token(folder))
     export_secrets(settings, os.environ)  # its processes inherit them; they are in no argument
@@ -114,10 +120,11 @@ def start(settings: Settings, profile: Profile) -> Session:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    tell(f"Ray is up after {time.monotonic() - began:.0f} s")
     return Session(_current() or "", joined=True, mortal=True, folder=folder)
 
 
-def open_session(settings: Settings, head: Head | None, profile: Profile) -> Session:
+def open_session(settings: Settings, head: Head | None, profile: Profile, tell: OnWait) -> Session:
     """Join the Ray that the settings, the folder's `kgray up` or a submitted job name; else start one."""
     address = settings.runtime.address
     in_job = os.environ.get(_JOB_VARIABLE)
@@ -132,7 +139,7 @@ def open_session(settings: Settings, head: Head | None, profile: Profile) -> Ses
         return join(address)
     if head is not None:
         return join(head.address, token=Path(head.token))
-    return join(in_job) if in_job else start(settings, profile)
+    return join(in_job) if in_job else start(settings, profile, tell)
 
 
 def head_listens() -> bool:

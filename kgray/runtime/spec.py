@@ -20,7 +20,7 @@ from kgray.records import canonical
 from kgray.settings import KEYS, Secret, Settings, load
 
 if TYPE_CHECKING:
-    from kgray.ingest.parts import Parts
+    from kgray.ingest.committer import Parts
 
 # Where a command finds Ray does not change what the actors do.
 _NOT_COMPARED = frozenset({"runtime.address", "runtime.backend", "runtime.profile"})

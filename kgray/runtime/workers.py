@@ -14,22 +14,16 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from kgray.errors import KgrayError
+from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
-from kgray.runtime.faults import (
-    Fault,
-    NumberedOutcome,
-    NumberedRequest,
-    Outcome,
-    error_of,
-    fault_of,
-    outcome_of,
-)
+from kgray.runtime.outcomes import TOLD, NumberedOutcome, NumberedRequest, Outcome, outcome_of
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _CHARACTERS_A_TOKEN = 4
+_TELL_S = 0.5  # between two looks at what this process waits for
 
 
 class _PooledActor(ABC):
@@ -38,15 +32,16 @@ class _PooledActor(ABC):
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
         logs.start(name)
         self._spec, self._name = spec, name
-        self._fault: Fault | None = None  # what is wrong with the settings: the outcome of every request
+        self._fault: Exception | None = None  # what is wrong with the settings: the outcome of every request
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
         self._done = self._read = 0  # requests; episodes among them
         self._since = time.time()
+        self._waits: tuple[Outage, ...] = ()  # as last told
         try:
             self._build(spec)
         except KgrayError as error:
-            self._fault = fault_of(error)
+            self._fault = error
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...
@@ -64,11 +59,15 @@ class _PooledActor(ABC):
         left = set(tasks)
         try:
             while left:
-                ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                ended, left = await asyncio.wait(left, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED)
+                if (waits := tuple(OUTAGES.current())) != self._waits:
+                    self._waits = waits
+                    yield [(TOLD, waits)]
                 self._done += len(ended)
                 for task in ended:
                     self._running.pop(tasks[task], None)
-                yield [(tasks[task], task.result()) for task in ended if not task.cancelled()]
+                if ended:
+                    yield [(tasks[task], task.result()) for task in ended if not task.cancelled()]
         finally:
             for task in left:
                 task.cancel()
@@ -166,8 +165,8 @@ class EmbedWorker(_PooledActor):
             for at, (_, row) in enumerate(batch):
                 if row.done():
                     continue  # nobody waits for it any longer
-                if isinstance(found, Fault):
-                    row.set_exception(error_of(found))
+                if isinstance(found, Exception):
+                    row.set_exception(found)
                 else:
                     row.set_result(found[at])
 

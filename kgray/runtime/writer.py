@@ -18,16 +18,18 @@ import ray
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
 from kgray.kinds import EPISODES
+from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.faults import Fault, Lost, error_of, fault_of
+from kgray.runtime.outcomes import Lost
 from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0
-_PASSING = (Locked.__name__, Unavailable.__name__)  # transient: retried until the patience is spent
+_WHAT = "the writer in Ray"
+_PASSING = (Locked, Unavailable)  # transient: retried until the patience is spent
 
 
 class GraphWriter:
@@ -43,14 +45,14 @@ class GraphWriter:
         self._last = 0  # number of the last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
 
-    def begin(self) -> int | Fault:
+    def begin(self) -> int | Exception:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
         try:
             return self._hold(None)
         except KgrayError as error:
-            return fault_of(error)
+            return error
 
-    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Fault | None:
+    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Exception | None:
         """Write a run's batch; None = it is durable. number: of the batch in its run, from 1."""
         try:
             if epoch < self._epoch:
@@ -67,7 +69,7 @@ class GraphWriter:
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= self._epoch:
                 self._release()  # an older run's batch does not take the store from the newest
-            return fault_of(error)
+            return error
         return None
 
     @control
@@ -124,7 +126,6 @@ class RemoteWriter:
     """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable.
 
     epoch   the run's, from `begin`; it never changes, so a late batch of an older run is refused
-    outage  since when (wall clock) and why batches cannot be written; None = no outage
     """
 
     def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float, epoch: int = 0) -> None:
@@ -132,12 +133,11 @@ class RemoteWriter:
         self._handle, self.epoch = handle, epoch
         self._deadline_s, self._patience_s = deadline_s, patience_s
         self._number = 0
-        self.outage: tuple[float, str] | None = None
 
-    async def begin(self) -> RemoteWriter | Fault:
+    async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
         found = await self._called("begin")
-        if isinstance(found, Fault):
+        if isinstance(found, Exception):
             return found
         return RemoteWriter(
             self._handle, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found
@@ -151,20 +151,21 @@ class RemoteWriter:
         """
         self._number += 1
         number = self._number
-        until = time.monotonic() + self._patience_s
+        since, until = time.time(), time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
         while (fault := await self._called("write", self.epoch, number, changes)) is not None:
-            if fault.kind not in _PASSING:
-                raise error_of(fault)
-            self.outage = self.outage or (time.time(), fault.message)
+            if not isinstance(fault, _PASSING):
+                raise fault
+            OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self._patience_s)
             if time.monotonic() >= until:
-                raise Unavailable(fault.message, waited=True)
+                raise Unavailable(str(fault), waited=True)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
-        self.outage = None
+        if delay > _FIRST_DELAY_S:
+            OUTAGES.answered(_WHAT)
 
     async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
-        """Return the actor's answer; an Unavailable as a Fault where there is none."""
+        """Return the actor's answer; Unavailable where there is none."""
 
         async def sent() -> Any:  # noqa: ANN401 - as above
             return await getattr(self._handle, method).remote(*args)
@@ -176,4 +177,4 @@ class RemoteWriter:
         except TimeoutError:
             ray.kill(self._handle, no_restart=False)
             reason = f"the writer did not answer within {self._deadline_s:g} s"
-        return Fault(kind=Unavailable.__name__, message=f"the writer is out of reach: {reason}")
+        return Unavailable(f"the writer is out of reach: {reason}")

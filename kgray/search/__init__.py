@@ -1,19 +1,15 @@
 """Reading: search and the context block, after Zep (arXiv 2501.13956, section 3).
 
-plan        the query with its recipe and filters
-candidates  the rows that BM25, cosine and graph steps find
-rank        the order of these rows: fusion and rerankers
-searcher    a search from its query to its hits
-context     what a search found as text for a prompt
-tokens      the token counter of that text
+candidates  the query with its recipe and filters, and the rows that BM25, cosine and graph steps find
+searcher    a search from its query to its hits; fusion and rerankers
+context     what a search found as text for a prompt, and its token counter
 """
 
 from __future__ import annotations
 
-from kgray.search.context import Context, context
-from kgray.search.plan import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker
-from kgray.search.searcher import search
-from kgray.search.tokens import count_tokens
+from kgray.search.candidates import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker
+from kgray.search.context import Context, context, count_tokens
+from kgray.search.searcher import search, spans_of
 
 __all__ = [
     "RECIPES",
@@ -27,4 +23,5 @@ __all__ = [
     "context",
     "count_tokens",
     "search",
+    "spans_of",
 ]

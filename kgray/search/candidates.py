@@ -1,4 +1,4 @@
-"""What may answer a query: BM25, cosine and graph steps, each an ordered list of rows that the view shows.
+"""A query, and what may answer it: the rows that BM25, cosine and graph steps find and its filters pass.
 
 A store ranks records; the view says which of them the graph shows, and as what. Splits, merges,
 retractions, `as_of` and filters drop candidates, so BM25 and cosine ask for more rows than are wanted,
@@ -7,33 +7,180 @@ and for still more while too few remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain, zip_longest
+from types import MappingProxyType
+from typing import Literal
 
-from kgray.errors import NotFound
+from kgray.errors import InputError, NotBuilt, NotFound
 from kgray.graph import Entity, Fact
 from kgray.ledger import find, sequences_of
 from kgray.ports import GraphView, SearchScope, Store, Vector
-from kgray.records import Episode, Place, entity_id
-from kgray.search.plan import Query, keep_entities, keep_episodes, keep_facts
-from kgray.times import Instant
+from kgray.records import Episode, Place, check_group, entity_id
+from kgray.rows import folded
+from kgray.times import Instant, from_datetime
+
+Method = Literal["bm25", "cosine", "bfs"]
+Reranker = Literal["rrf", "mmr", "episode_mentions", "node_distance"]
+METHODS: tuple[Method, ...] = ("bm25", "cosine", "bfs")
+RERANKERS: tuple[Reranker, ...] = ("rrf", "mmr", "episode_mentions", "node_distance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to search. Source: the search and reranker functions of Zep, arXiv 2501.13956, section 3."""
+
+    methods: tuple[Method, ...] = METHODS
+    reranker: Reranker = "rrf"
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "hybrid": Recipe(),
+        "lexical": Recipe(methods=("bm25",)),
+        "semantic": Recipe(methods=("cosine",)),
+        "neighbours": Recipe(methods=("bfs",)),  # what lies around a centre or seeds, nearest first
+        "diverse": Recipe(reranker="mmr"),
+        "mentions": Recipe(reranker="episode_mentions"),
+        "nearby": Recipe(reranker="node_distance"),  # hybrid, then by distance from the centre
+    }
+)
+
+
+_NOT_BUILT = {
+    ("scope", "community"): "fact, entity or episode",
+    ("reranker", "cross_encoder"): "rrf or mmr",
+}
+MAX_LIMIT = 1000
+MAX_SEEDS = 64
+SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode")
+Moment = Instant | datetime
+Range = tuple[Moment | None, Moment | None]  # [from, to); None = open on that side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What hits are restricted to; () or None = no restriction.
+
+    A filter has no effect on scopes that are not listed for it:
+
+    relations   facts: one of these relation names, as the graph shows them (folded, R17)
+    labels      entities: has one of these; facts: an endpoint does
+    sources     episodes: of one of these; facts: supported by an episode of one of these
+    speakers    episodes: said by one of these, ignoring case and spacing; facts: supported by such an episode
+    said        episodes: the reference time lies in the range
+    valid_at, invalid_at, created_at    facts: the instant lies in the range; an unknown one lies in none
+
+    The bounds of a range are datetimes (without a zone: UTC), or microseconds since 1970.
+    """
+
+    relations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    speakers: tuple[str, ...] = ()
+    said: Range | None = None
+    valid_at: Range | None = None
+    invalid_at: Range | None = None
+    created_at: Range | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse empty ranges."""
+        for name in ("said", "valid_at", "invalid_at", "created_at"):
+            start, end = map(_instant, getattr(self, name) or (None, None))
+            if start is not None and end is not None and start >= end:
+                raise InputError(
+                    f"the range of {name} is empty: its end must lie after its start", field=name
+                )
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything is filtered at all."""
+        return self != _NO_FILTERS
+
+
+def _instant(moment: Moment | None) -> Instant | None:
+    return from_datetime(moment) if isinstance(moment, datetime) else moment
+
+
+_NO_FILTERS = Filters()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A question to one group; a value, checked when it is made (InputError, NotBuilt).
+
+    text        any text that is not blank; never read as a query language
+    as_of       the moment the facts hold at; None = now (R5)
+    known_at    None = what the graph knows now; else the caller passes a view as of then
+    any_time    True: facts of any span, past, present or future; excludes as_of
+    limit       length of the whole list, all scopes together, 1 to 1000
+    recipe      a name in RECIPES: methods and reranker together; each may be set on its own too
+    centre      entity id: distances are measured from it, and graph steps start there
+    seeds       ids of entities and episodes (ours or the client's), at most 64: graph steps start
+                at these entities and at those that the episodes are about
+    """
+
+    text: str
+    group: str
+    as_of: Instant | None = None
+    known_at: Instant | None = None
+    any_time: bool = False
+    scopes: tuple[SearchScope, ...] = SCOPES
+    limit: int = 10
+    recipe: str = "hybrid"
+    methods: tuple[Method, ...] | None = None
+    reranker: Reranker | None = None
+    centre: str | None = None
+    seeds: tuple[str, ...] = ()
+    filters: Filters = field(default_factory=Filters)
+
+    def __post_init__(self) -> None:
+        """Check every field; the error names the faulty one."""
+        if not self.text.strip():
+            raise InputError("the query is empty: say what to search for", field="query")
+        check_group(self.group)
+        if isinstance(self.limit, bool) or not 1 <= self.limit <= MAX_LIMIT:
+            raise InputError(f"limit is {self.limit!r}: use 1 to {MAX_LIMIT}", field="limit")
+        if self.any_time and self.as_of is not None:
+            raise InputError("as_of and any_time exclude each other: give one", field="as_of")
+        if len(self.seeds) > MAX_SEEDS:
+            raise InputError(f"{len(self.seeds)} seeds: give at most {MAX_SEEDS}", field="seeds")
+        self._check_names()
+        self._check_start()
+
+    @property
+    def ways(self) -> Recipe:
+        """The methods and the reranker that are used: those given, else the recipe's."""
+        recipe = RECIPES[self.recipe]
+        return Recipe(methods=self.methods or recipe.methods, reranker=self.reranker or recipe.reranker)
+
+    def _check_names(self) -> None:
+        if not self.scopes:
+            raise InputError(f"no scope: use one or more of {', '.join(SCOPES)}", field="scope")
+        for noun, named, given, known in (
+            ("scope", "scope", self.scopes, SCOPES),
+            ("recipe", "recipe", (self.recipe,), sorted(RECIPES)),
+            ("method", "methods", self.methods or (), METHODS),
+            ("reranker", "reranker", (self.reranker or "rrf",), RERANKERS),
+        ):
+            for name in given:
+                if instead := _NOT_BUILT.get((noun, str(name))):
+                    raise NotBuilt(f"{noun} {name} is not built in this version: use {instead}")
+                if name not in known:
+                    raise InputError(f"{noun} {name!r} is unknown: use {', '.join(known)}", field=named)
+
+    def _check_start(self) -> None:
+        if self.ways.reranker == "node_distance" and self.centre is None:
+            raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
+        if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:
+            raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
+
+
+# ----------------------------------------------------------------------------------- one search, its filters
 
 FoundRow = Fact | Entity | Episode
-
-OVER_FETCH = 3
-MIN_DEPTH = 30  # with RRF, ranks below 30 have hardly any effect on the first 10 hits
-MAX_DEPTH = 10_000
-_DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
-# Graph steps:
-HOPS = 2
-_ROUNDS = 3  # reads a hop takes at most, see _around
-_SHARE = 10  # facts each entity gives where a hop starts from many
-_FROM_HITS = 6  # entities of the best hits from which steps start
-_RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
-_FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
-_FILTERED = 8  # with filters, steps take this many times as many facts, because filters drop some
-_CENTRE_HOPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +199,62 @@ class SearchRun:
     moment: Instant | None
     vector: Vector | None
 
-    def keep(self, scope: SearchScope, rows: Sequence[FoundRow]) -> list[FoundRow]:
-        """Return the rows that pass the query's filters, in their order."""
+    def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
+        """Return the rows of one scope that pass the query's filters, in their order."""
         filters = self.query.filters
-        if scope == "fact":
-            facts = [row for row in rows if isinstance(row, Fact)]
-            return [*keep_facts(self.store, self.view, facts, filters)] if filters.narrows else [*facts]
-        if scope == "entity":
-            return [*keep_entities([row for row in rows if isinstance(row, Entity)], filters)]
-        episodes = [row for row in rows if isinstance(row, Episode)]
-        return [*keep_episodes(episodes, filters, self.query.as_of)]
+        if not filters.narrows:
+            return [*rows]
+        kept = [row for row in rows if self._passes(row)]
+        facts = [row for row in kept if isinstance(row, Fact)]
+        if not facts:
+            return kept
+        if filters.labels:
+            entities = self.view.entities(list(dict.fromkeys(end for fact in facts for end in fact.ends)))
+            labelled = {entity.id for entity in entities if self._passes(entity)}
+            facts = [fact for fact in facts if labelled.intersection(fact.ends)]
+        if filters.sources or filters.speakers:
+            ids = sorted({episode for fact in facts for episode in fact.episodes})
+            episodes = self.view.episodes(sequences_of(self.store, self.view.group, ids=ids))
+            told = {episode.id for episode in episodes if _is_told_by(episode, filters)}
+            facts = [fact for fact in facts if told.intersection(fact.episodes)]
+        return [*facts]
+
+    def _passes(self, row: FoundRow) -> bool:
+        """Whether a row passes what can be seen of it alone."""
+        filters = self.query.filters
+        if isinstance(row, Entity):
+            return not filters.labels or not set(filters.labels).isdisjoint(row.labels)
+        if isinstance(row, Episode):
+            return _is_told_by(row, filters) and _within(row.reference_time, filters.said)
+        return (
+            (not filters.relations or row.relation in filters.relations)
+            and _within(row.valid_at, filters.valid_at)
+            and _within(row.invalid_at, filters.invalid_at)
+            and _within(row.created_at, filters.created_at)
+        )
+
+
+def _is_told_by(episode: Episode, filters: Filters) -> bool:
+    """Whether an episode is of one of the sources and said by one of the speakers that are asked for."""
+    speakers = {folded(speaker) for speaker in filters.speakers}
+    return (not filters.sources or episode.source in filters.sources) and (
+        not speakers or folded(episode.speaker or "") in speakers
+    )
+
+
+def _within(instant: Instant | None, span: Range | None) -> bool:
+    if span is None:
+        return True
+    start, end = map(_instant, span)
+    return instant is not None and (start is None or start <= instant) and (end is None or instant < end)
+
+
+# ------------------------------------------------------------------------------------------ BM25 and cosine
+
+OVER_FETCH = 3
+MIN_DEPTH = 30  # with RRF, ranks below 30 have hardly any effect on the first 10 hits
+MAX_DEPTH = 10_000
+_DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,57 +265,52 @@ class Gathered:
     more: bool = False
 
 
-def by_words(run: SearchRun, scope: SearchScope, wanted: int) -> Gathered:
-    """Return rows of one scope by BM25, at least `wanted` where there are so many."""
-    group = run.query.group
+def gather(run: SearchRun, scope: SearchScope, method: Method, wanted: int) -> Gathered:
+    """Return rows of one scope by BM25 or cosine, at least `wanted` where there are so many.
 
-    def fetch(depth: int) -> tuple[int, list[FoundRow]]:
-        found = run.store.lexical(group, scope, run.text, depth)
-        places = [item for item in found if not isinstance(item, str)]
-        return len(found), _shown(run, scope, places, [item for item in found if isinstance(item, str)])
-
-    return _enough(run, scope, wanted, fetch)
-
-
-def by_meaning(run: SearchRun, scope: SearchScope, wanted: int) -> Gathered:
-    """Return rows of one scope by cosine, at least `wanted` where there are so many."""
-    group, vector = run.query.group, run.vector
-    if vector is None:
-        raise ValueError("cosine needs the query's vector")
-
-    def fetch(depth: int) -> tuple[int, list[FoundRow]]:
-        found = [owner for owner, _ in run.store.nearest(group, scope, vector, depth)]
-        places = [(owner, 0) for owner in found if isinstance(owner, int)]
-        return len(found), _shown(run, scope, places, [id_ for id_ in found if isinstance(id_, str)])
-
-    return _enough(run, scope, wanted, fetch)
-
-
-def _shown(run: SearchRun, scope: SearchScope, places: list[Place], ids: list[str]) -> list[FoundRow]:
-    """Return the rows that the view shows for these records, in order, each once; one read."""
-    view, moment = run.view, run.moment
-    if scope == "episode":
-        return [*view.episodes([sequence for sequence, _ in places])]
-    if scope == "entity":
-        return [*view.entities(ids)]
-    return [*(view.facts_of_evidence(places, moment) if places else view.facts_of(ids, moment))]
-
-
-def _enough(
-    run: SearchRun, scope: SearchScope, wanted: int, fetch: Callable[[int], tuple[int, list[FoundRow]]]
-) -> Gathered:
-    """Fetch more until `wanted` rows pass, the store has no more, or MAX_DEPTH is reached."""
+    Fetches more until `wanted` rows pass, the store has no more, or MAX_DEPTH is reached.
+    """
     depth = max(MIN_DEPTH, OVER_FETCH * wanted)
     while True:
-        count, rows = fetch(depth)
-        kept = run.keep(scope, rows)
-        more = count >= depth and depth < MAX_DEPTH
+        found = _found(run, scope, method, depth)
+        kept = run.keep(_shown(run, scope, found))
+        more = len(found) >= depth and depth < MAX_DEPTH
         if len(kept) >= wanted or not more:
             return Gathered(kept, more)
         depth = min(depth * _DEEPER, MAX_DEPTH)
 
 
+def _found(run: SearchRun, scope: SearchScope, method: Method, depth: int) -> Sequence[str | int | Place]:
+    if method == "bm25":
+        return run.store.lexical(run.query.group, scope, run.text, depth)
+    if run.vector is None:
+        raise ValueError("cosine needs the query's vector")
+    return [owner for owner, _ in run.store.nearest(run.query.group, scope, run.vector, depth)]
+
+
+def _shown(run: SearchRun, scope: SearchScope, found: Sequence[str | int | Place]) -> list[FoundRow]:
+    """Return the rows that the view shows for these records, in order, each once; one read."""
+    ids = [item for item in found if isinstance(item, str)]
+    places = [item for item in found if isinstance(item, tuple)]
+    if scope == "episode":
+        sequences = [item for item in found if isinstance(item, int)]
+        return [*run.view.episodes(sequences or [sequence for sequence, _ in places])]
+    if scope == "entity":
+        return [*run.view.entities(ids)]
+    view, moment = run.view, run.moment
+    return [*(view.facts_of_evidence(places, moment) if places else view.facts_of(ids, moment))]
+
+
 # ------------------------------------------------------------------------------------------- graph steps
+
+HOPS = 2
+_ROUNDS = 3  # reads a hop takes at most, see _around
+_SHARE = 10  # facts each entity gives where a hop starts from many
+_FROM_HITS = 6  # entities of the best hits from which steps start
+_RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
+_FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
+_FILTERED = 8  # with filters, steps take this many times as many facts, because filters drop some
+_CENTRE_HOPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +415,9 @@ def from_centre(run: SearchRun, centre: Sequence[str]) -> Walk:
 def reached(run: SearchRun, walked: Walk, scope: SearchScope) -> list[FoundRow]:
     """Return the rows of one scope that the walk reached, nearest first; never episodes."""
     if scope == "fact":
-        return run.keep(scope, walked.facts)
+        return run.keep(walked.facts)
     if scope == "entity":
-        return run.keep(scope, run.view.entities(walked.nearest_entities()))
+        return run.keep(run.view.entities(walked.nearest_entities()))
     return []
 
 

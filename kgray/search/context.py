@@ -1,4 +1,7 @@
-"""The context block: what a search found as text for a prompt, within a budget of tokens."""
+"""The context block: what a search found as text for a prompt, within a budget of tokens.
+
+The token counter needs no model's vocabulary, and is rather too high than too low.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from kgray.errors import InputError
-from kgray.graph import Entity, Fact, Hit, Scope
-from kgray.ports import Embedder, GraphView, Store
-from kgray.search.plan import Query
-from kgray.search.searcher import search
-from kgray.search.tokens import count_tokens
-from kgray.times import DAY, Instant, to_datetime
+from kgray.graph import Entity, Hit, Scope
+from kgray.ports import Embedder, Store
+from kgray.search.candidates import Query
+from kgray.search.searcher import ViewAt, search
+from kgray.times import to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides how many are used
@@ -53,9 +57,13 @@ class Context:
     tokens: int
     hits: tuple[Hit, ...]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray context --json` prints."""
+        return {"text": self.text, "tokens": self.tokens, "hits": [hit.as_dict() for hit in self.hits]}
+
 
 async def context(
-    store: Store, embedder: Embedder, query: Query, *, tokens: int = 1500, view: GraphView | None = None
+    store: Store, embedder: Embedder, query: Query, *, tokens: int = 1500, view: ViewAt | None = None
 ) -> Context:
     """Search and return what was found as text: facts, then entities, then excerpts of raw episodes.
 
@@ -66,11 +74,14 @@ async def context(
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wide = replace(query, limit=max(query.limit, CONTEXT_HITS))
     hits = await search(store, embedder, wide, view=view)
-    return write(hits, tokens, as_of=query.as_of, known_at=query.known_at)
+    as_of, known_at = (
+        None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
+    )
+    return write(hits, tokens, as_of=as_of, known_at=known_at)
 
 
 def write(
-    hits: Sequence[Hit], tokens: int, *, as_of: Instant | None = None, known_at: Instant | None = None
+    hits: Sequence[Hit], tokens: int, *, as_of: datetime | None = None, known_at: datetime | None = None
 ) -> Context:
     """Write hits, best first, within `tokens` (at least 64).
 
@@ -108,18 +119,18 @@ def safe(text: str) -> str:
     return _TAG_OPENS.sub("&lt;", " ".join(shown.split()))
 
 
-def dates(valid_at: Instant | None, invalid_at: Instant | None) -> str:
+def dates(valid_at: datetime | None, invalid_at: datetime | None) -> str:
     """Return `from - to`: days, or minutes where a span begins and ends on one day."""
-    same_day = valid_at is not None and invalid_at is not None and valid_at // DAY == invalid_at // DAY
+    same_day = valid_at is not None and invalid_at is not None and valid_at.date() == invalid_at.date()
     start = "unknown" if valid_at is None else _shown(valid_at, minutes=same_day)
     return f"{start} - {'present' if invalid_at is None else _shown(invalid_at, minutes=same_day)}"
 
 
-def _shown(instant: Instant, *, minutes: bool = False) -> str:
-    return to_datetime(instant).isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
+def _shown(moment: datetime, *, minutes: bool = False) -> str:
+    return moment.isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
 
 
-def _moments(as_of: Instant | None, known_at: Instant | None) -> list[str]:
+def _moments(as_of: datetime | None, known_at: datetime | None) -> list[str]:
     said = []
     if as_of is not None:
         said.append(f"as of {_shown(as_of)}")
@@ -129,9 +140,11 @@ def _moments(as_of: Instant | None, known_at: Instant | None) -> list[str]:
 
 
 def _line(hit: Hit) -> str:
-    if isinstance(hit.fact, Fact):
+    if hit.fact is not None:
+        if hit.fact.event:  # its text says its date
+            return f"- {safe(hit.text)}"
         return f"- {safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
-    if isinstance(hit.entity, Entity):
+    if hit.entity is not None:
         return f"- {safe(hit.entity.name)}{_about(hit.entity)}"
     said = f"[{_shown(hit.reference_time)}] " if hit.reference_time is not None else ""
     who = f"{safe(hit.speaker)}: " if hit.speaker else ""
@@ -157,3 +170,40 @@ def _cut(text: str, length: int) -> str:
         return text
     cut = text[:length]
     return f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."
+
+
+# ----------------------------------------------------------------------------------------- the token counter
+
+_PIECES = re.compile(r"[A-Za-z]+|\s+|[^A-Za-z\s]")
+_LETTERS_A_TOKEN = 4
+_WIDE = ("W", "F")
+
+
+def count_tokens(text: str) -> int:
+    """Return how many tokens `text` takes, by this fixed rule.
+
+    ASCII letters   one for each 4 of a run, begun ones counted: "the" 1, "works" 2
+    spaces          a single space: none, it belongs to the next word; any other run: one a character
+    CJK             one a character (full-width signs too; emoji: 3)
+    anything else   one for each byte but the last of its UTF-8 form, at least one: digits and
+                    punctuation 1, accented and Cyrillic letters 1, Thai and Devanagari 2, beyond the BMP 3
+
+    English prose counts about a third more than the vocabularies of current models make of it, so a
+    block within a budget here is within it there; old vocabularies may need more for Chinese.
+    Texts joined by a newline cost their sum and one, if neither starts or ends with a space.
+    """
+    return sum(map(_cost, _PIECES.findall(text)))
+
+
+def _cost(piece: str) -> int:
+    first = piece[0]
+    if "A" <= first <= "Z" or "a" <= first <= "z":
+        return -(-len(piece) // _LETTERS_A_TOKEN)
+    if first.isspace():
+        return 0 if piece == " " else len(piece)
+    point = ord(first)
+    if point < 0x800:
+        return 1
+    if point < 0x10000:
+        return 1 if unicodedata.east_asian_width(first) in _WIDE else 2
+    return 1 if 0x20000 <= point < 0x40000 else 3  # the supplementary ideographs are CJK too

@@ -88,6 +88,13 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RecordSettings:
+    """How records are told apart. key: fields that identify one, before `id`; several separated by commas."""
+
+    key: FilledText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RuntimeSettings:
     """Where ingestion runs. window: most episodes in flight; state_mb: most memory for groups' states.
 
@@ -120,6 +127,7 @@ class Settings:
     embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
     reranker: RerankerSettings = field(default_factory=RerankerSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     ontology: OntologySettings = field(default_factory=OntologySettings)
 

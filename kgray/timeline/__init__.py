@@ -1,7 +1,6 @@
 """When each statement held: a pure function from claims to spans (R6-R13).
 
 claims      the input and output: Claim, Span, Rivals
-state       the state of one statement, and of one slot, at one instant of the sweep
 component   the rules R7-R12 over statements connected by rivalry, with a log to undo instants
 sweep       `timeline`, and `Sweep`: the same function, kept up to date while claims arrive
 """

@@ -17,11 +17,12 @@ Point = Literal["start", "confirmation", "end"]
 class Claim:
     """One piece of evidence about one statement.
 
-    said      unique among all claims
-    start     holds: None = unknown ("always"); not used by the other kinds
-    end       holds: the stated end or None; ended: its instant, never None
-    inferred  the start was read off the present tense (R3); one equal to t_ref counts as such
-    recorded  record time (R4)
+    said            unique among the claims of a statement
+    start           holds: None = unknown ("always"); happened: its instant; not used by the other kinds
+    end             holds: the stated end or None; ended: its instant, never None
+    inferred        the start was read off the present tense (R3); one equal to t_ref counts as such
+    recorded        record time (R4)
+    other_variant   an end or a denial recorded with another variant: it speaks of this one too (R6)
     """
 
     statement: str
@@ -31,6 +32,7 @@ class Claim:
     end: Instant | None
     inferred: bool
     recorded: Instant
+    other_variant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

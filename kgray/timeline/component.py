@@ -9,77 +9,226 @@ and a late claim costs the instants after it. Without the log each claim would c
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
-from kgray.timeline.claims import Claim, Point, Said
-from kgray.timeline.state import (
-    ALWAYS,
-    OwnClaim,
-    SpanDraft,
-    StatementState,
-    extended,
-    first_two,
-    last_two,
-    said,
-    until,
-)
+from kgray.timeline.claims import Claim, Point, Said, Span
 from kgray.times import Instant
 
-_END, _CONFIRMATION, _START = range(3)  # the order of points at one instant (R7)
-_FEW = 8  # up to this many new instants are inserted one by one; more are sorted in
+ALWAYS: Instant = -(1 << 62)  # an unknown start: before every instant
+STILL: Instant = 1 << 62  # no stated end: after every instant
+# What is taken at one instant, in this order (R7). _DUE: a stated end is reached, which is no point.
+_DUE, _END, _CONFIRMATION, _START = range(4)
 # Kinds of log entry: item added to or taken from a list, span ended, statement changed; else an attribute.
 _ADDED, _TAKEN, _OVER, _CHANGED = "+", "-", "over", "changed"
 
+# In order of `said`, ends strictly descending: no claim is both said earlier and ends earlier than another.
+Front = tuple[Claim, ...]
+Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
+OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
+Event = tuple[int, Said, OwnClaim]  # (rank, said, ...)
 
-def points(claim: Claim) -> list[tuple[Instant, int]]:
-    """Return the points of a claim as (instant, rank) (R7); a denial has none."""
-    if claim.kind == "denied":
-        return []
+
+def said(claim: Claim) -> Said:
+    """Return when it was said; a key for bisection."""
+    return claim.said
+
+
+def until(claim: Claim) -> Instant:
+    """Return a claim's stated end, STILL for none."""
+    return STILL if claim.end is None else claim.end
+
+
+def extended(front: Front, claim: Claim) -> Front:
+    """Return the front with `claim` added, without claims that were said earlier and end no later."""
+    place = bisect_left(front, claim.said, key=said)
+    if place < len(front) and until(front[place]) >= until(claim):
+        return front
+    keep = place
+    while keep and until(front[keep - 1]) <= until(claim):
+        keep -= 1
+    return (*front[:keep], claim, *front[place:])
+
+
+@dataclass(slots=True, eq=False)
+class SpanDraft:
+    """A span while the sweep can still change it; only a statement's last one changes."""
+
+    state: StatementState
+    opened: Claim
+    point: Point
+    start: Instant
+    support: list[Claim]  # by said, each once
+    end: Instant | None = None
+    ended: Claim | None = None
+    cut: bool = False  # a rival ended it (R11)
+    stated: Claim | None = None  # of the supporters with a stated end the one said last
+    endless: Claim | None = None  # of the `holds` without one, the same
+
+    def deadline(self) -> Instant:
+        """Return the stated end that stands, STILL for none (R9)."""
+        if self.stated is None or self.stated.end is None:
+            return STILL
+        lifts = self.endless is not None and self.endless.said > self.stated.said
+        # Said compares t_ref first: if the last one without an end does not lift it, none does.
+        if lifts and self.endless is not None and self.endless.said[0] > self.stated.end:
+            return STILL
+        return self.stated.end
+
+
+@dataclass(slots=True, eq=False)
+class StatementState:
+    """One statement: its rivals, and its spans as far as the sweep has come."""
+
+    statement: str
+    slots: list[SlotState] = field(default_factory=list)
+    partners: list[StatementState] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)  # without those that a denial set aside
+    denied: Said | None = None  # the last denial; what was said before it does not count
+
+    spans: list[SpanDraft] = field(default_factory=list)  # in order of start
+    open: bool = False  # whether the last span is
+    first: SpanDraft | None = None  # its first ended span of positive length
+    last_end: Instant = ALWAYS  # the latest end of those
+    claiming: Front = ()  # its `holds` that claim the present instant (R10)
+    bounded: Front = ()  # `holds` with a stated end that started before it (R8)
+    unbounded: Claim | None = None  # the last said of those without one (R8)
+    ended: Claim | None = None  # the last said `ended` at or before it (R10)
+
+    shown: tuple[Span, ...] = ()  # the spans as last handed out
+    low: int = 0  # how many of those are certainly unchanged
+
+    def view(self) -> tuple[Span, ...]:
+        """Return the spans in order of start; only those changed since the last call are built anew."""
+        if self.low < len(self.shown) or self.low < len(self.spans):
+            fresh = tuple(self._span(draft) for draft in self.spans[self.low :])
+            self.shown = (*self.shown[: self.low], *fresh)
+            self.low = len(self.shown)
+        return self.shown
+
+    def _span(self, draft: SpanDraft) -> Span:
+        start = None if draft.start == ALWAYS else draft.start
+        support = tuple(draft.support)
+        return Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
+
+    def open_rivals(self) -> Iterator[StatementState]:
+        """Yield the rivals whose last span is open; the caller may close one before taking the next."""
+        for slot in self.slots:
+            if slot.open is not None and slot.open is not self:
+                yield slot.open
+        for partner in self.partners:
+            if partner.open:
+                yield partner
+
+    def overruled_by(self, moment: Said) -> Claim | None:
+        """Return the claim said last that overrules a point said at `moment`, None for none (R10)."""
+        best = self.ended
+        for slot in self.slots:
+            other = slot.latest_of_others(self)
+            if other is not None and (best is None or other.said > best.said):
+                best = other
+        for partner in self.partners:
+            if partner.claiming and (best is None or partner.claiming[-1].said > best.said):
+                best = partner.claiming[-1]
+        return best if best is not None and best.said > moment else None
+
+    def outlives(self, end: Claim, instant: Instant) -> bool:
+        """Whether a claim said later than this `ended` extends past its instant (R8)."""
+        if self.unbounded is not None and self.unbounded.said > end.said and self.unbounded.said[0] > instant:
+            return True
+        place = bisect_left(self.bounded, end.said, key=said)
+        return place < len(self.bounded) and until(self.bounded[place]) > instant
+
+    def first_rival(self, instant: Instant) -> tuple[Instant, Claim] | None:
+        """Return start and opener of the first span of positive length of a rival (R8)."""
+        found = [leader for slot in self.slots for leader in slot.firsts if leader[1] is not self]
+        found += [(p.first.start, p) for p in self.partners if p.first is not None]
+        drafts = [rival.first for _, rival in found if rival.first is not None]
+        drafts += [r.spans[-1] for r in self.open_rivals() if r.spans[-1].start < instant]
+        if not drafts:
+            return None
+        draft = min(drafts, key=lambda d: (d.start, d.opened.said))
+        return draft.start, draft.opened
+
+    def last_rival_end(self) -> Instant:
+        """Return the latest end of an ended rival span of positive length, ALWAYS for none."""
+        ends = [end for slot in self.slots for end, rival in slot.ends if rival is not self]
+        ends += [partner.last_end for partner in self.partners]
+        return max(ends, default=ALWAYS)
+
+
+@dataclass(slots=True, eq=False)
+class SlotState:
+    """One slot of a single-valued relation: its statements are mutual rivals."""
+
+    open: StatementState | None = None
+    # (said, statement, its state): the last of the claims in force of each statement, sorted.
+    latest: list[tuple[Said, str, StatementState]] = field(default_factory=list)
+    # Two statements each, so that one remains when a statement asks about its rivals.
+    firsts: tuple[Leader, ...] = ()  # with the earliest first spans
+    ends: tuple[Leader, ...] = ()  # with the latest ends
+
+    def latest_of_others(self, state: StatementState) -> Claim | None:
+        """Return the claim said last among the other statements' claims at this instant."""
+        for _, _, rival in reversed(self.latest[-2:]):
+            if rival is not state:
+                return rival.claiming[-1]
+        return None
+
+
+def first_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
+    """Return the two earliest; they are of different statements, since each has one first span."""
+    return tuple(sorted((*leaders, new), key=itemgetter(0))[:2])
+
+
+def last_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
+    """Return the two latest of different statements."""
+    if not leaders or new[0] >= leaders[0][0]:
+        others = leaders[:1] if not leaders or leaders[0][1] is not new[1] else leaders[1:]
+        return (new, *others)
+    if leaders[0][1] is new[1] or (len(leaders) > 1 and leaders[1][0] >= new[0]):
+        return leaders
+    return (leaders[0], new)
+
+
+def _events(claim: Claim) -> list[tuple[Instant, int]]:
+    """Return a claim's points (R7) and its stated end as (instant, rank); a denial has none."""
     if claim.kind == "ended":
         return [] if claim.end is None else [(claim.end, _END)]
+    if claim.kind == "denied":
+        return []
     start = ALWAYS if claim.start is None else claim.start
     found = [(start, _START)]
+    if claim.kind == "happened":  # an event: that it happened stays true (R18)
+        return found
     if claim.end is None and start < claim.said[0] and (claim.start is None or not claim.inferred):
         found.append((claim.said[0], _CONFIRMATION))
+    if claim.end is not None and claim.end > start:
+        found.append((claim.end, _DUE))
     return found
 
 
-class _Batch:
-    """The events of one instant."""
-
-    __slots__ = ("arranged", "due", "ends", "events", "starts")
-
-    def __init__(self) -> None:
-        self.events: list[tuple[int, Said, OwnClaim]] = []
-        self.due: list[OwnClaim] = []  # `holds` with their stated end here
-        self.starts: list[OwnClaim] = []
-        self.ends: list[OwnClaim] = []  # `ended`
-        self.arranged = False
-
-    def arrange(self) -> None:
-        """Sort the events by (end, confirmation, start; said); an end after its own earlier starts (R7)."""
-        self.starts = [own for rank, _, own in self.events if rank == _START and own[0].kind == "holds"]
-        self.ends = [own for _, _, own in self.events if own[0].kind == "ended"]
-        if self.ends:  # every time: a denial may have set the earlier start aside
-            first: dict[StatementState, Said] = {}
-            for claim, state in self.starts:
-                first[state] = min(claim.said, first.get(state, claim.said))
-            self.events = [
-                (_rank(rank, own, first.get(own[1])), moment, own) for rank, moment, own in self.events
-            ]
-        self.events.sort(key=lambda event: event[:2])
-        self.arranged = True
+def _starts(events: Iterable[Event]) -> list[OwnClaim]:
+    return [own for rank, _, own in events if rank == _START and own[0].kind == "holds"]
 
 
-def _rank(rank: int, own: OwnClaim, first_start: Said | None) -> int:
-    """Return a point's rank at its instant (R7): an end comes after own starts there that were said before.
+def _arranged(events: list[Event]) -> list[Event]:
+    """Return the events of one instant in order; an end comes after its own earlier starts (R7)."""
+    first: dict[StatementState, Said] = {}  # when a statement's first start here was said
+    for claim, state in _starts(events):
+        first[state] = min(claim.said, first.get(state, claim.said))
 
-    first_start     when the first start of the same statement at this instant was said
-    """
-    if own[0].kind != "ended":
-        return rank
-    return _START if first_start is not None and first_start < own[0].said else _END
+    def rank_of(rank: int, own: OwnClaim) -> int:
+        if own[0].kind != "ended":
+            return rank
+        # Every time: a denial may have set the earlier start aside.
+        return _START if own[1] in first and first[own[1]] < own[0].said else _END
+
+    ranked = ((rank_of(rank, own), moment, own) for rank, moment, own in events)
+    # Of one end for several variants, that of the variant that it was recorded with comes first (R6).
+    return sorted(ranked, key=lambda e: (e[0], e[1], e[2][0].other_variant, e[2][0].statement))
 
 
 class Component:
@@ -89,7 +238,7 @@ class Component:
         """touched: collects the statements whose spans may have changed."""
         self.statements: list[StatementState] = []
         self._touched = touched
-        self._batches: dict[Instant, _Batch] = {}
+        self._batches: dict[Instant, list[Event]] = {}  # arranged
         self._times: list[Instant] = []
         self._marks: list[int] = []  # for each instant swept: the length of the log before it
         self._log: list[tuple[Any, str, Any]] = []  # (object, attribute or list mark, what it was)
@@ -102,51 +251,31 @@ class Component:
 
     def change(self, new: Iterable[OwnClaim], gone: Iterable[OwnClaim] = ()) -> None:
         """Add new claims, remove those that a denial set aside, and sweep from the first touched instant."""
-        arriving = [(at, rank, own) for own in new for at, rank in points(own[0])]
-        leaving = [(at, rank, own) for own in gone for at, rank in points(own[0])]
-        if not arriving and not leaving:
+        touched: dict[Instant, list[Event]] = {}
+        for own in new:
+            for at, rank in _events(own[0]):
+                touched.setdefault(at, []).append((rank, own[0].said, own))
+        left = {(own[0].said, own[0].statement) for own in gone}
+        for own in gone:
+            touched.update((at, touched.get(at, [])) for at, _ in _events(own[0]))
+        if not touched:
             return
-        self._rewind(min(at for at, _, _ in (*arriving, *leaving)))
-        for at, rank, own in leaving:
-            self._take_out(at, rank, own)
-        missing = set()
-        for at, rank, own in arriving:
-            missing.update(self._put_in(at, rank, own))
-        if len(missing) > _FEW:
-            self._times = sorted((*self._times, *missing))
-        else:
-            for at in missing:
+        self._rewind(min(touched))
+        for at in sorted(touched):
+            if at not in self._batches:
                 insort(self._times, at)
-        self._sweep()
+            # An instant that loses its last event stays: an empty one costs nothing.
+            held = self._batches.get(at, ())
+            events = [e for e in held if (e[1], e[2][0].statement) not in left] + touched[at]
+            self._batches[at] = _arranged(events) if len(events) > 1 else events
+        for instant in self._times[len(self._marks) :]:
+            self._marks.append(len(self._log))
+            self._take(instant, self._batches[instant])
 
     def dissolve(self) -> list[OwnClaim]:
         """Undo everything and return the claims, for another component."""
         self._rewind(ALWAYS)
         return [(claim, state) for state in self.statements for claim in state.claims]
-
-    def _put_in(self, at: Instant, rank: int, own: OwnClaim) -> list[Instant]:
-        new = []
-        if at not in self._batches:
-            new.append(at)
-        batch = self._batches.setdefault(at, _Batch())
-        batch.events.append((rank, own[0].said, own))
-        batch.arranged = False
-        end = own[0].end
-        if rank == _START and end is not None and end > at:
-            if end not in self._batches:
-                new.append(end)
-            self._batches.setdefault(end, _Batch()).due.append(own)
-        return new
-
-    def _take_out(self, at: Instant, rank: int, own: OwnClaim) -> None:
-        """Remove one point; its instant stays, because an empty one costs nothing."""
-        batch = self._batches[at]
-        batch.events = [event for event in batch.events if event[2][0] is not own[0]]
-        batch.arranged = False
-        end = own[0].end
-        if rank == _START and end is not None and end > at:
-            due = self._batches[end]
-            due.due = [other for other in due.due if other[0] is not own[0]]
 
     # -- the log
 
@@ -194,28 +323,30 @@ class Component:
 
     # -- one instant
 
-    def _sweep(self) -> None:
-        for instant in self._times[len(self._marks) :]:
-            self._marks.append(len(self._log))
-            self._take(instant, self._batches[instant])
-
-    def _take(self, instant: Instant, batch: _Batch) -> None:
-        if not batch.arranged:
-            batch.arrange()
-        for own in batch.due:
-            self._reach_stated_end(instant, *own)
-        for claim, state in batch.ends:
-            self._stop_claiming(claim, state)
-        for claim, state in batch.starts:
+    def _take(self, instant: Instant, events: list[Event]) -> None:
+        starts = _starts(events)
+        for rank, _, (claim, state) in events:
+            if rank == _DUE:
+                self._reach_stated_end(instant, claim, state)
+            elif claim.kind == "ended":
+                self._stop_claiming(claim, state)
+        for claim, state in starts:
             if until(claim) > instant:
                 self._set_claiming(state, extended(state.claiming, claim))
-        for rank, _, (claim, state) in batch.events:
+        for rank, _, (claim, state) in events:
             if claim.kind == "ended":
                 self._end(instant, claim, state)
-            else:
+            elif rank != _DUE:
                 self._begin(instant, claim, state, "start" if rank == _START else "confirmation")
-        for claim, state in batch.starts:
+        for claim, state in starts:
             self._count_as_past(claim, state)
+
+    def _count_as_past(self, claim: Claim, state: StatementState) -> None:
+        """Keep a start as a past one: R8 asks whether a later one outlives an end."""
+        if claim.end is not None:
+            self._set(state, "bounded", extended(state.bounded, claim))
+        elif state.unbounded is None or state.unbounded.said < claim.said:
+            self._set(state, "unbounded", claim)
 
     def _reach_stated_end(self, instant: Instant, claim: Claim, state: StatementState) -> None:
         """Stop a claim at its stated end; the span ends if that end stands (R9)."""
@@ -247,17 +378,12 @@ class Component:
                 entry = (new[0].said, state.statement)
                 self._insert(slot.latest, bisect_left(slot.latest, entry), (*entry, state))
 
-    def _count_as_past(self, claim: Claim, state: StatementState) -> None:
-        """Keep a start as a past one: R8 asks whether a later one outlives an end."""
-        if claim.end is not None:
-            self._set(state, "bounded", extended(state.bounded, claim))
-        elif state.unbounded is None or state.unbounded.said < claim.said:
-            self._set(state, "unbounded", claim)
-
     # -- the rules
 
     def _end(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """R8: an end point."""
+        """R8: an end point. One that was recorded with another variant only closes an open span (R6)."""
+        if claim.other_variant and (not state.open or state.outlives(claim, instant)):
+            return
         if state.spans:
             self._support(instant, claim, state)
             if state.open and not state.outlives(claim, instant):
@@ -270,7 +396,7 @@ class Component:
             start = instant if is_rival_open else state.last_rival_end()
         elif first is not None and first[0] < instant:
             end, ended = first
-        self._keep(SpanDraft(claim, "end", start), end, ended, state)
+        self._keep(SpanDraft(state, claim, "end", start, [claim]), end, ended, state)
 
     def _begin(self, instant: Instant, claim: Claim, state: StatementState, point: Point) -> None:
         """R9-R11: a start or a confirmation."""
@@ -281,7 +407,10 @@ class Component:
         if point == "confirmation" or inferred:
             better = state.overruled_by(claim.said)
             if better is not None:
-                self._overrule(instant, claim, state, point, better)
+                if state.spans:
+                    self._support(instant, claim, state)
+                else:
+                    self._keep(SpanDraft(state, claim, point, instant, [claim]), instant, better, state)
                 return
         rivals = list(state.open_rivals())
         opens = instant
@@ -294,18 +423,9 @@ class Component:
         self._start(opens, claim, point, state)
         self._end_if_due(instant, state)
 
-    def _overrule(
-        self, instant: Instant, claim: Claim, state: StatementState, point: Point, better: Claim
-    ) -> None:
-        """R10: overruled by something said later."""
-        if state.spans:
-            self._support(instant, claim, state)
-        else:
-            self._keep(SpanDraft(claim, point, instant), instant, better, state)
-
     def _start(self, start: Instant, claim: Claim, point: Point, state: StatementState) -> None:
         """Open a span."""
-        self._insert(state.spans, len(state.spans), SpanDraft(claim, point, start))
+        self._insert(state.spans, len(state.spans), SpanDraft(state, claim, point, start, [claim]))
         self._touch(state)
         self._set(state, "open", True)
         for slot in state.slots:

@@ -13,20 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 
 from kgray.timeline.claims import Claim, Rivals, Span
-from kgray.timeline.component import Component
-from kgray.timeline.state import OwnClaim, SlotState, SpanDraft, StatementState, said
+from kgray.timeline.component import Component, OwnClaim, SlotState, SpanDraft, StatementState, said
 from kgray.times import Instant
-
-
-class _PlainSpan(SpanDraft):
-    """A span of a plain slot, and its statement."""
-
-    __slots__ = ("state",)
-
-    def __init__(self, state: StatementState, support: list[Claim]) -> None:
-        super().__init__(support[0], "start", support[0].said[0])
-        self.state = state
-        self.support = support
 
 
 class PlainSlot:
@@ -36,7 +24,7 @@ class PlainSlot:
         """touched: collects the statements whose spans changed."""
         self.statements: list[StatementState] = []
         self._touched = touched
-        self._runs: list[_PlainSpan] = []
+        self._runs: list[SpanDraft] = []
         self._starts: list[Instant] = []  # of the runs, for bisection
 
     def __len__(self) -> int:
@@ -73,17 +61,17 @@ class PlainSlot:
                 return False  # two rivals at one instant
             if rest:
                 del current.support[keep:]
-                self._insert(place, _PlainSpan(current.state, rest))
+                self._insert(place, _run(current.state, rest))
         following = self._runs[place] if place < len(self._runs) else None
         if following is not None and following.state is state:
             following.support.insert(0, claim)
             following.start = self._starts[place] = at
         else:
-            self._insert(place, _PlainSpan(state, [claim]))
+            self._insert(place, _run(state, [claim]))
         self._settle(place)
         return True
 
-    def _insert(self, place: int, run: _PlainSpan) -> None:
+    def _insert(self, place: int, run: SpanDraft) -> None:
         self._runs.insert(place, run)
         self._starts.insert(place, run.start)
         spans = run.state.spans
@@ -100,6 +88,10 @@ class PlainSlot:
             state = run.state
             state.low = min(state.low, bisect_left(state.spans, run.start, key=_start))
             self._touched.add(state)
+
+
+def _run(state: StatementState, support: list[Claim]) -> SpanDraft:
+    return SpanDraft(state, support[0], "start", support[0].said[0], support)
 
 
 def _said_at(claim: Claim) -> Instant:
@@ -189,7 +181,7 @@ class Sweep:
             return state
         state = self._statements[statement] = StatementState(statement)
         for key in dict.fromkeys(self._rivals.slot_keys(statement)):
-            state.slots.append(self._slots.setdefault(key, SlotState(key)))
+            state.slots.append(self._slots.setdefault(key, SlotState()))
         for name in sorted(set(self._rivals.pairs(statement))):
             partner = self._statements.get(name)
             if partner is not None and partner is not state:

@@ -7,6 +7,6 @@ graphiti  turns a Graphiti database into episodes of triples
 
 from __future__ import annotations
 
-from kgray.transfer.copying import Copied, copy_group, settings_of_target
+from kgray.transfer.copying import Copied, copy_group
 
-__all__ = ["Copied", "copy_group", "settings_of_target"]
+__all__ = ["Copied", "copy_group"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from kgray import times
 from kgray.derivation import dump
@@ -15,13 +14,10 @@ from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.kinds import Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
-from kgray.settings import CONFIG_NAME, Secret, Settings, load
 from kgray.times import Instant
 from kgray.transfer.sums import Sum, rows_of
 from kgray.wiring import OpenStore
 
-PASSWORD = "KGRAY_STORE_PASSWORD"  # noqa: S105 - the variable's name
-_STORE = "KGRAY_STORE_"
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 OnRow = Callable[[], None]
 
@@ -34,22 +30,6 @@ class Copied:
     rows: Mapping[str, int] = field(default_factory=dict)
     moments: int = 0
     already: bool = False
-
-
-def settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the target's settings: of its file, else of `kgray.toml` in its folder, else defaults.
-
-    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
-    where the file names none. The other variables apply to both.
-    """
-    if config is None and data is not None and (data / CONFIG_NAME).is_file():
-        config = data / CONFIG_NAME
-    others = {name: text for name, text in environ.items() if not name.startswith(_STORE)}
-    settings = load(config, environ=others)
-    chosen = settings.store
-    if chosen.password is None and chosen.password_file is None and environ.get(PASSWORD):
-        settings = replace(settings, store=replace(chosen, password=Secret(environ[PASSWORD])))
-    return settings
 
 
 def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
@@ -97,25 +77,14 @@ def _check(source: OpenStore, target: OpenStore) -> None:
 @contextmanager
 def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
     """Hold both stores for writing: nobody else commits to either meanwhile."""
-    if source.folder.resolve() == target.folder.resolve():
-        for side in (source, target):
-            _let_go_of_folder(side)
+    one_folder = source.folder.resolve() == target.folder.resolve()
     with ExitStack() as stack:
         for side in (source, target):
             try:
-                stack.enter_context(side.store.writing())
+                stack.enter_context(side.store.writing(shares_folder=one_folder and side.store.remote))
             except Locked as error:
                 raise Locked(f"{side.shown} is in use: {error}; run the copy when that has ended") from None
         yield
-
-
-def _let_go_of_folder(side: OpenStore) -> None:
-    """If both sides use one data folder, let the embedded store take its lock; a server has its own lease."""
-    if side.settings.store.backend == "neo4j":
-        from kgray.stores.neo4j import Neo4jStore
-
-        if isinstance(side.store, Neo4jStore):
-            side.store.folder = None
 
 
 def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:

@@ -69,7 +69,7 @@ class Import:
         for fact, row in without_episode:
             at = fact.valid_at if fact.valid_at is not None else fact.created_at
             yield self._draft(fact.uuid, at, [row], {"facts": [_kept(fact)]})
-        self._note_besides()
+        self.unmapped.update(self.database.besides(self.from_group))
 
     def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and those whose episodes are not in the database."""
@@ -122,20 +122,6 @@ class Import:
             client_id=uuid[:MAX_CLIENT_ID],
             metadata=canonical({"graphiti": about}),
         )
-
-    def _note_besides(self) -> None:
-        besides = self.database.besides(self.from_group)
-        for reason, count in (
-            ("entities in no fact", besides.entities_without_facts),
-            ("entity summaries", besides.summaries),
-            ("entity types", besides.types),
-            ("entities with attributes", besides.attributes),
-            ("facts with attributes", besides.fact_attributes),
-            ("communities", besides.communities),
-            ("sagas", besides.sagas),
-        ):
-            if count:
-                self.unmapped[reason] += count
 
 
 def _said(head: TheirHead) -> tuple[Instant, Instant, str]:

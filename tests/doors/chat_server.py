@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,24 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from kgray.prompting import sections
+from kgray.prompting.prompts import REPAIR_LINE
+
+_SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
+
+
+def sections(text: str) -> dict[str, Any]:
+    """Return tag -> data of the sections of a text, as `section` makes them. Raises ValueError."""
+    text = text.removesuffix(REPAIR_LINE)
+    found: dict[str, Any] = {}
+    at = 0
+    for match in _SECTION.finditer(text):
+        if match.start() != at or match[1] in found:
+            raise ValueError("a section occurs twice, or there is text between two sections")
+        found[match[1]] = json.loads(match[2])
+        at = match.end()
+    if text[at:].strip():
+        raise ValueError("there is text behind the last section")
+    return found
 
 
 class _Server(ThreadingHTTPServer):
@@ -102,7 +120,7 @@ Answerer = Callable[[Asked], Say]
 class ChatServer:
     """Serves until `close`; probes are obeyed unless `probe` says otherwise."""
 
-    def __init__(self, answer: Answerer, probe: Answerer | None = None) -> None:
+    def __init__(self, answer: Answerer, probe: Answerer | None = None, *, port: int = 0) -> None:
         self.answer = answer
         self.probe = probe or (lambda _: as_json(PROBED))
         self.asked: list[Asked] = []
@@ -110,7 +128,7 @@ class ChatServer:
         self.most_at_once = 0
         self._now = 0
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()

@@ -40,7 +40,7 @@ def test_refusals_name_file_line_field_and_reason_and_exit_1_with_the_count_last
             "file": "a.jsonl",
             "line": 1,
             "field": "group",
-            "reason": "no group: give the row one, or say --group",
+            "reason": "no group: name it in the row, or for all rows",
         },
         {
             "file": "a.jsonl",
@@ -57,7 +57,7 @@ def test_the_same_is_shown_for_people(kgray):
     assert answer.code == 1
     assert answer.out == (
         "1 accepted, 0 duplicate, 1 refused, 1 committed, 0 failed\n"
-        "a.jsonl:2: group: no group: give the row one, or say --group\n"
+        "a.jsonl:2: group: no group: name it in the row, or for all rows\n"
     )
 
 
@@ -188,7 +188,7 @@ def test_attempts_count_the_retries_of_an_episode(kgray):
         assert failure["attempts"] == attempt
         assert kgray("retry", "--json").json["failed"] == 1
     kgray("retract", "--group", "g", "--episode", "m1", "--yes")
-    kgray("add", "a.jsonl")
+    kgray("add", "a.jsonl", "--again")
     assert kgray("failures", "--json").json["failures"][0]["attempts"] == 1, "accepted anew"
 
 
@@ -279,6 +279,37 @@ def test_replacing_an_edited_text_file_retracts_what_is_no_longer_in_it(kgray):
     assert (again.code, counts(again.json), again.json["retracted"]) == (0, (0, 2, 0, 0, 0), 0)
 
 
+@pytest.mark.parametrize("verb", ["add", "backfill"])
+def test_what_was_retracted_stays_so_until_it_is_asked_for_again(kgray, verb):
+    """R19: added again with its file it is a duplicate, told once; what was removed is accepted anew."""
+    file = kgray.write("a.jsonl", *JOBS)
+    kgray("add", file)
+    kgray("retract", "--group", "team", "--source", "crm", "--yes")
+    kgray("remove", "--group", "team", "--source", "shop", "--yes")
+    planned = kgray(verb, file, "--dry-run", "--json").json
+    if verb == "backfill":
+        assert (planned["accepted"], planned["duplicate"]) == (1, 2)
+    else:
+        assert {row["client_id"] for row in planned["changes"] if row["type"] == "episode"} == {"t3"}
+    answer = kgray(verb, file, "--json")
+    assert (answer.code, counts(answer.json), answer.json["still_retracted"]) == (0, (1, 2, 0, 1, 0), 2)
+    told_once = "2 duplicates retracted before, so still retracted; --again accepts what was retracted"
+    assert answer.err.count(told_once) == 1
+    again = kgray(verb, file, "--json", "--again")
+    assert (again.code, counts(again.json), again.json["still_retracted"]) == (0, (2, 1, 0, 2, 0), 0)
+    assert "--again" not in again.err
+
+
+def test_a_text_file_may_get_back_what_a_replacement_took_from_it(kgray):
+    """R19: a retraction by --replace does not count."""
+    scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
+    add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--json", "--replace")
+    for texts, accepted in ((("One", "Two"), 2), (("One",), 0), (("One", "Two"), 1)):
+        kgray.write("notes.md", paragraphs(*texts))
+        assert kgray(*add).json["accepted"] == accepted
+    assert kgray("status", "--json").json["groups"]["g"]["committed"] == 2
+
+
 def test_a_text_file_that_cannot_be_read_to_its_end_retracts_nothing(kgray):
     scripted_texts(kgray, *(f"notes.md#{n}" for n in range(1, 9)))
     add = ("add", "notes.md", "--group", "g", "--at", "2026-01-01", "--replace", "--json")
@@ -328,7 +359,6 @@ def test_a_model_out_of_reach_beyond_its_patience_exits_75_and_keeps_what_was_ac
     answer = kgray("add", file, "--json")
     assert (answer.code, counts(answer.json)) == (75, (1, 0, 0, 0, 0))
     assert "run it again" in answer.err
-    assert kgray("retract", "--group", "g", "--episode", "m1", "--yes").code == 75
     assert kgray("status", "--json").json["groups"]["g"]["accepted"] == 1
     kgray.script({"episode": "m1", "extraction": {"entities": [], "facts": []}})
     assert kgray("add", file).code == 0
@@ -376,3 +406,72 @@ def test_wrong_usage_exits_2_and_changes_nothing(kgray, arguments):
 def test_options_end_at_two_dashes(kgray):
     kgray.write("-odd.jsonl", *JOBS)
     assert kgray("add", "--json", "--", "-odd.jsonl").json["accepted"] == 3
+
+
+def test_many_refusals_are_summed_up_and_all_of_them_stand_in_a_file_that_is_named(kgray):
+    bad = [*({"id": str(n), "at": f"x{n}"} for n in range(30)), *({"speaker": "Bob"} for _ in range(5))]
+    file = kgray.write("mixed.jsonl", JOBS[0], *bad)
+    answer = kgray("add", file, "--group", "team")
+
+    lines = answer.out.splitlines()
+    assert (answer.code, lines[0]) == (1, "1 accepted, 0 duplicate, 35 refused, 1 committed, 0 failed")
+    assert lines[1] == (
+        "mixed.jsonl:2: at: 'x0' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds"
+    )
+    assert [line.split(":")[1] for line in lines[1:11]] == [str(n) for n in range(2, 12)]
+    assert lines[11:-1] == [
+        "... and 25 more. By reason, each as it was said first:",
+        "        30  at: 'x0' is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds",
+        '         5  text is missing; if the row is a record, set kind to "json"',
+    ]
+    kept = kgray.folder / lines[-1].removeprefix("All of them: ")
+    asked = kgray("add", file, "--group", "team", "--json")
+    assert [json.loads(line) for line in kept.read_text().splitlines()] == asked.json["refusals"]
+    assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
+    assert not kept.exists()
+
+
+def test_one_object_over_several_lines_is_one_record(kgray):
+    kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
+    record = {"id": "ACC-1", "name": "Nordlicht GmbH", "owner": "Dana Reyes", "updated_at": "2026-01-05"}
+    file = kgray.write("account.json", json.dumps(record, indent=2))
+    first = kgray("add", file, "--group", "crm", "--json")
+    again = kgray("add", "-", "--group", "crm", "--json", stdin=json.dumps(record, indent=4))
+
+    assert (counts(first.json), counts(again.json)) == ((1, 0, 0, 1, 0), (0, 1, 0, 0, 0))
+    facts = [json.loads(line) for line in kgray("dump", "--group", "crm").out.splitlines()]
+    assert [row["text"] for row in facts if row["type"] == "fact"] == [
+        "Nordlicht GmbH is owned by Dana Reyes"
+    ]
+
+
+def test_what_was_not_understood_is_told_at_the_end(kgray):
+    kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
+    file = kgray.write(
+        "rows.jsonl", {"kind": "json", "at": 0, "arr": 5, "contacts": [{"name": "Bob", "age": 4}]}
+    )
+    answer = kgray("add", file, "--group", "crm")
+
+    assert answer.code == 0
+    assert answer.err.splitlines()[-2:] == [
+        "kgray: left out: rows: it has no key and no name, so this was not read: arr",
+        "kgray: 1 item not understood and left out",
+    ]
+
+
+@pytest.mark.parametrize("command", [["add"], ["backfill"]])
+def test_a_dry_run_needs_no_store_and_leaves_nothing(kgray, command):
+    """It runs on an empty store in a temporary folder."""
+    files = kgray.write("a.jsonl", *JOBS)
+    (kgray.folder / "tmp").mkdir()
+    kgray.env["TMPDIR"] = str(kgray.folder / "tmp")
+    before = sorted(path.name for path in kgray.folder.iterdir())
+    answer = kgray.process(*command, files, "--dry-run", "--json")
+    assert (answer.code, answer.err.count("Traceback")) == (0, 0), answer.err
+    if command == ["add"]:
+        facts = [row["text"] for row in answer.json["changes"] if (row["op"], row["type"]) == ("add", "fact")]
+        assert "Mug costs 9.5 EUR" in facts
+    else:
+        assert (answer.json["accepted"], answer.json["refused"]) == (3, 0)
+    assert sorted(path.name for path in kgray.folder.iterdir()) == before
+    assert list((kgray.folder / "tmp").iterdir()) == []

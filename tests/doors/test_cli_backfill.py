@@ -21,9 +21,20 @@ from kgray.errors import StoreError
 from kgray.stores.sqlite.store import SqliteStore
 from tests.doors.shell import JOBS, Shell, told, triple
 
-ADD = {"accepted", "duplicate", "refused", "committed", "failed", "retracted", "refusals"}
+COUNTS = (
+    "accepted",
+    "duplicate",
+    "refused",
+    "committed",
+    "failed",
+    "retracted",
+    "still_retracted",
+    "left_out",
+)
+ADD = {*COUNTS, "refusals"}
 REPORT = {
-    "run", "attempt", "state", "reason", "files", "rows", "skipped", "failures", "calls", "prompt_tokens",
+    "run", "attempt", "state", "reason", "files", "rows", "skipped", "failures",
+    "reasons", "calls", "prompt_tokens",
     "completion_tokens", "requests", "stalls", "wasted", "wasted_tokens", "seconds", "elapsed_s",
     "episodes_per_s", "all_attempts",
 }  # fmt: skip
@@ -107,7 +118,7 @@ def test_the_same_is_shown_for_people(kgray):
     lines = answer.out.splitlines()
     assert lines[:2] == [
         "4 accepted, 0 duplicate, 1 refused, 3 committed, 1 failed",
-        "a.jsonl:5: group: no group: give the row one, or say --group",
+        "a.jsonl:5: group: no group: name it in the row, or for all rows",
     ]
     assert lines[2] == "run       first, attempt 1: done"
     assert "failed    1 Refused" in lines
@@ -205,7 +216,7 @@ def test_what_is_refused_is_kept_with_its_place_and_a_file_put_right_is_read_aga
     assert (answer.code, counts(answer.json)) == (1, (5, 0, 1, 5, 0))
     refusal = {
         "file": "b.jsonl", "line": 3, "field": "group",
-        "reason": "no group: give the row one, or say --group",
+        "reason": "no group: name it in the row, or for all rows",
     }  # fmt: skip
     assert answer.json["refusals"] == [refusal]
     assert answer.err.splitlines()[-1] == "kgray: 1 refused"
@@ -374,6 +385,22 @@ def test_what_is_removed_stays_in_no_folder_of_a_run(kgray):
     assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
     assert [path for path in run.rglob("*") if path.is_file() and word in path.read_bytes()] == []
     assert counts(kgray(*args).json) == (4, 5, 0, 4, 0)
+
+
+def test_a_refusal_keeps_neither_the_id_nor_the_hash_of_what_was_removed(kgray):
+    """R25: `refused.jsonl` tells that an id was taken; of other refusals it keeps all, and a run goes on."""
+    kgray("add", kgray.write("a.jsonl", told("Quillon", "2026-01-01", triple("A", "KNOWS", "B"))))
+    row = told("Quillon", "2026-01-01", triple("A", "KNOWS", "C"))
+    args = ("backfill", kgray.write("b.jsonl", row, {"group": "team", "text": ""}), "--json")
+    refused = kgray(*args).json
+    assert [found["field"] for found in refused["refusals"]] == ["id", "text"]
+    (path,) = (kgray.folder / "kgray-data/runs").glob("*/refused.jsonl")
+    before = path.read_text()
+    stored = before.split("stored sha256 ")[1][:64]
+    assert kgray("remove", "--group", "team", "--all", "--yes").code == 0
+    quoted = "id 'Quillon' is taken"
+    assert path.read_text() == before.replace(quoted, "-" * len(quoted)).replace(stored, "-" * 64)
+    assert kgray(*args).json["refused"] == 2
 
 
 # ---------------------------------------------------------------------------- what stays behind

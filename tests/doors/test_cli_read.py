@@ -12,6 +12,7 @@ from tests.doors.shell import JOBS
 
 HIT = {"scope", "id", "text", "score", "group", "methods"}
 FACT = {
+    "event",
     "source_id",
     "source",
     "relation",
@@ -136,7 +137,9 @@ def test_any_text_is_a_query(team, query):
 def test_people_see_a_table_and_the_counts_on_standard_error(team):
     answer = team("search", "Alice works", "--group", "team", "--scope", "fact", "--limit", "1")
     assert answer.code == 0
-    assert answer.out.split() == "1 fact 2026-03-01 .. now Alice Nguyen works at Beta".split()
+    number, scope, short, *shown = answer.out.split()
+    assert (number, scope, shown) == ("1", "fact", "2026-03-01 .. now Alice Nguyen works at Beta".split())
+    assert team("show", short, "--group", "team", "--json").json["records"] != []
     assert answer.err.startswith("kgray: 1 hit in ")
     assert "\x1b" not in answer.out
 
@@ -179,7 +182,8 @@ def test_history_shows_every_span_with_supporters_and_ends(team):
     assert (second["target"], second["invalid_at"], second["ended_by"]) == ("Beta", None, None)
     assert team("history", document["entity"]["id"], "--group", "team", "--json").json == document
     people = team("history", "Alice Nguyen", "--group", "team").out
-    assert "2026-01-01 .. 2026-03-01  Alice Nguyen  WORKS_AT  Acme  said in t1  ended by t2\n" in people
+    first = "2026-01-01 .. 2026-03-01  Alice Nguyen  WORKS_AT  Acme  said in t1  ended by t2  learned 2"
+    assert first in people
 
 
 def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
@@ -191,6 +195,7 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
         {"episode": "a", "extraction": {"entities": [person, ann], "facts": [knows]}},
         {"episode": "b", "extraction": {"entities": [place, ann], "facts": [visited]}},
         {"question": {"kind": "entity", "items": ["Jordan", ["Jordan"]]}, "answer": {"duplicate_of": None}},
+        {"question": {"kind": "entity", "items": ["Ann Lee", ["Ann Lee"]]}, "answer": {"duplicate_of": 0}},
     )
     rows = [
         {"id": i, "text": text, "at": 0, "group": "g"}
@@ -213,11 +218,12 @@ def test_an_ambiguous_name_exits_2_and_lists_the_ids(kgray):
 def test_show_of_a_pending_or_failed_episode_shows_its_row(kgray, state):
     row = {"id": "m1", "group": "g", "at": 0, "text": "Hello", "source": "chat"}
     kgray("add", kgray.write("a.jsonl", row), *(["--accept-only"] if state == "accepted" else []))
-    (shown,) = kgray("show", "m1", "--group", "g", "--json").json["records"]
+    shown, *why = kgray("show", "m1", "--group", "g", "--json").json["records"]
+    assert [row["type"] for row in why] == ["failure"] * (state == "failed")
     assert (shown["type"], shown["client_id"], shown["source"], shown["state"]) == (
         "episode", "m1", "chat", state,
     )  # fmt: skip
-    assert kgray("show", shown["id"], "--group", "g", "--json").json["records"] == [shown]
+    assert kgray("show", shown["id"], "--group", "g", "--json").json["records"] == [shown, *why]
     people = kgray("show", "m1", "--group", "g")
     assert (people.code, "state" in people.out) == (0, True)
 
@@ -294,6 +300,7 @@ DUMP_KEYS = {
         "to_precision",
         "inferred",
         "fact_group",
+        "every_variant",
     },
     "fact": {
         "id",
@@ -305,6 +312,7 @@ DUMP_KEYS = {
         "text",
         "valid_at",
         "invalid_at",
+        "event",
         "episodes",
         "ended_by",
     },
@@ -326,6 +334,7 @@ def test_groups_and_status_count(team):
     assert status == {
         "groups": {"team": {"accepted": 0, "extracted": 0, "committed": 3, "failed": 0}},
         "model": {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0},
+        "outage": None,
         "runtime": {"backend": "local"},
     }
     assert team("groups").out.split() == "group episodes entities facts team 3 4 3".split()

@@ -151,7 +151,8 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
     names = [("Ann Bell", "person"), ("Titanic", "Ship"), ("Kiel Harbour", "Place")]
     pairs = [(0, 1), (1, 0), (0, 2)]
     facts = [
-        {"source": a, "target": b, "relation": "COMMANDS", "fact": f"{a} commands {b}"} for a, b in pairs
+        {"source": a, "target": b, "relation": "COMMANDS", "fact": f"{names[a][0]} commands {names[b][0]}"}
+        for a, b in pairs
     ]
     said = {"entities": [{"name": name, "type": kind} for name, kind in names], "facts": facts}
     kgray.script(
@@ -159,13 +160,14 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
         {"question": {"kind": "cardinality", "items": ["COMMANDS"]}, "answer": {"cardinality": "many"}},
     )
     kgray("init")
-    file = kgray.write("a.jsonl", {"id": "e", "kind": "text", "text": "x", "at": "2026-01-01", "group": "g"})
+    row = {"id": "e", "kind": "text", "text": "Ann Bell, Titanic, Kiel Harbour"}
+    file = kgray.write("a.jsonl", row | {"at": "2026-01-01", "group": "g"})
 
     previewed = kgray("add", file, "--dry-run", "--json").json["changes"]
     assert kgray("add", file, "--json").json["committed"] == 1
 
     rows = [json.loads(line) for line in kgray("dump", "--group", "g").out.splitlines()]
-    kept = ["0 commands 1", "0 commands 2"]
+    kept = ["Ann Bell commands Kiel Harbour", "Ann Bell commands Titanic"]
     assert sorted(row["text"] for row in rows if row["type"] == "fact") == kept
     assert sorted(row["text"] for row in previewed if row["type"] == "fact") == kept
     labels = {row["name"]: row["labels"] for row in rows if row["type"] == "entity"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import kgray as kgray_library
 from tests.doors.shell import JOBS, Shell, told, triple
 
 KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
@@ -129,6 +130,52 @@ def test_the_doctor_tells_of_a_folder_that_may_not_be_entered(team, weak, comman
     wrong = [check["detail"] for check in json.loads(out)["checks"] if not check["ok"]]
     assert (code, len(wrong)) == (2, 1)
     assert "Permission denied" in wrong[0]
+
+
+@pytest.fixture
+def sealed(team):
+    """Return what a command starts with so that it can read the data folder, and write nothing there."""
+    command = "$K"
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("root writes everywhere, and there is no setpriv to give that up")
+        command = "setpriv --bounding-set -dac_override $K"
+    folder = team.folder / "kgray-data"
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+    yield command
+    folder.chmod(0o755)
+
+
+READS = (
+    "groups", "status", "failures", "search Alice --group team --scope fact --json",
+    "context Alice --group team", "entities --group team", "history 'Alice Nguyen' --group team",
+    "show t1 --group team", "dump --group team",
+)  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed):
+    folder = team.folder / "kgray-data"
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for command in READS:
+        code, out, err = shell(team, f"{sealed} {command}")
+        assert (code, out != "") == (0, True), err
+    hits = json.loads(shell(team, f"{sealed} {READS[3]}")[1])["hits"]
+    assert hits[0]["text"] == "Alice Nguyen works at Beta"
+    for command in ("remove --group team --all --yes", "add a.jsonl --replace"):
+        code, out, err = shell(team, f"{sealed} {command}")
+        assert (code, out, err.count("\n"), "cannot be" in err) == (2, "", 1, True), err
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
+
+
+def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(team, sealed):
+    """The log that is there is read too: what was committed a moment ago shows."""
+    with kgray_library.open(team.folder / "kgray-data", model_backend="rules") as memory:
+        row = {"source": "Alice Nguyen", "relation": "WORKS_AT", "target": "Gama"}
+        memory.add([row], kind="triples", group="team", at="2026-05-01")
+        code, out, err = shell(team, f"{sealed} {READS[3]}")
+    assert (code, json.loads(out)["hits"][0]["text"]) == (0, "Alice Nguyen works at Gama"), err
 
 
 # ------------------------------------------------------------------------------- a full disk

@@ -55,10 +55,9 @@ def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        bar = progress.Progress(4)
-        for outcome in ("committed", "failed", "committed"):
-            bar.step(outcome)
-        bar.close()
+        with progress.Progress(4) as bar:
+            for outcome in ("committed", "failed", "committed"):
+                bar.step(outcome)
     shown = screen(master).decode()
     assert "[#######.......................] 1/4" in shown
     assert "] 3/4, 1 failed" in shown
@@ -68,7 +67,6 @@ def test_a_progress_bar_is_drawn_at_a_terminal_once_it_takes_long(monkeypatch):
 def test_no_bar_is_drawn_where_standard_error_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(progress, "_EVERY_S", -1.0)
-    bar = progress.Progress(2)
-    bar.step("committed")
-    bar.close()
+    with progress.Progress(2) as bar:
+        bar.step("committed")
     assert capsys.readouterr() == ("", "")

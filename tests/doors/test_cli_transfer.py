@@ -36,6 +36,22 @@ def test_a_group_is_copied_to_another_folder_and_compared_when_it_is_copied_agai
     assert full("search", "Alice", "--group", "team", "--data", "there").out.count("Beta") > 0
 
 
+def test_an_import_without_the_driver_is_one_line_and_exit_2(full):
+    """A module of the driver's name that cannot be imported stands for one that is not installed."""
+    (full.folder / "lacking" / "neo4j").mkdir(parents=True)
+    full.write("lacking/neo4j/__init__.py", "raise ModuleNotFoundError('no neo4j', name='neo4j')\n")
+    full.env |= {"PYTHONPATH": str(full.folder / "lacking"), "NEO4J_PASSWORD": WRONG}
+    answer = full.process("import", "graphiti", "bolt://localhost:7687", "--group", "team")
+    assert (answer.code, answer.out, answer.err) == (
+        2,
+        "",
+        (
+            "kgray: kgray import graphiti needs the package neo4j, which is not installed: "
+            "pip install 'kgray[neo4j]'.\n"
+        ),
+    )
+
+
 def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
     lines = {
         ("--group", "team"): "no target: name its folder by --to-data",

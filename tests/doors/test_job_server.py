@@ -1,4 +1,4 @@
-"""`kgray backfill --submit` where the job server fails: one line and its exit code, whenever it does."""
+"""A job server that fails while a backfill is submitted: one line and its exit code, whenever it does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from kgray.errors import KgrayError
+from kgray.runtime.jobs import EndedJob, Job, ServerTimes, follow
 from tests.doors.shell import Shell
 
 # Looked for, not imported: Ray reads the variables of its token when it is imported.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 
+JOB = Job(run="r", command=["kgray"], environ={})
+SHORT = ServerTimes(away_s=1.5, agent_s=0.2, pause_s=0.02)
 Reply = Callable[["Jobs"], Any]  # None: the connection breaks; bytes: a body that is no JSON; (status, body)
 
 
@@ -103,8 +107,6 @@ def silent(jobs: Jobs) -> Any:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
-    for name, seconds in (("_AWAY_S", 1.5), ("_AGENT_S", 0.2), ("_PAUSE_S", 0.02)):
-        monkeypatch.setattr(f"kgray.runtime.jobs.{name}", seconds)
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     server = Jobs()
@@ -138,30 +140,36 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     ],
 )
 def test_a_job_server_that_fails_is_told_of_in_one_line(
-    kgray: Shell, jobs: Jobs, replies: dict[str, Reply], code: int, line: str
+    jobs: Jobs, replies: dict[str, Reply], code: int, line: str
 ) -> None:
     """Also where it fails between two requests; where it refused for good, a later try is no remedy."""
-    kgray.write("a.jsonl", "")
     if "submit" in replies:
         jobs.replies["list"] = lambda _: []
     jobs.replies |= replies
 
+    with pytest.raises(KgrayError) as error:
+        follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=SHORT)
+
+    assert (error.value.exit_code, line in str(error.value)) == (code, True)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_says_the_line(kgray: Shell, jobs: Jobs) -> None:
+    kgray.write("a.jsonl", "")
+    jobs.replies["version"] = lambda _: b"<html>"
+
     answer = kgray("backfill", "a.jsonl", "--submit", "--job-server", jobs.url, "--run", "r")
 
-    told = [said for said in answer.err.splitlines() if not said.startswith("kgray: job kgray-r-")]
-    assert (answer.code, answer.out, len(told)) == (code, "", 1), answer.err
-    assert line in told[0]
+    assert (answer.code, answer.out, answer.err.count("\n")) == (75, "", 1)
+    assert answer.err.startswith("kgray: no Ray job server can be used at ")
 
 
 @pytest.mark.parametrize("reply", [broken, silent], ids=["broken", "silent"])
-def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(
-    kgray: Shell, jobs: Jobs, reply: Reply
-) -> None:
-    kgray.write("a.jsonl", "")
+def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(jobs: Jobs, reply: Reply) -> None:
     jobs.replies["submit"] = reply
     jobs.replies["job"] = lambda server: running(server) | {"status": "SUCCEEDED", "driver_exit_code": 0}
 
-    answer = kgray("backfill", "a.jsonl", "--submit", "--job-server", jobs.url, "--run", "r")
+    ended = follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=SHORT)
 
-    assert (answer.code, jobs.taken) == (0, ["kgray-r-1"]), answer.err
-    assert answer.err.splitlines()[-1] == "kgray: job kgray-r-1: succeeded"
+    assert ended == EndedJob(job="kgray-r-1", status="SUCCEEDED", code=0)
+    assert jobs.taken == ["kgray-r-1"]

@@ -22,11 +22,11 @@ from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
-from kgray.derivation.entities import card
+from kgray.derivation.names import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting import Prompts
+from kgray.prompting.prompts import Prompts
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -16,6 +16,8 @@ from kgray.memory import Memory
 from kgray.records import Draft
 
 ANN = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INSTANT = timedelta(microseconds=1)  # the smallest there is
 BETA = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Beta"}]
 
 
@@ -33,8 +35,7 @@ async def test_the_verbs_are_awaited(tmp_path):
             assert [hit.text.casefold() for hit in hits] == [text.casefold()]
         history = await memory.history("ann lee", group="g")
         assert [fact.ended_by is not None for fact in history.facts] == [True, False]
-        then = history.facts[1].created_at - 1
-        known = kgray_time(then)
+        known = history.facts[1].created_at - INSTANT
         assert (await memory.search("Ann", group="g", known_at=known, scopes=["fact"]))[0].target == "Acme"
         assert (await memory.history("Ann Lee", group="g", known_at=known)).facts[0].invalid_at is None
         assert "Beta" in (await memory.context("Ann", group="g")).text
@@ -43,12 +44,6 @@ async def test_the_verbs_are_awaited(tmp_path):
         assert await memory.verify("g") == []
         assert (await memory.remove(group="g", episodes=["b"]))["facts_reopened"] == 1
         assert [fact.invalid_at for fact in (await memory.history("Ann Lee", group="g")).facts] == [None]
-
-
-def kgray_time(instant: int) -> datetime:
-    from kgray.times import to_datetime
-
-    return to_datetime(instant)
 
 
 def test_the_blocking_twin_has_the_same_verbs(tmp_path):
@@ -87,7 +82,7 @@ async def test_states_kept_between_verbs_see_what_other_processes_did(tmp_path):
         assert await one.verify("g") == []
         spans = (await two.history("Ann Lee", group="g")).facts
     assert [(f.valid_at, f.invalid_at) for f in spans] == [
-        (day * 86_400_000_000, (day + 1) * 86_400_000_000 if day < 5 else None) for day in range(6)
+        (EPOCH + timedelta(day), EPOCH + timedelta(day + 1) if day < 5 else None) for day in range(6)
     ]
 
 
@@ -115,7 +110,7 @@ async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp
     async with kgray.open(tmp_path / "d") as one, kgray.open(tmp_path / "d") as two:
         await one.add(ANN, kind="triples", group="g", at=0, id="a")
         await one.add(BETA, kind="triples", group="g", at=86_400, id="b")
-        known = kgray_time((await one.history("Ann Lee", group="g")).facts[1].created_at - 1)
+        known = (await one.history("Ann Lee", group="g")).facts[1].created_at - INSTANT
         assert await one.search("Acme", group="g", known_at=known)
         await two.remove(group="g", episodes=["a"])
         assert await one.search("Acme", group="g", known_at=known) == []
@@ -154,3 +149,84 @@ def test_settings_are_arguments_too(tmp_path):
     with pytest.raises(SettingsError):
         kgray.open(tmp_path / "d", runtime_backen="local")
     assert not (tmp_path / "d").exists()
+
+
+def test_dir_lists_what_there_is(tmp_path):
+    for name in dir(kgray):
+        assert getattr(kgray, name) is not None
+    assert {"open", "Memory", "Hit", "Filters", "KgrayError", "NotFound", "Ambiguous"} <= set(dir(kgray))
+    with kgray.open(tmp_path / "d") as memory:
+        verbs = set(dir(memory))
+        assert {"add", "add_many", "search", "context", "entities", "history", "show", "merge"} <= verbs
+        assert {name for name in verbs if name.startswith("_")} == set()
+        assert {name for name in dir(Memory) if not name.startswith("_")} <= verbs
+        assert memory.search.__doc__ == Memory.search.__doc__
+        assert memory.store.rows is not None, "what is no method comes as it is"
+
+
+def test_times_go_in_and_out_as_aware_datetimes(tmp_path):
+    january, march = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
+    with kgray.open(tmp_path / "d") as memory:
+        memory.add(ANN, kind="triples", group="g", at=january, id="a")
+        memory.add(BETA, kind="triples", group="g", at="2026-03-01T09:30:00Z", id="b")
+        first, second = memory.history("Ann Lee", group="g").facts
+        assert (first.valid_at, first.invalid_at) == (january, march)
+        assert (second.valid_at, second.invalid_at, second.expired_at) == (march, None, None)
+        (hit,) = memory.search("Ann Lee", group="g", as_of=january, scopes=["fact"])
+        assert (hit.valid_at, hit.invalid_at, hit.target, hit.fact) == (january, march, "Acme", first)
+        assert hit.fact.created_at.tzinfo is not None
+        assert hit.fact.created_at < hit.fact.expired_at == second.created_at
+        known = memory.search("Ann Lee", group="g", known_at=first.created_at, scopes=["fact"])
+        assert [(hit.target, hit.invalid_at) for hit in known] == [("Acme", None)]
+        said = memory.search("Ann Lee", group="g", scopes=["episode"], said_after=march)
+        assert [(hit.client_id, hit.reference_time) for hit in said] == [("b", march)]
+        early = kgray.Filters(said=(None, march))
+        assert [h.client_id for h in memory.search("Ann", group="g", scopes=["episode"], filters=early)] == [
+            "a"
+        ]
+        assert (
+            memory.context("Ann", group="g", said_before=march, scopes=["episode"]).hits[0].client_id == "a"
+        )
+        local = march.astimezone(timezone(timedelta(hours=2)))
+        assert [h.target for h in memory.search("Ann", group="g", as_of=local, scopes=["fact"])] == ["Beta"]
+
+
+def test_a_taken_id_raises_in_the_words_of_python(tmp_path):
+    with kgray.open(tmp_path / "d") as memory:
+        memory.add(ANN, kind="triples", group="g", at=0, id="a")
+        with pytest.raises(InputError, match="id 'a' is taken by other content") as caught:
+            memory.add(BETA, kind="triples", group="g", at=0, id="a")
+        assert (caught.value.field, "--" in str(caught.value)) == ("id", False)
+        assert memory.history("Ann Lee", group="g").facts[0].target == "Acme"
+        report = memory.add(BETA, kind="triples", group="g", at=0, id="a", replace=True)
+        assert (report.accepted, report.committed) == (1, 1)
+        assert [fact.target for fact in memory.history("Ann Lee", group="g").facts] == ["Beta"]
+        row = {"id": "a", "triples": ANN, "at": 0}
+        for rows in ([row | {"group": "g"}], [row]):
+            (refusal,) = memory.add_many(rows).refusals
+            assert "--" not in refusal.reason
+
+
+def test_entities_are_listed_and_called_by_name(tmp_path):
+    with kgray.open(tmp_path / "d") as memory:
+        memory.add([*ANN, *BETA], kind="triples", group="g", at=0, id="a")
+        assert [(row.entity.name, row.facts) for row in memory.entities(group="g")] == [
+            ("Ann Lee", 2), ("Acme", 1), ("Beta", 1),
+        ]  # fmt: skip
+        (beta,) = memory.entities("beta", group="g", limit=1)
+        assert memory.history(beta.entity.id[:6], group="g").entity == beta.entity
+        merged = memory.merge("acme", "Beta", group="g")
+        assert memory.history("Acme", group="g").entity.aliases == ("Beta",)
+        memory.undo(merged["sequence"], group="g")
+        with pytest.raises(NotFound, match="did you mean 'Ann Lee'"):
+            memory.merge("Anne Lee", "Beta", group="g")
+        with pytest.raises(InputError, match="limit"):
+            memory.entities(group="g", limit=0)
+
+
+async def test_what_was_retracted_is_added_again_where_it_is_asked_for(tmp_path):
+    async with kgray.open(tmp_path / "d") as memory:
+        for again, expected in ((False, (1, 0, 0)), (False, (0, 1, 1)), (True, (1, 0, 0))):
+            report = await memory.add(ANN, kind="triples", group="g", at=0, id="a", again=again)
+            assert (report.accepted, report.duplicate, report.still_retracted) == expected
+            await memory.retract(group="g", episodes=["a"])

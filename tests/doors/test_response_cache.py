@@ -8,7 +8,6 @@ import shutil
 import apsw
 import pytest
 
-from kgray.backends.openai_api import client as clients
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.ports import QuestionRequest
@@ -44,8 +43,7 @@ def read(asked: Asked) -> Say:
 
 
 @pytest.fixture
-def serve(kgray, monkeypatch):
-    monkeypatch.setattr(clients, "FIRST_DELAY_S", 0.06)
+def serve(kgray):
     servers: list[ChatServer] = []
 
     def start(answer=read) -> ChatServer:

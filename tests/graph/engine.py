@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.plain_loop import Loop
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.question_key import questions_key
@@ -18,8 +19,7 @@ from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
-from kgray.ingest.loop import Loop
-from kgray.ingest.parts import Parts
+from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
@@ -28,6 +28,7 @@ from kgray.ontology import Ontology, shipped
 from kgray.ports import (
     Answer,
     ExtractionRequest,
+    Extractor,
     GroupCounts,
     Judge,
     Judged,
@@ -107,6 +108,7 @@ class Engine:
         folder: Path | None = None,
         *,
         judge: Judge | None = None,
+        extractor: Extractor | None = None,
         ontology: Ontology | None = None,
         judging: str = "relation",
         store: Store | None = None,
@@ -119,7 +121,7 @@ class Engine:
         self.store, self.prefix = store, prefix
         self.parts = Parts(
             store=self.store,
-            extractor=ReadsItself(),
+            extractor=extractor or ReadsItself(),
             judge=judge or RulesJudge(),
             embedder=SMALL,
             ontology=ontology or shipped(),
@@ -222,7 +224,9 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
     graph = state.graph
     names = graph.relations.names()
     return {
-        "entities": {i: (n.shown(), n.card, list(n.surfaces.items())) for i, n in graph.entities.items()},
+        "entities": {
+            i: (n.shown(), n.card, n.count, list(n.surfaces.items())) for i, n in graph.entities.items()
+        },
         "statements": {
             i: (s.key, s.variant, s.wording, s.marks, s.born, s.claims) for i, s in graph.statements.items()
         },

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.plain_loop import Loop
+from kgray.errors import Unavailable
+from kgray.ingest.withdraw import withdraw_requested
 from kgray.kinds import ALL, KINDS, Row
+from kgray.ledger import request
+from kgray.ports import Matrix
+from kgray.records import Operation
 from kgray.rows import vector_bytes
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
 from tests.graph.stores import SqliteStores
@@ -107,3 +114,41 @@ def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: 
         ((_, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
         (expected,) = asyncio.run(SMALL.embed(["Alice works at Acme"]))
         assert vector == vector_bytes(expected), name
+
+
+class Away:
+    """An embedder that is a server out of reach; the same vectors as the tests' otherwise."""
+
+    identity, dimensions = SMALL.identity, SMALL.dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Answer nobody."""
+        raise Unavailable(f"nobody embeds {len(texts)} texts")
+
+
+def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_path: Path) -> None:
+    """R27, R25: the removed wording's vector goes at once; the group is decided only with the new one."""
+    said = [
+        triples(n, works("Acme", text=f"Alice {word} at Acme"), client_id=client_id)
+        for n, (client_id, word) in enumerate({"a": "toils", "b": "works", "c": "is"}.items(), 1)
+    ]
+    engine, other = Engine(tmp_path / "one"), Engine(tmp_path / "other")
+    for each in (engine, other):
+        each.add(*said[:2])
+    request(engine.store, Operation(group="g", kind="remove", episodes=("a",)))
+    with engine.store.writing():
+        asyncio.run(withdraw_requested(engine.store, Away(), "g"))
+    other.ask("remove", episodes=("a",))
+    assert list(engine.store.rows(ALL["statement_vectors"], "g")) == []
+    assert engine.dump() == other.dump()
+    away = Engine(store=engine.store)
+    away.loop = Loop(replace(engine.parts, embedder=Away()))
+    away.accept(said[2])
+    with pytest.raises(Unavailable, match="nobody embeds 1 texts"):
+        away.run()
+    other.add(said[2])
+    engine.run()
+    vectors = [list(each.store.rows(ALL["statement_vectors"], "g")) for each in (engine, other)]
+    assert len(vectors[0]) == 1
+    assert vectors[0] == vectors[1]
+    assert "unembedded" not in str(list(engine.store.rows(ALL["operations"], "g")))

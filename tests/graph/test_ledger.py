@@ -21,6 +21,7 @@ from kgray.ledger import (
     episodes_at,
     failures,
     find,
+    named,
     previous,
     request,
     result,
@@ -105,7 +106,7 @@ def test_replace_retracts_in_order_and_accepts_anew(store):
     old, new = draft("a", client_id="c"), draft("b", client_id="c")
     answers = accept(store, [old, new, new], now=1, replace=True)
     assert statuses(answers) == [("accepted", 1), ("accepted", 3), ("duplicate", 3)]
-    asked = Operation(group="g", sequence=2, kind="retract", episodes=(old.id,))
+    asked = Operation(group="g", sequence=2, kind="retract", episodes=(old.id,), replaces=True)
     assert [item if item == asked else item.sequence for item in store.pending("g", 9)] == [1, asked, 3]
     assert standing(store, "g", [old.id, "none"]) == {old.id: new.content_sha256}
     assert sequences_of(store, "g", ids=["c"]) == [1, 3]
@@ -132,8 +133,9 @@ def test_what_a_pending_removal_takes_away_is_accepted_anew(store, named):
     assert statuses(accept(store, [sent, sent], now=3)) == [("accepted", 3), ("duplicate", 3)]
 
 
-def test_the_same_content_after_a_removal_is_accepted_anew_after_a_retraction_too(store):
-    sent = draft("Al says one", client_id="c")
+def test_the_same_content_is_accepted_anew_after_a_removal_and_after_a_retraction_where_asked_for(store):
+    """R19: what was retracted counts as a duplicate; other content with its id is news."""
+    sent, other = draft("Al says one", client_id="c"), draft("Al says two", client_id="c")
     with store.writing():
         first = tell(store, "Al", "one", client_id="c")
         remove(store, [first], episodes=("c",))
@@ -141,7 +143,27 @@ def test_the_same_content_after_a_removal_is_accepted_anew_after_a_retraction_to
         store.apply([told(3, "Al", "one", next_time(store), sent=sent)])
         retracted(store, 3, episodes=("c",))
     assert standing(store, "g", [sent.id]) == {}
-    assert statuses(accept(store, [sent], now=9)) == [("accepted", 5)]
+    met = {sent.id: sent.content_sha256}
+    assert standing(store, "g", [sent.id], offered=met) == met
+    assert standing(store, "g", [sent.id], offered={sent.id: other.content_sha256}) == {}
+    (stays,) = accept(store, [sent], now=9)
+    assert (stays.status, stays.sequence, stays.retracted) == ("duplicate", 3, True)
+    assert statuses(accept(store, [sent], now=9, again=True)) == [("accepted", 5)]
+    assert statuses(accept(store, [sent], now=9)) == [("duplicate", 5)]
+    request(store, Operation(group="g", kind="retract", episodes=("c",)))
+    assert accept(store, [sent], now=9)[0].retracted
+    assert statuses(accept(store, [other], now=9)) == [("accepted", 7)]
+
+
+def test_what_a_pending_removal_or_a_replacement_takes_away_is_accepted_anew(store):
+    """R19: the request of a retraction keeps an id out, those of a removal and of a replacement do not."""
+    sent = {name: draft(name, client_id=name) for name in "abc"}
+    accept(store, list(sent.values()), now=1)
+    for name, kind, replaces in (("a", "retract", False), ("b", "retract", True), ("c", "remove", False)):
+        request(store, Operation(group="g", kind=kind, episodes=(name,), replaces=replaces))
+    assert statuses(accept(store, list(sent.values()), now=1)) == [
+        ("duplicate", 1), ("accepted", 7), ("accepted", 8)
+    ]  # fmt: skip
 
 
 def test_a_name_that_is_no_group_is_refused_and_nothing_is_accepted(store):
@@ -217,13 +239,13 @@ def test_previous_context_follows_the_rule(store):
 
 
 def test_previous_context_leaves_out_what_was_withdrawn_before(store):
-    """And goes on to what was said earlier; a withdrawal that was asked for later does not count."""
+    """And goes on to what was said earlier: a withdrawal goes before all that is pending."""
     accept(store, [draft(str(n), client_id=str(n)) for n in range(1, 9)], now=1)
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
     accept(store, [draft("last")], now=1)
     items = {item.sequence: item for item in store.pending("g", 99)}
     assert [item.sequence for item in previous(store, items[10], 2)] == [1]
-    assert [item.sequence for item in previous(store, items[8], 2)] == [6, 7]
+    assert [item.sequence for item in previous(store, items[8], 2)] == [1]
 
 
 # ----------------------------------------------------------------------------- failures and retry
@@ -321,12 +343,17 @@ def test_what_an_operation_names_is_found_by_id_source_or_all(store):
     accept(store, [draft("a", client_id="x"), draft("b", source="mail"), draft("c", source="mail")], now=1)
     with store.writing():
         store.apply([told(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
-    assert sequences_of(store, "g", ids=["x"]) == [1]
-    assert sequences_of(store, "g", ids=["x", draft("b", source="mail").id, "none", "\ud800"]) == [1, 2]
-    assert sequences_of(store, "g", source="mail") == [2, 3]
-    assert sequences_of(store, "g", source="\ud800") == sequences_of(store, "g") == []
-    assert sequences_of(store, "g", everything=True) == [1, 2, 3]
-    assert sequences_of(store, "none", everything=True) == []
+
+    def sequences(group="g", **chosen):
+        return [row[0] for row in named(store, Operation(group=group, kind="remove", **chosen))]
+
+    ids = ("x", draft("b", source="mail").id, "none", "\ud800")
+    assert sequences(episodes=("x",)) == sequences_of(store, "g", ["x"]) == [1]
+    assert sequences(episodes=ids) == sequences_of(store, "g", ids) == [1, 2]
+    assert sequences(source="mail") == [2, 3]
+    assert sequences(source="\ud800") == sequences() == []
+    assert sequences(everything=True) == [1, 2, 3]
+    assert sequences("none", everything=True) == []
 
 
 def test_an_id_is_found_in_whatever_bears_it(store):

@@ -71,23 +71,44 @@ def said(at: float, text: str, kind: str = "holds") -> Any:
     return reading(at, [], [fact], client_id=text)
 
 
+PLAIN, PART_TIME = "Alice works at Acme", "Alice works at Acme part-time"
+
+
 @pytest.mark.parametrize(
-    ("kind", "open_now"),
+    ("kind", "text", "variants", "open_now"),
     [
-        pytest.param("ended", [], id="ended"),
-        # The variant that is denied was never so, and what it had cut goes on.
-        pytest.param("denied", ["Alice works at Acme"], id="denied"),
+        pytest.param("ended", "Alice left Acme", {0: True}, set(), id="ended"),
+        pytest.param("denied", "Alice never worked at Acme", {0: True}, set(), id="denied"),
+        pytest.param("ended", "Alice is a former employee of Acme", {0: True}, set(), id="former"),
+        pytest.param("ended", "Alice left Acme after 3 years", {0: True}, set(), id="a-duration"),
+        pytest.param("ended", "Alice works at Acme part-time no longer", {1: False}, {PLAIN}, id="named"),
+        pytest.param("denied", "Alice was never part-time at Acme", {1: False}, {PLAIN}, id="named-denied"),
+        # What was not told before is a variant of its own: it has ended, and nothing else has.
+        pytest.param("ended", "Alice is not remotely at Acme", {2: False}, {PLAIN, PART_TIME}, id="new"),
     ],
 )
-def test_an_end_speaks_of_the_variant_that_was_last_said_to_hold(
-    tmp_path: Path, kind: str, open_now: list[str]
+def test_an_end_speaks_of_every_variant_unless_it_names_one(
+    tmp_path: Path, kind: str, text: str, variants: dict[int, bool], open_now: set[str]
 ) -> None:
-    """R18: without marks of its own, where no judge says otherwise."""
-    engine = Engine(tmp_path)
-    engine.add(said(0, "Alice works at Acme"), said(10, "Alice works at Acme part-time"))
-    engine.add(said(20, "Alice left Acme", kind))
-    assert [f.text for f in engine.view().all_facts() if f.invalid_at is None] == open_now
+    """R6: each piece of evidence records which; many-valued, so that one variant does not end another."""
+    engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
+    engine.add(said(0, PLAIN), said(10, PART_TIME), said(20, text, kind))
+    view = engine.view()
+    assert {e.variant: e.every_variant for e in view.records.evidence if e.kind == kind} == variants
+    still = {f.statement for f in view.all_facts() if f.invalid_at is None}
+    assert {view.graph.statements[s].wording for s in still} == open_now
     engine.check()
+
+
+def test_an_end_of_every_variant_speaks_of_those_that_are_told_later_too(tmp_path: Path) -> None:
+    """R6, R13: by when it was said, not by when it arrived; it makes a span of its own variant alone."""
+    engine = Engine(tmp_path, ontology=shipped().extended({"WORKS_AT": {"cardinality": "many"}}))
+    engine.add(said(0, PLAIN), said(20, "Alice left Acme", "ended"), said(10, PART_TIME))
+    engine.check()
+    assert engine.spans() == {"Acme": [(0, 20), (10, 20)]}
+    engine.ask("retract", episodes=("Alice left Acme",))
+    engine.check()
+    assert engine.spans() == {"Acme": [(0, None), (10, None)]}
 
 
 def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: Path) -> None:
@@ -144,5 +165,9 @@ def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> 
         triples(10, {"source": "Carl", "relation": "MARRIED_TO", "target": "Bob"}), triples(1, works("Acme"))
     )
     spans = {f.text: f.invalid_at is None for f in engine.view().all_facts()}
-    assert spans == {"Alice married to Bob": False, "Carl married to Bob": True, "Alice works at Acme": True}
+    assert spans == {
+        "Alice is married to Bob": False,
+        "Bob is married to Carl": True,
+        "Alice works at Acme": True,
+    }
     engine.check()

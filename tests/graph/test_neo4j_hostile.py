@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kgray.derivation.stored import StoredView
 from kgray.errors import InputError
 from kgray.kinds import ANSWERS_TO
-from kgray.ledger import accept, dumped_episodes, find, request, sequences_of, standing
+from kgray.ledger import accept, dumped_episodes, find, named, request, standing
 from kgray.records import Draft, Operation
 from kgray.stores.neo4j.mapping import STORED
 from tests.graph.by_hand import WIDTH, draft, pointing, remove, tell
@@ -114,10 +114,10 @@ def test_names_and_texts_that_look_like_queries_are_names_and_texts(pair, ask, t
             assert one.lexical(ours.named("other"), scope, query, 50) == []
         assert StoredView(one, group).entities_named(query) == StoredView(other, group).entities_named(query)
         assert find(one, group, query) == find(other, group, query)
-        named = {"ids": [query], "source": query}
+        both = Operation(group=group, kind="remove", episodes=(query,), source=query)
         # Ids and keys are made by us, of whole characters.
         ours_alone = query.encode(errors="replace").decode()
-        assert sequences_of(one, group, **named) == sequences_of(other, group, **named)
+        assert named(one, both) == named(other, both)
         assert standing(one, group, [query]) == standing(other, group, [query])
         assert list(one.rows(ANSWERS_TO, group, [ours_alone])) == []
     assert {label for (labels,) in ask("MATCH (n) RETURN DISTINCT labels(n)") for label in labels} <= ALLOWED

@@ -9,8 +9,8 @@ from kgray import kinds, rows
 from kgray.derivation.stored import StoredView
 from kgray.graph import Entity, Fact
 from kgray.kinds import READS
-from kgray.ledger import find, previous, sequences_of
-from kgray.records import Value
+from kgray.ledger import find, named, previous
+from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
 from kgray.stores.neo4j.mapping import named_group
 from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
@@ -29,7 +29,7 @@ def stores(neo4j_server, neo4j_driver):
 @pytest.mark.parametrize("inside", [True, False])
 def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, group, other):
     """As if ten were too many to compare: 40 vectors among 3,000 that are nearer to what is asked."""
-    from kgray.stores.neo4j.nearest import NearestVectors
+    from kgray.stores.neo4j.searching import NearestVectors
 
     store = stores.open()
     if inside and not store.server.filters:
@@ -92,8 +92,9 @@ def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4
     with store.writing():
         tell(store, "Al", "one", group=group)
     asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
-    for name in (read.name for read in READS):
-        plan = neo4j_driver.execute_query(f"EXPLAIN {statements.named()[f'read {name}']}", asked).summary.plan
+    for read in READS:
+        name, statement = read.name, statements.STORED_READS[read].statement
+        plan = neo4j_driver.execute_query(f"EXPLAIN {statement}", asked).summary.plan
         steps = set(operators(plan))
         found = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}
         assert (name, found) == (name, set())
@@ -163,7 +164,7 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
 
         assert not find(store, group, text)
         assert view.entities_named(text) == []
-        assert sequences_of(store, group, ids=[text], source=text) == []
+        assert named(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
         assert store.lexical(group, "fact", f"{text} two", 9) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})

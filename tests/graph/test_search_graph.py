@@ -176,7 +176,7 @@ async def test_several_pieces_of_evidence_are_one_fact_at_its_best_rank(world):
             facts=[("Olaf", "OWNS", "boat", "Olaf owns a boat", day(9), None)],
         )
     hits = await find(world, text="Olaf boat", recipe="lexical", scopes=("fact",))
-    assert [(hit.text, hit.methods, len(hit.episodes)) for hit in hits] == [
+    assert [(hit.text, hit.methods, len(hit.fact.episodes)) for hit in hits] == [
         ("Olaf owns a boat", {"bm25": 1}, 4)
     ]
 

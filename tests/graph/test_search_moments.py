@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View
 from kgray.errors import NotFound
-from kgray.graph import Hit
+from kgray.graph import FactSpan, Hit
 from kgray.ledger import episodes_at
-from kgray.search import Query, context, count_tokens, search
+from kgray.search import Filters, Query, context, count_tokens, search
+from kgray.times import to_datetime
 from tests.graph import search_world
 from tests.graph.search_world import a_world, day
 
@@ -58,7 +59,8 @@ async def jobs(world):
 
 
 async def find(world, text="Where does Alice Webb work?", group="demo", view=None, **how):
-    return await search(world.store, world.embedder, Query(text=text, group=group, **how), view=view)
+    query, read = Query(text=text, group=group, **how), None if view is None else (lambda: view)
+    return await search(world.store, world.embedder, query, view=read)
 
 
 def texts(hits, scope="fact"):
@@ -86,11 +88,18 @@ async def test_any_time_finds_every_span(jobs):
     assert set(texts(hits)) >= {"Alice Webb works at Acme", "Alice Webb works at Beta"}
 
 
-async def test_what_was_said_after_as_of_is_left_out_and_nothing_by_default(jobs):
-    """Episodes: as_of given explicitly hides later ones, the default hides none."""
-    assert texts(await find(jobs, as_of=day(30)), "episode") == ["I see that Alice Webb works at Acme."]
+async def test_as_of_hides_no_message_and_messages_have_a_filter_of_their_own(jobs):
+    """R5: a fact is shown with the message that tells of it, also where that was said later."""
     await jobs.tell("demo", "Alice Webb says hello from the future.", day(40_000))
-    assert "Alice Webb says hello from the future." in texts(await find(jobs), "episode")
+    said = texts(await find(jobs, scopes=("episode",), limit=50), "episode")
+    assert "Alice Webb says hello from the future." in said
+    assert len(said) > 2
+    assert texts(await find(jobs, as_of=day(30), scopes=("episode",), limit=50), "episode") == said
+    late = Filters(said=(day(40_000), None))
+    early = Filters(said=(None, day(40_000)))
+    for asked, to_come in ((late, True), (early, False)):
+        hits = await find(jobs, scopes=("episode",), limit=50, filters=asked)
+        assert texts(hits, "episode") == [text for text in said if ("future" in text) is to_come]
 
 
 async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
@@ -103,17 +112,29 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
         score=math.fsum([1 / 61] * 3),
         group="demo",
         methods={"bm25": 1, "cosine": 1, "bfs": 1},
-        fact=fact,
-        source="Alice Webb",
-        target="Beta",
-        episodes=((fact.episodes[0], "m2"),),
+        fact=FactSpan(
+            id=fact.id,
+            statement=fact.statement,
+            text="Alice Webb works at Beta",
+            source_id=fact.source,
+            source="Alice Webb",
+            relation="WORKS_AT",
+            target_id=fact.target,
+            target="Beta",
+            valid_at=to_datetime(fact.valid_at),
+            invalid_at=None,
+            created_at=to_datetime(fact.created_at),
+            expired_at=None,
+            episodes=((fact.episodes[0], "m2"),),
+            ended_by=None,
+        ),
     )
 
 
 async def test_a_value_is_shown_with_its_unit_and_is_no_entity(jobs):
     hits = await find(jobs, text="lamp costs", limit=3)
     fact = next(hit for hit in hits if hit.scope == "fact")
-    assert (fact.source, fact.target, fact.fact.target) == ("lamp", "80 EUR", None)
+    assert (fact.source, fact.target, fact.fact.target_id) == ("lamp", "80 EUR", None)
     assert {hit.text for hit in await find(jobs, text="80 EUR", scopes=("entity",))} <= {
         "Alice Webb",
         "Acme",
@@ -127,7 +148,7 @@ async def test_an_episode_hit_carries_its_client_id_time_and_speaker(jobs):
     assert (hit.text, hit.client_id, hit.reference_time, hit.speaker) == (
         "The lamp costs 80 euros.",
         None,
-        day(61),
+        to_datetime(day(61)),
         "Ann",
     )
 
@@ -183,10 +204,10 @@ async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     store = jobs.store
     seen = View(records_of(store, "demo", before), lambda wanted: episodes_at(store, "demo", wanted))
     hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
-    assert hits[0].text == "The lamp costs 80 EUR"
+    assert hits[0].text == "lamp costs 80 EUR"
     assert "The lamp costs 80 euros." in texts(hits, "episode")
     around = await find(jobs, known_at=before, view=seen, recipe="neighbours", seeds=(episode,))
-    assert [hit.text for hit in around] == ["The lamp costs 80 EUR", "lamp"]
+    assert [hit.text for hit in around] == ["lamp costs 80 EUR", "lamp"]
     assert texts(await find(jobs, recipe="neighbours", seeds=(episode,))) == []
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -9,7 +16,7 @@ import pytest
 
 from kgray.errors import StoreError, Unavailable
 from kgray.stores.sqlite import schema
-from tests.graph.by_hand import append, draft, small
+from tests.graph.by_hand import append, draft, small, tell
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -29,7 +36,8 @@ def refusal(folder: Path, **options: object) -> str:
 
 def test_a_new_folder_gets_one_marked_file(tmp_path):
     small(tmp_path / "a" / "b").close()
-    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["kgray.sqlite3"]
+    made = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
+    assert made == ["kgray.sqlite3", "kgray.sqlite3.made"]
     connection = apsw.Connection(str(tmp_path / "a" / "b" / "kgray.sqlite3"))
     assert connection.pragma("application_id") == schema.APPLICATION_ID
     assert connection.pragma("user_version") == schema.VERSION
@@ -57,10 +65,76 @@ def test_nothing_there_and_not_to_create_names_the_command(tmp_path):
     assert not (tmp_path / "missing").exists()
 
 
-def test_an_empty_file_is_no_store_yet(tmp_path):
-    (tmp_path / schema.FILE).touch()
-    assert "kgray init" in refusal(tmp_path, create=False)
-    small(tmp_path).close()
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_lost_its_content_is_not_begun_anew(tmp_path, create):
+    store = small(tmp_path)
+    append(store, draft("kept"))
+    store.close()
+    os.truncate(tmp_path / schema.FILE, 0)
+    line = refusal(tmp_path, create=create)
+    assert f"{schema.FILE} is empty: its content is lost; restore it from a copy" in line
+    (tmp_path / schema.FILE).unlink()
+    line = refusal(tmp_path, create=create)
+    assert f"{schema.FILE} is gone, and there was a store: restore it from a copy" in line
+    assert line.endswith("or, to begin anew, remove kgray.sqlite3.made")
+    (tmp_path / "kgray.sqlite3.made").unlink()
+    again = small(tmp_path)
+    assert again.pending_count() == 0
+    again.close()
+
+
+@pytest.mark.parametrize("place", [0.1, 0.25, 0.5, 0.75, 0.9])
+def test_a_damaged_file_takes_nothing_more(tmp_path, place):
+    """64 KB of noise anywhere: a message that is told as kept would be lost with the file."""
+    store = small(tmp_path)
+    append(store, *(draft(f"printer {n} " * 20, client_id=str(n)) for n in range(2000)))
+    with store.writing():
+        tell(store, "Al", "one")
+    store.close()
+    path = tmp_path / schema.FILE
+    noise = random.Random(3).randbytes(65_536)
+    with path.open("r+b") as file:
+        file.seek(int(path.stat().st_size * place))
+        file.write(noise)
+    before = path.read_bytes()
+    told = r"kgray\.sqlite3 is damaged \([^\n]*\): restore it from a copy$"
+    with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged:
+        append(damaged, draft("more"))
+    with pytest.raises(StoreError, match=told), closing(small(tmp_path)) as damaged, damaged.writing():
+        pass
+    assert path.read_bytes() == before
+
+
+OPENS = """
+import contextlib, json, sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from pathlib import Path
+import kgray
+from kgray.cli import cli
+data = Path(sys.argv[1])
+with kgray.open(data) as memory:
+    memory.add("I work at Acme.", group="g", speaker="Al Ng", id="a")
+    with kgray.open(data) as second:
+        second.add("I work at Beta.", group="g", speaker="Al Ng", id="b")
+        second.search("Where does Al work?", group="g")
+        second.remove(group="g", episodes=["a"])
+    for command in ("status", "doctor", "groups --json", f"copy --group g --to-data {sys.argv[2]}"):
+        with contextlib.suppress(SystemExit):
+            cli.main([*command.split(), "--data", str(data)], standalone_mode=False)
+    memory.dump(group="g")
+found = [name for name in opened if Path(name).name.startswith(("kgray.sqlite3", "cache.sqlite3"))]
+Path(sys.argv[3]).write_text(json.dumps(found))
+"""
+
+
+def test_nothing_but_sqlite_opens_the_file(tmp_path):
+    """To close a plain file drops all locks of the process on it: see `folder._check_header`."""
+    places = [str(tmp_path / name) for name in ("data", "copy", "found")]
+    subprocess.run([sys.executable, "-c", OPENS, *places], check=True)
+    opened = {Path(name).name for name in json.loads((tmp_path / "found").read_text())}
+    # And the file that becomes the store, before anybody knows it.
+    assert {re.sub("new-.*", "new", name) for name in opened} == {"kgray.sqlite3.made", "kgray.sqlite3.new"}
 
 
 @pytest.mark.parametrize(

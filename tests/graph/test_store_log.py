@@ -160,6 +160,19 @@ def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group
     assert mine(store.pending_groups()) == {group: False, other: False}
 
 
+def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other, mine):
+    append(store, draft("a", group=group), draft("a", group=other))
+    ask(store, Operation(group=other, kind="merge", entities=("x", "y")))
+    assert mine(store.withdrawing()) == []
+    sequence = ask(store, Operation(group=group, kind="remove", source="s"))
+    assert mine(store.withdrawing()) == [group]
+    ask(store, Operation(group=other, kind="retract", episodes=("x",)))
+    assert mine(store.withdrawing()) == sorted([group, other])
+    with store.writing():
+        store.apply([declined(sequence, 10, "no", group=group)])
+    assert mine(store.withdrawing()) == [other]
+
+
 def of_all_groups(store):
     """Assert what is told of all groups of a store that nothing else uses: groups, counts, pending."""
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)

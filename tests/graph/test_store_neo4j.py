@@ -26,7 +26,8 @@ from kgray.ledger import accept, failures, request, result, retry
 from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
 from kgray.search import Query, search
-from kgray.stores.neo4j import clearing, fence
+from kgray.stores.neo4j import fence
+from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import (
     EMBEDDER,
@@ -374,14 +375,14 @@ class Killed(BaseException):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Let few rows be too many for one transaction."""
-    monkeypatch.setattr(clearing, "AT_ONCE", 4)
-    monkeypatch.setattr(clearing, "ROWS_A_PIECE", 6)
+    monkeypatch.setattr(grouped, "AT_ONCE", 4)
+    monkeypatch.setattr(grouped, "ROWS_A_PIECE", 6)
 
 
 @pytest.fixture
 def killed(monkeypatch):
     """Return a function after which the process ends in so many pieces from now, at a removal's."""
-    clear, left = clearing.clear_rows, [1 << 62]
+    clear, left = grouped.clear_rows, [1 << 62]
 
     def clear_rows(*words):
         left[0] -= 1
@@ -389,7 +390,7 @@ def killed(monkeypatch):
             raise Killed
         return clear(*words)
 
-    monkeypatch.setattr(clearing, "clear_rows", clear_rows)
+    monkeypatch.setattr(grouped, "clear_rows", clear_rows)
 
     def after(pieces):
         left[0] = pieces
@@ -457,24 +458,27 @@ def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_p
     firms = [entity.id for entity in engine.view().all_entities() if entity.name in ("Firm 1", "Firm 2")]
     engine.ask("merge", entities=tuple(firms))
     other = engine.dump(group="other")
-    request(engine.store, Operation(group=engine.named(), kind="remove", everything=True))
+    sequence = request(engine.store, Operation(group=engine.named(), kind="remove", everything=True))
     engine.accept(triples(20, works("Beta"), client_id="later"))
     runs, clearing_now = 0, "MATCH (g:KgrayGroup {cleared_name: $group}) RETURN count(g)"
-    while runs == 0 or ask(clearing_now, group=engine.named()) == [[1]]:
-        runs += 1
+    # The first pieces may be another test's: whoever ingests goes on with all removals of the server.
+    for _ in range(50):
         killed(pieces=3)
         with suppress(Killed):
             Engine(store=engine.store, prefix=engine.prefix).run()
         if ask(clearing_now, group=engine.named()) == [[1]]:
+            runs += 1
             assert engine.dump() == []
             people = StoredView(engine.store, engine.named()).entities_named("Alice")
             query = Query(text="Alice works", group=engine.named(), any_time=True)
             assert (people, asyncio.run(search(engine.store, SMALL, query))) == ([], [])
+        elif result(engine.store, engine.named(), sequence):
+            break
     killed(pieces=1 << 62)
     engine = Engine(store=engine.store, prefix=engine.prefix)
     engine.run()
 
-    assert runs > 2, "it was never ended in the middle"
+    assert runs > 1, "it was never ended in the middle"
     assert engine.spans() == {"Beta": [(20, None)]}
     assert engine.dump(group="other") == other
 

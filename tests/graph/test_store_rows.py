@@ -24,7 +24,6 @@ from kgray.kinds import (
     SHOWN_OF,
     STATEMENT_VECTORS_OF,
     STATEMENTS_SHOWN,
-    SURFACES,
     TAKEN_CLIENT_IDS,
     TAKEN_IDS,
 )
@@ -36,11 +35,15 @@ MANY = 2_500  # rows: three pages
 def test_a_scan_gives_every_row_once_in_the_order_of_its_kind(store, group):
     """However many pages it takes, whatever order the rows were put in."""
     append(store, draft("a", group=group))
-    mentions = [(1 + n // 500, n % 500, f"name {n}", f"E{n % 7}", "", "", None, None) for n in range(MANY)]
+    mentions = [
+        (1 + n // 500, n % 500, f"name {n}", f"E{n % 7}", "", "", False, None, None) for n in range(MANY)
+    ]
     births = [(f"{n * 7919 % MANY:05}", 1 + n // 500, n % 500) for n in range(MANY)]
     names = [(f"E{-n % MANY}", "x", "x", 1, n) for n in range(MANY)]
     vectors = [(f"E{-n % MANY}", "x", 1, n, stored(n % 64)) for n in range(MANY)]
-    facts = [(f"{n:05}", "S", "E", "R", "t", 1, *[None] * 7, ("b", "a"), None, None) for n in range(MANY)]
+    facts = [
+        (f"{n:05}", "S", "E", "R", "t", 1, *[None] * 7, ("b", "a"), False, None, None) for n in range(MANY)
+    ]
     puts = {
         MENTIONS: mentions[::-1], BIRTHS: births[::-1], NAMES: names, NAME_VECTORS: vectors,
         kinds.FACTS: facts[::2] + facts[1::2], kinds.ENTITIES: [("E", "E", (), ("b", "a"), 1, 0)],
@@ -52,7 +55,6 @@ def test_a_scan_gives_every_row_once_in_the_order_of_its_kind(store, group):
     assert all_of(store, NAMES, group) == names
     assert all_of(store, NAME_VECTORS, group) == vectors
     assert all_of(store, kinds.FACTS, group) == facts
-    assert list(store.rows(SURFACES, group)) == [(row[0], row[2]) for row in mentions]
     asked = [f"{n:05}" for n in range(MANY - 1, 0, -2)]
     assert [row[0] for row in store.rows(FACTS_OF, group, asked)] == asked
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray.errors import SettingsError, StaleWriter, StoreError
+from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.ports import Judged
@@ -88,7 +88,6 @@ def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
 @pytest.mark.usefixtures("ray_session")
 def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: Path) -> None:
     """R23: a batch that comes again changes nothing; a run that another one followed changes nothing."""
-    from kgray.runtime.faults import Fault
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open(tmp_path)
@@ -104,19 +103,16 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     assert first.write(epoch, 1, batch) is None
     assert first.stats()["repeats"] == 1
     locked = GraphWriter(spec, 0).begin()
-    assert isinstance(locked, Fault)
-    assert (locked.kind, str(os.getpid()) in locked.message) == ("Locked", True)
+    assert isinstance(locked, Locked)
+    assert str(os.getpid()) in str(locked)
     first.close()
     second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
     assert second.write(epoch, 2, batch) is None
     newer = second.begin()
     assert newer == epoch + 1
-    stale = second.write(epoch, 3, batch)
-    assert isinstance(stale, Fault)
-    assert stale.kind == StaleWriter.__name__
+    assert isinstance(second.write(epoch, 3, batch), StaleWriter)
     locked = GraphWriter(spec, 0).begin()
-    assert isinstance(locked, Fault)
-    assert locked.kind == "Locked", "an older run's batch does not take the store from the newest"
+    assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
     second.close()
     assert result(memory.store, "g", sequence) == {"error": "no such merge"}
     memory.close()
@@ -187,6 +183,12 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0"]), up.err
         head = heads.read(shell.folder / "kgray-data")
         assert head is not None
+        first, second, third, fourth, *_, last = up.err.splitlines()
+        assert first == "kgray: starting a Ray that stays, which takes 15 to 40 s"
+        assert second.startswith(f"kgray: Ray listens at {head.address} after ")
+        assert third == "kgray: connecting to it, which waits for Ray's own services"
+        assert fourth == "kgray: starting 3 actors: models-0, writer-0, sequencer-0"
+        assert last.startswith("kgray: 3 of 3 actors have started after ")
         assert KEY.encode() not in arguments_of_processes()
         assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})

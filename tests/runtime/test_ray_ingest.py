@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import kgray
+from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
-from kgray.ingest.loop import Loop
 from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -56,7 +56,10 @@ def ledger(memory: Memory) -> dict[str, tuple[int, int, int]]:
     return {g: (c.accepted + c.extracted, c.committed, c.failed) for g, c in counts.items()}
 
 
-@pytest.mark.parametrize(("chunk", "workers", "embedders"), [(1, 1, 0), (16, 2, 1)])
+@pytest.mark.parametrize(
+    ("chunk", "workers", "embedders"),
+    [pytest.param(1, 1, 0, marks=pytest.mark.slow), (16, 2, 1)],  # chunks of one: test_ray_equality, too
+)
 async def test_the_graph_is_the_plain_loops(
     tmp_path: Path, plain: dict[str, str], chunk: int, workers: int, embedders: int
 ) -> None:
@@ -78,6 +81,7 @@ async def test_the_graph_is_the_plain_loops(
     assert sorted(steps) == sorted((g, n, "committed") for g in GROUPS for n in range(1, 31))
 
 
+@pytest.mark.slow  # by default the chaos run kills each kind, and test_pools has a worker that hangs
 async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plain: dict[str, str]) -> None:
     """R23: what it had in hand is sent, or decided, again; nothing is lost, nothing is there twice."""
     left = ["sequencer-0", "models-0", "writer-0", "hangs"]
@@ -133,8 +137,13 @@ async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(
         assert await hashes(memory) == plain
 
 
-async def test_a_failure_by_content_is_the_plain_loops(tmp_path: Path) -> None:
-    """R24: class, message and raw output come back as they were; an outage of the script is waited out."""
+async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_stops_the_run(
+    tmp_path: Path,
+) -> None:
+    """R24: class, message and raw output come back as they were; a short outage of the script is waited out.
+
+    After a long one the episodes stay accepted, and the reason is told.
+    """
     script = tmp_path / "script.jsonl"
     rows = [
         {"episode": "e1", "extraction": {"entities": [{"name": "Ada"}], "facts": []}},
@@ -142,39 +151,30 @@ async def test_a_failure_by_content_is_the_plain_loops(tmp_path: Path) -> None:
         {"episode": "e3", "error": "invalid"},
         {"episode": "e4", "error": "unavailable", "times": 1},
         {"episode": "e4", "extraction": {"entities": [{"name": "Bob"}], "facts": []}},
+        {"episode": "e5", "error": "unavailable", "times": 100},
     ]
     script.write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = [{"id": f"e{n}", "text": f"text {n}", "at": "2026-01-01", "group": "g"} for n in range(1, 5)]
+    settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 3}
     told = []
-    async with kgray.open(tmp_path / "plain", model_backend="scripted", model_script=script) as memory:
+    async with kgray.open(tmp_path / "plain", **settings) as memory:
         await memory.add_many(said)
         failed = await memory.failures()
         told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
-    with over_ray(tmp_path / "ray", model_backend="scripted", model_script=script) as memory:
+    with over_ray(tmp_path / "ray", **settings) as memory:
         report = await memory.add_many(said)
         assert (report.committed, report.failed) == (2, 2)
         failed = await memory.failures()
         told.append(([(f.episode.id, f.failure) for f in failed], await memory.dump(group="g")))
+        report = await memory.add_many([{"id": "e5", "text": "x", "group": "h"}])
+        assert (report.committed, report.failed, report.stopped) == (0, 0, True)
+        assert report.reason == "the script says 'unavailable' to the episode 'e5'"
+        assert ledger(memory)["h"] == (1, 0, 0)
     assert told[0] == told[1]
 
 
-async def test_an_outage_beyond_the_patience_stops_the_run(tmp_path: Path) -> None:
-    """R24: the episodes stay accepted, and the reason is told."""
-    script = tmp_path / "script.jsonl"
-    rows = [
-        {"episode": "e1", "error": "unavailable", "times": 100},
-    ]
-    script.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {"model_backend": "scripted", "model_script": script, "model_patience_s": 1}
-    with over_ray(tmp_path / "data", **settings) as memory:
-        report = await memory.add_many([{"id": "e1", "text": "x", "group": "g"}])
-        assert (report.committed, report.failed, report.stopped) == (0, 0, True)
-        assert report.reason == "the script says 'unavailable' to the episode 'e1'"
-        assert ledger(memory) == {"g": (1, 0, 0)}
-
-
-async def test_corrections_go_through_the_same_order(tmp_path: Path) -> None:
-    """R25, R27: a removal takes its place; reading needs no Ray, and a run with nothing to do starts none."""
+async def test_a_removal_reopens_what_was_closed(tmp_path: Path) -> None:
+    """R25: after a removal as before it; reading needs no Ray, and a run with nothing to do starts none."""
     with over_ray(tmp_path) as memory:
         assert (await memory.add_many([])).committed == 0
         assert memory.runtime._session is None  # type: ignore[attr-defined]
@@ -186,3 +186,22 @@ async def test_corrections_go_through_the_same_order(tmp_path: Path) -> None:
         assert [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact] == [
             ("Alice works at Acme", None)
         ]
+
+
+async def test_a_removal_is_served_by_a_sequencer_whose_model_is_down(tmp_path: Path) -> None:
+    """R27: it holds the store and waits for the model; what is asked for goes before what is pending."""
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"episode": "e1", "error": "unavailable"}) + "\n")
+    known = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
+    stopping = asyncio.Event()
+    with over_ray(tmp_path / "data", model_backend="scripted", model_script=script) as memory:
+        await memory.add(known, kind="triples", group="g", id="e0")
+        waits = [{"id": "e1", "text": "x", "group": "g"}]
+        adding = asyncio.create_task(memory.add_many(waits, stop=stopping.is_set))
+        for _ in iter(lambda: ledger(memory)["g"], (1, 1, 0)):
+            await asyncio.sleep(0)
+        result = await memory.remove(group="g", episodes=["e0"])
+        assert (result["episodes"], result["absent"], adding.done()) == (1, [], False)
+        assert ledger(memory) == {"g": (1, 0, 0)}
+        stopping.set()
+        assert (await adding).stopped

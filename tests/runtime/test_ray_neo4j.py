@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import kgray
+from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
-from kgray.ingest.loop import Loop
 from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
@@ -24,8 +24,9 @@ DIMENSIONS = 64
 
 
 @pytest.mark.ray
-async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_else(
-    tmp_path: Path, ray_session: Any, own_neo4j: Any
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothing_else(
+    tmp_path: Path, ray_session: Any, own_neo4j: Any, *, killed: bool
 ) -> None:
     """The graph is the one that the plain loop makes in a folder; every episode is committed once.
 
@@ -39,7 +40,7 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
 
     def on_step(*step: Any) -> None:
         ended.append(step)
-        if len(ended) >= EACH and not outage:  # a third is committed, and the rest is on its way
+        if killed and len(ended) >= EACH and not outage:  # a third is committed, and the rest is on its way
             outage.append(asyncio.create_task(asyncio.to_thread(power_cut)))
 
     def power_cut() -> None:
@@ -50,7 +51,7 @@ async def test_a_server_killed_while_two_shards_write_costs_time_and_nothing_els
     with over_ray(tmp_path / "ray", shards=2, **settings) as memory:
         report = await memory.add_many(drafts(), on_step=on_step)
         told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
-        await outage[0]
+        await asyncio.gather(*outage)
         assert (report.committed, report.failed, report.stopped) == (EACH * 3, 0, False)
         assert sorted(ended) == [
             (group, n, "committed") for group in sorted(GROUPS) for n in range(1, EACH + 1)

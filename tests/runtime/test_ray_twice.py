@@ -50,10 +50,11 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
         (refused,) = [told for told in answers if isinstance(told, SettingsError)]
         (started,) = [told for told in answers if told is not refused]
         assert "profile extraction.workers is" in str(refused)
-        assert [name for name, _ in found.all()] == [name for name, _ in started.all()]
-        assert {
-            answer(h.describe.remote())["spec"].profile["extraction"]["workers"] for _, h in found.all()
-        } == {len([name for name in started.actors if name.startswith("models-")])}
+        assert list(found.actors) == list(started.actors)
+        handles = found.actors.values()
+        assert {answer(h.describe.remote())["spec"].profile["extraction"]["workers"] for h in handles} == {
+            len([name for name in started.actors if name.startswith("models-")])
+        }
     finally:
         found.stop(0)
 
@@ -67,7 +68,7 @@ def test_what_a_start_that_was_killed_left_behind_is_found_and_ended(tmp_path: P
 
     kgray.open(tmp_path).close()
     whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
-    for name, handle in whole.all():
+    for name, handle in whole.actors.items():
         if not name.startswith("writer-"):
             ray.kill(handle, no_restart=True)
 

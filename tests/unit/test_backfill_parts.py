@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import run_name
-from kgray.backfill.report import RunProgress
+from kgray.backfill.report import RecentRate, RunProgress
 from kgray.backfill.sorting import Sorter
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.intake import Defaults, Position, read_file
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
-from kgray.runtime.jobs import JobLog, followed, shown
+from kgray.runtime.jobs import JobLog, ServerTimes, followed, shown
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
@@ -182,13 +182,13 @@ def test_where_a_run_stands_is_one_line():
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
     )
     assert progress.progress_line(RunProgress(duplicate=3, refused=1)) == (
-        "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed, 0.0/s"
+        "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed"
     )
 
 
 def test_sorting_is_told_while_nothing_is_accepted_yet():
     assert progress.progress_line(RunProgress(sorting=7)) == (
-        "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed, 0.0/s"
+        "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed"
     )
 
 
@@ -197,7 +197,7 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
     ticker(RunProgress(accepted=1))
     quiet = progress.Ticker(every_s=60)
     quiet(RunProgress(accepted=2))
-    assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed, 0.0/s\n"
+    assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed\n"
 
 
 # ------------------------------------------------------------------------------------- jobs
@@ -238,10 +238,7 @@ def test_a_server_is_named_without_what_stands_before_its_host():
     assert shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
-async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monkeypatch):
-    monkeypatch.setattr("kgray.runtime.jobs._AWAY_S", 0.2)
-    monkeypatch.setattr("kgray.runtime.jobs._PAUSE_S", 0.01)
-
+async def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
     class Gone:
         async def tail_job_logs(self, job):
             yield f"of {job}\n"
@@ -252,5 +249,20 @@ async def test_a_job_server_that_stays_away_ends_the_following_in_one_line(monke
 
     told: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
-        await followed(Gone(), "j", told.append, lambda: False)
+        await followed(Gone(), "j", told.append, lambda: False, ServerTimes(away_s=0.2, pause_s=0.01))
     assert told == ["of j"]
+
+
+def test_what_is_left_is_estimated_once_something_was_measured():
+    """The first episode takes long, because models are being started: it is no measure of the rest."""
+    rate = RecentRate()
+    told = [rate.at(float(second), ended) for second, ended in enumerate([0, 0, 0, 0, 1, 4, 7, 9, 29])]
+
+    assert told == [0.0] * 7 + [9 / 4, 29 / 5]
+    assert RunProgress(ended=30, rate=rate.at(9.0, 30), total=60).left_s == 6.0
+    assert RunProgress(ended=1, rate=0.0, total=8_071).left_s is None
+
+
+def test_a_slow_rate_is_measured_over_as_long_as_it_needs():
+    rate = RecentRate()
+    assert [round(rate.at(second * 10.0, second), 2) for second in range(20)][7:10] == [0.0, 0.1, 0.1]

@@ -36,6 +36,7 @@ class Told:
                 "given_up": self.given_up,
                 "reason": "the model is away" if self.given_up else "",
                 "waits_for": "",
+                "waits": [],
                 "fault": None,
             }
         ]

@@ -20,6 +20,7 @@ from kgray.intake import Defaults, Refusal, Submitted, draft_from, read_file, sp
 from kgray.intake import formats as reading
 from kgray.intake.texts import MAX_PARAGRAPH, PIECE, pieces
 from kgray.records import Draft
+from kgray.times import show
 
 G = Defaults(group="g")
 T = times.parse("2026-03-01T09:00:00Z")[0]
@@ -117,7 +118,7 @@ REFUSED = [
     ("x", None, "not an object but a text"),
     (None, None, "not an object but null"),
     (7, None, "not an object but a number"),
-    ({}, "text", "text is missing"),
+    ({}, "text", 'text is missing; if the row is a record, set kind to "json"'),
     ({"text": " \n"}, "text", "text is empty"),
     ({"content": ""}, "content", "content is empty"),
     ({"text": 5}, "text", 'text must be a text, not a number; for JSON set kind to "json"'),
@@ -160,7 +161,7 @@ REFUSED = [
             "Expecting property name enclosed in double quotes at character 2"
         ),
     ),
-    ({"kind": "json"}, "text", "text is missing"),
+    ({"kind": "json"}, "text", 'text is missing; if the row is a record, set kind to "json"'),
     ({"kind": "triples"}, "triples", "triples are missing"),
     ({"kind": "triples", "triples": []}, "triples", "the list of triples is empty"),
     ({"text": "x", "triples": [{}]}, "triples", 'triples are for kind "triples", and this is a text'),
@@ -177,7 +178,8 @@ def test_what_the_interface_refuses_is_refused_with_field_and_reason(row, field,
 def test_a_row_without_group_and_no_default_is_refused():
     with pytest.raises(InputError) as caught:
         draft_from({"text": "x"})
-    assert (caught.value.field, str(caught.value)) == ("group", "no group: give the row one, or say --group")
+    reason = "no group: name it in the row, or for all rows"
+    assert (caught.value.field, str(caught.value)) == ("group", reason)
 
 
 def test_nesting_is_bounded():
@@ -373,7 +375,7 @@ def test_csv_reads_the_header_as_fields_and_empty_cells_as_absent(tmp_path):
     assert brief(items) == [
         (2, "I moved,\nto Berlin"),
         (5, "Hello"),
-        (6, "! text: text is missing"),
+        (6, '! text: text is missing; if the row is a record, set kind to "json"'),
         (7, "! None: 7 cells under a header of 6 names"),
         (8, "short"),
     ]
@@ -426,7 +428,7 @@ def test_parquet_is_read_in_batches_with_nulls_absent(tmp_path):
     items = list(read_file(path, G, name="a.parquet"))
     assert brief(items) == [
         (1, "a"),
-        (2, "! text: text is missing"),
+        (2, '! text: text is missing; if the row is a record, set kind to "json"'),
         (3, "c"),
         (4, "! score: score holds inf, which is no number"),
     ]
@@ -625,3 +627,81 @@ def test_no_hostile_file_of_any_format_raises(tmp_path, name, seed):
     for prefix in (b"", b"[", b"text,id\n", b"\xef\xbb\xbf", b"\xff\xfe"):
         for item in read(tmp_path, name, prefix + content):
             assert isinstance(item, Submitted | Refusal)
+
+
+# ------------------------------------------------------------------------------------ records
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "content"),
+    [
+        ("a.csv", "id,name,kind\n7,Desk,oak\n", "json", {"id": "7", "kind": "oak", "name": "Desk"}),
+        ("a.csv", "id,text,name\n7,Hi,Desk\n", "text", None),
+        ("a.csv", "id,content\n7,\n", None, None),
+        ("a.json", '{\n "id": 7,\n "role": "CTO"\n}\n', "json", {"id": 7, "role": "CTO"}),
+        ("a.json", '{\n "text": "Hi",\n "id": 7\n}', "text", None),
+        ("a.json", '{"id": 7, "role": "CTO"}', None, None),
+        (
+            "a.jsonl",
+            '{"kind": "json", "id": 7, "source": "Web", "x": 1}',
+            "json",
+            {"id": 7, "source": "Web", "x": 1},
+        ),
+        ("a.jsonl", '{"kind": "json", "id": 7}', None, None),
+    ],
+)
+def test_a_table_without_texts_and_an_object_of_several_lines_are_records(
+    tmp_path, name, text, kind, content
+):
+    """None: refused. A record's fields are its content, its `id` too; a row with a text is what it was."""
+    path = tmp_path / name
+    path.write_text(text)
+    [item] = read_file(path, Defaults(group="g"))
+    if kind is None:
+        assert isinstance(item, Refusal)
+        return
+    assert isinstance(item, Submitted)
+    assert item.draft.kind == kind
+    if content is not None:
+        assert (json.loads(item.draft.text), item.draft.client_id, item.draft.source) == (
+            content,
+            None,
+            "default",
+        )
+
+
+@pytest.mark.parametrize(
+    ("row", "at"),
+    [
+        ({"at": "2026-01-01", "updated_at": "2026-02-02"}, "2026-01-01"),
+        ({"updated_at": "2026-02-02T10:00:00Z", "modified": "x"}, "2026-02-02"),
+        ({"updated_at": "last week", "last_modified": "2026-03-03"}, "2026-03-03"),
+        ({"created_at": "2026-03-03"}, None),
+    ],
+)
+def test_a_record_is_as_of_its_own_time_or_that_of_its_last_change(row, at):
+    draft = draft_from({"kind": "json", "name": "Desk", "group": "g", **row})
+    assert (show(draft.reference_time) or "")[:10] == (at or "")
+
+
+def test_the_table_of_a_record_is_named_after_its_file(tmp_path):
+    for name, table in (
+        ("products-export-2026-03.csv", "products"),
+        ("data.csv", None),
+        ("CRM Accounts.csv", "crm_accounts"),
+    ):
+        path = tmp_path / name
+        path.write_text("id,name\n7,Desk\n")
+        [item] = read_file(path, Defaults(group="g"))
+        assert json.loads(item.draft.metadata).get("table") == table
+
+
+def test_values_over_several_lines_follow_each_other_and_a_broken_one_ends_the_file(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{\n "text": "a"\n}\n{\n "text": "b"\n}\n{\n "text": \n}\n')
+    items = list(read_file(path, Defaults(group="g")))
+    assert [(item.line, getattr(item, "reason", "")[:14]) for item in items] == [
+        (1, ""),
+        (4, ""),
+        (7, "not valid JSON"),
+    ]

@@ -9,8 +9,8 @@ import pytest
 from bench.model_server.tasks import wire_fact
 from bench.world import Oracle, World, WorldPlan
 from kgray.ontology import shipped
-from kgray.prompting import Prompts, tokens
 from kgray.prompting.estimate import estimate_work
+from kgray.prompting.prompts import Prompts, tokens
 from kgray.settings import PipelineSettings
 
 EPISODES = 200

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
-from kgray.runtime.faults import Fault, Lost, NumberedOutcome, NumberedRequest, error_of, fault_of
+from kgray.outages import OUTAGES, Outage
+from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, outcome_of
 from kgray.runtime.pools import Chunker, Pool
 
 Answers = Callable[[Any], Awaitable[Any]]
@@ -44,10 +46,7 @@ class Hands:
                 task.cancel()
 
     async def _one(self, request: Any) -> Any:
-        try:
-            return await self._answers(request)
-        except Exception as error:  # noqa: BLE001
-            return fault_of(error)
+        return await outcome_of(self._answers(request))
 
     def abandon(self, numbers: Sequence[int]) -> None:
         self.abandoned += numbers
@@ -160,7 +159,30 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
     assert (len(mute.chunks), pool.in_flight()) == (2, 0)
 
 
+async def test_an_outage_is_told_of_until_an_answer_comes():
+    """That of the workers by the router; that of a server by the worker that waits for it."""
+    OUTAGES.forget()
+    down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
+
+    class Waiting(Hands):
+        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+            yield [(TOLD, (down,))]
+            assert [one.what for one in OUTAGES.current()] == ["a server", "the workers"]
+            yield [(TOLD, ())]
+            async for ended in super().work(chunk):
+                yield ended
+
+    first, second = Waiting("first", echo), Hands("second", echo)
+    second.lost.set()
+    calls = Chunker(pool_of(second, first), size=1, linger_s=0.0)
+
+    assert await calls.ask("a") == "<a>"
+
+    assert (len(second.chunks), OUTAGES.current()) == (1, [])
+
+
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
+    OUTAGES.forget()
     gone = Hands("gone", echo)
     gone.lost.set()
     pool = pool_of(gone, patience_s=0.1)
@@ -170,11 +192,10 @@ async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spen
 
     assert caught.value.waited
     assert len(gone.chunks) >= 2
-    assert pool.outage is not None
-    assert pool.outage[1] == "gone died"
+    assert OUTAGES.why() == "the workers do not answer (gone died)"
 
 
-async def test_an_error_comes_back_as_itself_and_an_outage_is_noted_until_an_answer_comes():
+async def test_an_error_comes_back_as_itself():
     async def answers(request: Any) -> Any:
         if request == "bad":
             raise InvalidAnswer("no usable answer", raw="{")
@@ -189,10 +210,7 @@ async def test_an_error_comes_back_as_itself_and_an_outage_is_noted_until_an_ans
 
     assert (type(bad), str(bad), bad.raw) == (InvalidAnswer, "no usable answer", "{")
     assert (type(out), str(out), out.waited) == (Unavailable, "429", True)
-    assert pool.outage is not None
-    assert pool.outage[1] == "429"
     assert await calls.ask("good") == "good"
-    assert pool.outage is None
 
 
 async def test_who_gives_up_waiting_is_not_waited_for():
@@ -236,13 +254,19 @@ async def test_a_call_that_was_cancelled_before_it_was_sent_is_never_sent():
     [InvalidAnswer("bad", raw="x"), Unavailable("out", waited=True), SettingsError("no such model")],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_crosses_as_a_value(error):
-    back = error_of(fault_of(error))
+async def test_an_error_crosses_as_a_value(error):
+    async def fails():
+        raise error
+
+    back = pickle.loads(pickle.dumps(await outcome_of(fails())))  # noqa: S301 - what this line has packed
 
     assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
 
-def test_what_is_no_error_of_ours_crosses_as_a_fault():
-    back = error_of(Fault(kind="ZeroDivisionError", message="division by zero"))
+async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
+    async def fails():
+        return 1 / 0
+
+    back = await outcome_of(fails())
 
     assert (type(back), str(back)) == (RuntimeError, "ZeroDivisionError: division by zero")

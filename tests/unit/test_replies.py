@@ -166,6 +166,16 @@ def test_a_reply_of_another_shape_is_an_invalid_answer(reply, reason):
             id="ended on a day",
         ),
         pytest.param({"kind": "denied"}, {"kind": "denied"}, id="denied"),
+        pytest.param(
+            {"kind": "happened", "valid_at": "2026-03"},
+            {"kind": "happened", "valid_from": at("2026-03"), "from_precision": "month"},
+            id="happened in a month",
+        ),
+        pytest.param(
+            {"kind": "happened"},
+            {"kind": "happened", "valid_from": SAID, "from_precision": "instant", "inferred": True},
+            id="happened without a date",
+        ),
     ],
 )
 def test_dates_and_kinds(given_dates, expected):
@@ -195,7 +205,7 @@ def test_dates_and_kinds(given_dates, expected):
         ({"relation": "X" * 65}, f"{'X' * 65!r} is too long for a relation: at most 64 characters"),
         ({"relation": 1}, "its relation is a number, not a text"),
         ({"fact": ""}, "its sentence is not a text, or empty"),
-        ({"kind": "maybe"}, "'maybe' is no kind: holds, ended, denied"),
+        ({"kind": "maybe"}, "'maybe' is no kind: holds, ended, denied, happened"),
         ({"valid_at": 2018}, "valid_at is a number, not an ISO 8601 text"),
         ({"valid_at": "last May"}, "valid_at: 'last May' is not a date: use ISO 8601, such as 2026-03-01"),
         (
@@ -204,6 +214,7 @@ def test_dates_and_kinds(given_dates, expected):
         ),
         ({"valid_at": "2020", "invalid_at": "2020"}, "its end is not after its start"),
         ({"kind": "ended", "valid_at": "2020"}, '"ended" has no valid_at: say "holds" with both dates'),
+        ({"kind": "happened", "invalid_at": "2020"}, "an event has one date: its valid_at"),
         ({"kind": "denied", "valid_at": "2020"}, "a denial has no dates: it denies a statement as a whole"),
     ],
 )

@@ -23,6 +23,8 @@ from tests.unit.rules_reader import NOW, read, timed
         ("I joined Acme last month.", "2026-02-01 month"),
         ("I joined Acme last year.", "2025-01-01 year"),
         ("I joined Acme two weeks ago.", "2026-02-25 day"),
+        ("I joined Acme ten minutes ago.", "2026-03-11 day"),
+        ("I joined Acme an hour ago.", "2026-03-11 day"),
         ("I joined Acme three months ago.", "2025-12-01 month"),
         ("I joined Acme a couple of years ago.", "2024-01-01 year"),
         ("In March 2024, I joined Acme.", "2024-03-01 month"),

@@ -416,15 +416,94 @@ Before Bob left Acme, he lived in Rome.
 While Bob works at Acme, Carol lives in Rome.
 Although Bob works at Acme, he lives in Rome.
 """.strip().splitlines()
+# As people chat: what takes back, asks, jokes, quotes, or speaks of somebody else.
+CHAT = r"""
+I work at Acme... not.
+I work at Acme — NOT
+I moved to Berlin. Just kidding!
+I moved to Berlin. JK
+I moved to Berlin. Psych!
+Bob works at Acme. I mean Beta.
+Bob works at Acme, I mean Beta.
+Bob works at Acme. Correction: Beta.
+Bob works at Acme. Nope.
+Bob works at Acme. No, he left.
+Bob works at Acme. No he doesn't.
+Bob works at Acme. He does not.
+Bob works at Acme. That's wrong.
+Bob works at Acme. That is not true.
+Bob works at Acme. Or so he says.
+Bob works at Acme. At least I think so.
+Bob works at Acme. Maybe.
+Bob works at Acme. Right?
+Bob works at Acme. Is that so?
+Bob works at Acme now, right
+Bob is Carol's husband, huh
+Bob works at Acme, that's wrong.
+Bob works at Acme, which is false.
+Bob works at Acme, hopefully.
+Bob works at Acme too, according to LinkedIn.
+Bob works at Acme [citation needed]
+Sure, and I own a yacht.
+Yeah and I live in Rome.
+Right, and I work at Acme.
+Bob here, I work at Acme.
+Bob here. I joined Acme.
+Hi, this is Bob. I joined Acme.
+Instead of Bob, Beta works at Acme.
+Somehow the desk works at Acme.
+Bob left Acme for a week.
+Bob moved to Berlin for a month.
+I moved to Berlin and then to Rome.
+I speak no German.
+I speak little German.
+Bob is the would-be CEO of Acme.
+Bob is the acting manager.
+Bob is Carol's husband in the film.
+Bob is my manager in name only, according to Carol.
+Two desks cost $80.
+The order is being shipped.
+I bought a printer online lol.
+I restarted the printer twice, I think.
+My mom thinks I work at Acme.
+Remember when I worked at Acme
+You know I work at Acme.
+As if I worked at Acme.
+Not that I work at Acme.
+Carol wrote: Bob left Acme.
+FW: Bob left Acme.
+""".strip().splitlines()
 SEVERAL_LINES = [
     "Ann: Hi.\nI work at Acme now.",
     "> Hi.\n> I work at Acme.",
 ]
 
 
-@pytest.mark.parametrize("text", [*SENTENCES, *SEVERAL_LINES])
+@pytest.mark.parametrize("text", [*SENTENCES, *CHAT, *SEVERAL_LINES])
 def test_it_says_nothing(text):
     assert told(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("Somehow Bob works at Acme.", []),
+        ("Bob, I work at Acme.", []),
+        ("Instead of Bob, Carol left Acme.", []),
+        (
+            "Bob, Carol and Dave left Acme.",
+            [(n, "WORKS_AT", "Acme", "ended") for n in ("Bob", "Carol", "Dave")],
+        ),
+        ("I love tea lol.", []),
+        ("I work at Acme. No, I live in Rome.", []),
+        (
+            "I work at Acme. I don't like tea.",
+            [("Alice Nguyen", "WORKS_AT", "Acme", "holds"), ("Alice Nguyen", "DISLIKES", "tea", "holds")],
+        ),
+    ],
+)
+def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):
+    assert told(text) == facts
 
 
 @pytest.mark.parametrize(

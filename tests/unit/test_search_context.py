@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray.graph import Entity, Fact, Hit
-from kgray.records import Value
+from kgray.graph import Entity, FactSpan, Hit
 from kgray.search import count_tokens
 from kgray.search.context import CONTEXT_HITS, MIN_TOKENS, dates, safe, write
-from kgray.times import parse
+from kgray.times import parse, to_datetime
 
-MARCH, MAY = parse("2026-03-01")[0], parse("2026-05-01")[0]
+MARCH, MAY = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 5, 1, tzinfo=UTC)
 TAGS = ["<FACTS>", "</FACTS>", "<ENTITIES>", "</ENTITIES>", "<EPISODES>", "</EPISODES>"]
 
 
 def fact_hit(text, start=MARCH, end=None):
-    fact = Fact(
+    fact = FactSpan(
         id="f",
         statement="s",
-        source="e",
+        source_id="e",
+        source="Al",
         relation="R",
+        target_id=None,
+        target="x",
         text=text,
-        created_at=0,
-        value=Value("text", "x"),
+        created_at=MARCH,
+        expired_at=None,
         valid_at=start,
         invalid_at=end,
+        episodes=(),
+        ended_by=None,
     )
     return Hit(scope="fact", id="f", text=text, score=1.0, group="g", fact=fact)
 
@@ -98,7 +103,7 @@ def test_a_line_that_does_not_fit_makes_room_for_a_later_one():
     ],
 )
 def test_dates_are_as_precise_as_helps(start, end, shown):
-    assert dates(*(parse(moment)[0] if moment else None for moment in (start, end))) == shown
+    assert dates(*(to_datetime(parse(moment)[0]) if moment else None for moment in (start, end))) == shown
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.search.rank import Scored, mmr, one_list, rescored, rrf
+from kgray.search.searcher import Scored, mmr, one_list, rescored, rrf
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 

@@ -62,6 +62,7 @@ def test_the_keys_are_those_of_the_interface():
         "pipeline.judging",
         "pipeline.reflect_rounds",
         "pipeline.previous_episodes",
+        "records.key",
         "runtime.backend",
         "runtime.address",
         "runtime.profile",

@@ -13,7 +13,8 @@ from timeline_oracle import Oracle
 from kgray.timeline import Claim, Span, Sweep, timeline
 
 NAMES = "ABCD"
-KINDS = ["present", "present", "since", "since", "always", "ended", "ended", "denied"]
+EVENT = "E"  # what took place: it has no rivals and no end (R18)
+KINDS = ["present", "present", "since", "since", "always", "ended", "ended", "denied", "happened"]
 DAYS = st.integers(0, 8)  # few, so that ties are frequent
 Timelines = Mapping[str, tuple[Span, ...]]
 
@@ -26,7 +27,7 @@ class Group:
     exclusive: frozenset[frozenset[str]]
 
     def slot_keys(self, statement: str) -> Sequence[str]:
-        return self.slots[NAMES.index(statement)]
+        return () if statement == EVENT else self.slots[NAMES.index(statement)]
 
     def pairs(self, statement: str) -> Collection[str]:
         return [other for pair in self.exclusive if statement in pair for other in pair - {statement}]
@@ -51,7 +52,10 @@ def sayings(draw: st.DrawFn) -> Claim:
         case "ended":
             return Claim(statement, (told, 0, 0), "ended", None, draw(DAYS), False, 0)
         case "denied":
-            return Claim(statement, (told, 0, 0), "denied", None, None, False, 0)
+            denied = draw(st.sampled_from((*NAMES, EVENT)))
+            return Claim(denied, (told, 0, 0), "denied", None, None, False, 0)
+        case "happened":
+            return Claim(EVENT, (told, 0, 0), "happened", 4, None, draw(st.booleans()), 0)
         case how:
             start = {"present": told, "always": None}.get(how, draw(DAYS))
             length = draw(st.none() | st.integers(0, 5))
@@ -66,12 +70,29 @@ def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
     ]
 
 
+def of_all_variants(
+    claims: Sequence[Claim], variants: Collection[str], general: Collection[int]
+) -> list[Claim]:
+    """Return the claims with those ends and denials that speak of all variants said of each (R6).
+
+    variants: the statements that are variants of one another; general: sequences of such ends and denials
+    """
+    found = []
+    for claim in claims:
+        found.append(claim)
+        if claim.kind in {"ended", "denied"} and claim.statement in variants and claim.said[2] in general:
+            others = sorted(set(variants) - {claim.statement})
+            found += [replace(claim, statement=other, other_variant=True) for other in others]
+    return found
+
+
 @st.composite
 def histories(draw: st.DrawFn, *, told_apart: bool = False) -> list[Claim]:
     """Draw sayings in order of arrival; told_apart: no two at the same time."""
     apart = (lambda claim: claim.said[0]) if told_apart else None
     claims = draw(st.lists(sayings(), min_size=1, max_size=9, unique_by=apart))
-    return numbered(claims, range(3, 3 + len(claims)))
+    variants, general = draw(st.sets(st.sampled_from(NAMES))), draw(st.sets(st.integers(3, 12)))
+    return of_all_variants(numbered(claims, range(3, 3 + len(claims))), variants, general)
 
 
 def shown(timelines: Timelines) -> set[tuple[object, ...]]:
@@ -109,7 +130,7 @@ def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
 def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
     """R13: after each batch the kept sweep is the pure function of what it holds, and tells what changed."""
     given_order = data.draw(st.permutations(claims))
-    sweep, told = Sweep(group), dict.fromkeys(NAMES, ())
+    sweep, told = Sweep(group), dict.fromkeys((*NAMES, EVENT), ())
     held = 0
     while held < len(claims):
         size = data.draw(st.integers(1, 4))
@@ -140,19 +161,20 @@ def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, d
     order = data.draw(st.permutations(claims))
     for held, claim in enumerate(order, 1):
         sweep.add([claim])
-        found = {name: sweep.spans(name) for name in NAMES}
+        found = {name: sweep.spans(name) for name in (*NAMES, EVENT)}
         assert shown(found) == Oracle(order[:held], group.rivals).rows()
 
 
 @given(histories(), GROUPS)
 @settings(max_examples=300, deadline=None)
 def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
-    """R11: and no span ends before it starts, and a statement's spans stand in order."""
+    """R11; no span ends before it starts, a statement's spans stand in order, its own claims open them."""
     spans = [span for found in timeline(claims, group).values() for span in found]
     for place, a in enumerate(spans):
         assert a.start is None or a.end is None or a.start <= a.end
         assert (a.end is None) == (a.ended is None)
         assert a.opened in a.support
+        assert not a.opened.other_variant
         for b in spans[place + 1 :]:
             if a.statement == b.statement:
                 assert not meet(a, b)
@@ -174,7 +196,9 @@ def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
 @settings(max_examples=200, deadline=None)
 def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
     """R13: only what was said at one time is told apart by its sequence."""
-    later = numbered(claims, data.draw(st.permutations(range(3, 3 + len(claims)))))
+    told = sorted({claim.said for claim in claims})
+    other = dict(zip(told, data.draw(st.permutations([place for _, _, place in told])), strict=True))
+    later = [numbered([claim], [other[claim.said]])[0] for claim in claims]
 
     def plain(timelines: Timelines) -> dict[str, list[tuple[object, ...]]]:
         return {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.prompting import TASKS
+from kgray.prompting.prompts import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -41,7 +41,7 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
     assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
     assert {"kgray/cluster/laptop.toml", "kgray/backends/rules/words.toml"} <= names
     assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
-    ask = "import kgray.prompting as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
+    ask = "import kgray.prompting.prompts as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
     found = subprocess.run(
         [sys.executable, "-c", ask], cwd=tmp_path / "installed", capture_output=True, text=True, check=True
     ).stdout.split("\n")

@@ -11,7 +11,7 @@ from test_world_stream import as_episode
 from bench.world import Errors, Latency, Oracle, World, WorldModel
 from bench.world.dice import Dice, chance
 from bench.world.latency import Streams
-from kgray.derivation.entities import card
+from kgray.derivation.names import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction

@@ -40,6 +40,11 @@ def _start(claim: Claim) -> float:
     return BEFORE_ALL if claim.start is None else claim.start
 
 
+def _told(claim: Claim) -> tuple[Said, bool, str]:
+    """R6: an end of several variants comes first for the one that it was recorded with."""
+    return claim.said, claim.other_variant, claim.statement
+
+
 def _inferred(claim: Claim) -> bool:
     return claim.start is not None and (claim.inferred or claim.start == claim.said[0])
 
@@ -82,7 +87,7 @@ class Oracle:
 
     def _points(self) -> list[tuple[float, str, Claim]]:
         """R7."""
-        found: list[tuple[float, int, Said, str, Claim]] = []
+        found: list[tuple[float, int, Said, bool, str, str, Claim]] = []
         for claim in self.evidence:
             if claim.kind == "ended":
                 assert claim.end is not None
@@ -92,13 +97,18 @@ class Oracle:
                     if c.kind == "holds" and c.statement == claim.statement and _start(c) == claim.end
                 ]
                 late = any(c.said < claim.said for c in own)
-                found.append((claim.end, 2 if late else 0, claim.said, "end", claim))
+                found.append((claim.end, 2 if late else 0, *_told(claim), "end", claim))
                 continue
-            found.append((_start(claim), 2, claim.said, "start", claim))
-            if not _inferred(claim) and _start(claim) < claim.said[0] and claim.end is None:
-                found.append((claim.said[0], 1, claim.said, "confirmation", claim))
-        found.sort(key=lambda row: row[:3])
-        return [(row[0], row[3], row[4]) for row in found]
+            found.append((_start(claim), 2, *_told(claim), "start", claim))
+            if (
+                claim.kind == "holds"
+                and not _inferred(claim)
+                and _start(claim) < claim.said[0]
+                and claim.end is None
+            ):
+                found.append((claim.said[0], 1, *_told(claim), "confirmation", claim))
+        found.sort(key=lambda row: row[:5])
+        return [(row[0], row[5], row[6]) for row in found]
 
     def _last(self, statement: str) -> _Span | None:
         own = [span for span in self.spans if span.statement == statement]
@@ -136,18 +146,25 @@ class Oracle:
             self.spans.remove(span)  # R12
 
     def _end(self, t: float, _: str, claim: Claim) -> None:
-        """R8."""
+        """R8, and R6 for an end that was recorded with another variant."""
         own = self._last(claim.statement)
-        if own is not None:
-            own.support.append(claim)
-            if own.is_open and not any(
+        ends = (
+            own is not None
+            and own.is_open
+            and not any(
                 c.kind == "holds"
                 and c.statement == claim.statement
                 and c.said > claim.said
                 and _start(c) < t
                 and (c.end > t if c.end is not None else c.said[0] > t)
                 for c in self.evidence
-            ):
+            )
+        )
+        if claim.other_variant and not ends:
+            return
+        if own is not None:
+            own.support.append(claim)
+            if ends:
                 self._finish(own, t, claim)
             return
         rivals = [span for span in self._of_rivals(claim.statement) if span.has_length(t)]

@@ -15,24 +15,27 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from kgray.backends.openai_api.limiter import Limiter
-from kgray.errors import SettingsError, Unavailable
+from kgray.errors import Cost, KgrayError, SettingsError, Unavailable
+from kgray.outages import OUTAGES
+from kgray.prompting.prompts import tokens
 from kgray.settings import Secret
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
 CONNECT_S = 5.0
-FIRST_DELAY_S = 0.5
-LONGEST_DELAY_S = 30.0
 MASK = "***"  # shown in place of a key
 LEAST_SECRET = 8  # characters from which on a key is treated as a secret
+# The HTTP library's errors of a request that was not sent; by name, because it depends on openai's release.
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _TRIED_AGAIN = frozenset({408, 409, 425, 429})
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
@@ -46,16 +49,55 @@ class Rejected(Exception):
 
 
 class _TryLater(Exception):
-    """The server cannot answer now. seconds: how long it asks to wait; 0 = it does not say."""
+    """The server cannot answer now.
 
-    def __init__(self, reason: str, seconds: float = 0.0) -> None:
+    seconds   how long it asks to wait; 0 = it does not say
+    worked    whether it may have worked on the request: then the call is counted as spent (R24)
+    """
+
+    def __init__(self, reason: str, seconds: float = 0.0, *, worked: bool = False) -> None:
         super().__init__(reason)
-        self.seconds = seconds
+        self.seconds, self.worked = seconds, worked
+
+
+@dataclass(slots=True)
+class TokensSpent:
+    """What an episode's requests have cost so far: every call that the server worked on, usable or not."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def count(self, usage: object, body: Mapping[str, Any], text: str = "") -> bool:
+        """Count a call with the server's own figures; return whether it gave none, so they are estimated."""
+        said = usage if isinstance(usage, dict) else {}
+        prompt, completion = said.get("prompt_tokens"), said.get("completion_tokens")
+        self.calls += 1
+        if isinstance(prompt, int) and isinstance(completion, int):
+            self.prompt_tokens += prompt
+            self.completion_tokens += completion
+            return False
+        self.prompt_tokens += sum(tokens(message["content"]) for message in body.get("messages", ()))
+        self.completion_tokens += tokens(text)
+        return True
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Give the errors that leave the block what was spent before them."""
+        try:
+            yield
+        except KgrayError as error:
+            error.spent = Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model is served. setting: the section of the settings for errors, `model` or `embedder`."""
+    """Where a model is served.
+
+    setting                        the section of the settings for errors, `model` or `embedder`
+    first_pause_s, longest_pause_s between two tries of a request, at most; the first doubles with each try
+    """
 
     base_url: str
     name: str
@@ -64,6 +106,8 @@ class Endpoint:
     max_concurrency: int = 32
     patience_s: float = 600.0
     setting: str = "model"
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +140,88 @@ class Client:
     def __init__(self, endpoint: Endpoint) -> None:
         """Open nothing before the first request."""
         self.endpoint = endpoint
+        self._where = f"the {endpoint.setting}'s server at {endpoint.base_url}"
 
-    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of a chat completion. Raises Rejected, SettingsError, Unavailable."""
-        return await self._patiently(_Post("/chat/completions", body, lambda got: bool(got["choices"])))
+    async def chat(self, body: dict[str, Any], spent: TokensSpent) -> dict[str, Any]:
+        """Return the body of a chat completion; calls that gave none are added to `spent`.
+
+        Raises Rejected, SettingsError, Unavailable.
+        """
+        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]))
+        return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
         """Return the body of an embeddings answer, one row a text. Raises as `chat` does."""
         body = {"input": texts, "encoding_format": "float"}
-        return await self._patiently(_Post("/embeddings", body, lambda got: len(got["data"]) == len(texts)))
+        post = _Post("/embeddings", body, lambda got: len(got["data"]) == len(texts))
+        return await self._patiently(post, TokensSpent())
 
-    async def _patiently(self, post: _Post) -> dict[str, Any]:
+    async def check(self, deadline_s: float) -> str:
+        """Return what the server says to a request that is sent once: the end of a sentence about it.
+
+        The list of its models costs nothing; only where the model is not on it, one token is asked of it.
+        Raises Unavailable where it gives no answer in time, SettingsError for a wrong key, address or model.
+        """
+        session = await _session(self.endpoint)
+        try:
+            async with asyncio.timeout(deadline_s):
+                if await self._is_listed(session):
+                    return "serves it"
+                await self._once(session, self._shortest(), time.monotonic())
+        except TimeoutError:
+            raise Unavailable(f"{self._where} gives no answer within {deadline_s:g} s") from None
+        except _TryLater as later:
+            raise Unavailable(f"{self._where} {later}") from None
+        except Rejected as rejection:
+            return f"answers, and refuses a request of one word ({rejection})"
+        return "answers"
+
+    async def _is_listed(self, session: _ServerSession) -> bool:
+        from openai import OpenAIError
+
+        try:
+            found: Any = await session.api.get("/models", cast_to=object)
+            return self.endpoint.name in {row["id"] for row in found["data"]}
+        except (OpenAIError, ValueError, KeyError, TypeError):
+            return False  # the model is asked, and says what is wrong
+
+    def _shortest(self) -> _Post:
+        if self.endpoint.setting == "embedder":
+            return _Post(
+                "/embeddings", {"input": ["a"], "encoding_format": "float"}, lambda got: "data" in got
+            )
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        return _Post("/chat/completions", body, lambda got: "choices" in got)
+
+    async def _patiently(self, post: _Post, spent: TokensSpent) -> dict[str, Any]:
         """Send until there is an answer, or the patience is spent."""
         session = await _session(self.endpoint)
         since: float | None = None  # when the first request failed
         attempt = 0
         while True:
+            sent = time.time()
             try:
                 async with session.limiter.slot() as sent_at:
-                    found = await self._once(session, post, sent_at)
+                    sent = time.time()
+                    with OUTAGES.asking(self._where, self.endpoint.timeout_s):
+                        found = await self._once(session, post, sent_at)
                 session.limiter.succeeded()
+                OUTAGES.answered(self._where)
                 return found
             except _TryLater as later:
                 reason, wait = str(later), later.seconds
+                if later.worked:
+                    spent.count(None, post.body)
+            except Rejected:
+                spent.calls += 1  # read and refused: nobody bills its tokens
+                OUTAGES.answered(self._where)
+                raise
+            OUTAGES.failed(self._where, reason, since=sent, patience_s=self.endpoint.patience_s)
             now = time.monotonic()
             since = now if since is None else since
             deadline = since + self.endpoint.patience_s
             # Jitter, so that streams come back one by one.
-            longest = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10))
+            longest = min(self.endpoint.longest_pause_s, self.endpoint.first_pause_s * 2 ** min(attempt, 10))
             delay = max(wait, random.uniform(0.05, longest))  # noqa: S311 - spreads load, guards nothing
             if now + delay > deadline and (wait or now >= deadline):
                 raise Unavailable(self._gave_up(reason, now - since, wait), waited=True)
@@ -139,16 +237,17 @@ class Client:
             found = await session.api.post(post.path, cast_to=object, body=body)
             if isinstance(found, dict) and post.is_sound(found):
                 return found
-        except APITimeoutError:
-            raise _TryLater(f"no answer within {self.endpoint.timeout_s:g} s") from None
         except APIConnectionError as error:
             cause = error.__cause__ or error.__context__ or error
-            raise _TryLater(f"cannot be reached ({' '.join(str(cause).split())[:120]})") from None
+            said = f"cannot be reached ({' '.join(str(cause).split())[:120]})"
+            if isinstance(error, APITimeoutError):
+                said = f"no answer within {self.endpoint.timeout_s:g} s"
+            raise _TryLater(said, worked=type(cause).__name__ not in _NEVER_SENT) from None
         except APIStatusError as error:
             raise self._meaning(error, session.limiter, sent_at) from None
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
-        raise _TryLater("its answer is no JSON of the interface")
+        raise _TryLater("its answer is no JSON of the interface", worked=True)
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
         """Return the exception for an error status."""

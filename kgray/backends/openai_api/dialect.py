@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kgray.backends.openai_api.client import Rejected
-from kgray.prompting import Prompt
+from kgray.prompting.prompts import Prompt
 from kgray.prompting.schemas import Schema
 
 AnswerForm = Literal["json_schema", "json_object", "text"]

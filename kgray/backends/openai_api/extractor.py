@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from kgray.backends.openai_api.client import Client
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
+from kgray.backends.openai_api.client import Client, TokensSpent
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
-from kgray.prompting import Prompts, dating_data, extraction_data
+from kgray.prompting.prompts import Prompts, dating_data, extraction_data
 from kgray.prompting.replies import parse_extraction
 from kgray.prompting.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
@@ -70,7 +70,8 @@ class OpenAIExtractor:
         Raises Refused, InvalidAnswer, Unavailable; SettingsError where no episode could be read.
         """
         reading = _EpisodeReading(request)
-        found = await (self._separately(reading) if self._separate else self._combined(reading))
+        with reading.spent.told():
+            found = await (self._separately(reading) if self._separate else self._combined(reading))
         return replace(
             found,
             dropped=(*reading.notes, *found.dropped),

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kgray.backends.openai_api.client import Client
+from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, TokensSpent
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
-from kgray.prompting import Prompt, Prompts, questions_data
+from kgray.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.prompting.replies import parse_answer
 from kgray.prompting.schemas import answers_schema
 from kgray.records import Episode, canonical, clean_text
@@ -64,8 +64,9 @@ class OpenAIJudge:
         """
         spent = TokensSpent()
         answers: dict[int, Answer] = {}
-        for part in self._parts(request):
-            answers |= await self._answers(request.episode, part, spent)
+        with spent.told():
+            for part in self._parts(request):
+                answers |= await self._answers(request.episode, part, spent)
         return Judged(
             answers=tuple(answers[place] for place in range(len(request.questions))),
             calls=spent.calls,

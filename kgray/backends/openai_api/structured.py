@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from kgray.backends.openai_api.client import Client, Rejected
+from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.dialect import Dialect, probe
 from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.ports import ResponseCache
-from kgray.prompting import Prompt, repair_data, tokens
+from kgray.prompting.prompts import Prompt, repair_data
 from kgray.prompting.schemas import Schema
 from kgray.records import Episode, canonical
 
@@ -38,15 +38,6 @@ _ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  
 _log = logging.getLogger("kgray")
 # The dialects found by probing, by address and model: for the life of the process.
 DIALECTS: dict[tuple[str, str], Dialect] = {}
-
-
-@dataclass(slots=True)
-class TokensSpent:
-    """What a request has cost so far."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +160,14 @@ class Asker:
         return DIALECTS[name]
 
     async def _send(self, body: dict[str, Any], spent: TokensSpent) -> _ChatReply:
-        got = await self.client.chat(body)
+        got = await self.client.chat(body, spent)
         choices = got["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
         message = _as_object(choice.get("message"))
         text = message.get("content") or ""
         text = self.client.masked(text if isinstance(text, str) else json.dumps(text))
-        _count(spent, got.get("usage"), body, text)
+        if spent.count(got.get("usage"), body, text):
+            _warn_of_estimates()
         if choice.get("finish_reason") == "content_filter" or (message.get("refusal") and not text):
             words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
             raise Refused(f"the model refused the text: {words}", raw=text)
@@ -210,19 +202,6 @@ def _readable(reply: _ChatReply, wanted: tuple[str, ...], *, last: bool) -> tupl
 def _is_about_room(words: str) -> bool:
     """Whether a refusal is about the tokens reserved for the reply, not about the text."""
     return "too large" in words and ("max_tokens" in words or "max_completion_tokens" in words)
-
-
-def _count(spent: TokensSpent, usage: object, body: Mapping[str, Any], text: str) -> None:
-    """Count a call with the server's own figures; with an estimate where it gives none."""
-    spent.calls += 1
-    said = _as_object(usage)
-    prompt, completion = said.get("prompt_tokens"), said.get("completion_tokens")
-    if not isinstance(prompt, int) or not isinstance(completion, int):
-        _warn_of_estimates()
-        prompt = sum(tokens(message["content"]) for message in body["messages"])
-        completion = tokens(text)
-    spent.prompt_tokens += prompt
-    spent.completion_tokens += completion
 
 
 @cache

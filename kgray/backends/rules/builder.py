@@ -23,16 +23,31 @@ class ExtractionBuilder:
         self._index: dict[str, int] = {}
         self._seen: set[tuple[object, ...]] = set()
 
-    def entity(self, name: str, label: str = "", span: tuple[int, int] | None = None) -> int:
-        """Return the index of a name, adding it where it is new; the first known type is kept."""
+    def entity(
+        self, name: str, label: str = "", span: tuple[int, int] | None = None, *, key: str = ""
+    ) -> int:
+        """Return the index of a name, adding it where it is new; the first known type is kept.
+
+        key: of the record that the name is about; records with different keys are two entities
+        """
         clean = clean_text(name)
-        index = self._index.setdefault(clean, len(self.entities))
+        index = self._index.get(key or clean, len(self.entities))
         if index == len(self.entities):
             self.entities.append(ExtractedEntity(name=clean, type=label, span=span))
+            self._index.setdefault(clean, index)
+            if key:
+                self._index[key] = index
+                self._add_key(index, key)
         known = self.entities[index]
         if (label and not known.type) or (span and not known.span):
             self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
         return index
+
+    def _add_key(self, index: int, key: str) -> None:
+        if self.entities[index].name == key:
+            self.entities[index] = replace(self.entities[index], key_of=index)
+        else:
+            self.entities.append(ExtractedEntity(name=key, key_of=index))
 
     def type_of(self, name: str) -> str:
         """Return the type of a name as known so far; "" = not known."""

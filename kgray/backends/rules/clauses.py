@@ -15,13 +15,13 @@ from kgray.backends.rules.dates import DatePhrase
 from kgray.backends.rules.marking import FactEnd, MarkedSentence
 from kgray.backends.rules.objects import is_thing, read_object, read_objects, read_role
 from kgray.backends.rules.phrases import Phrase
-from kgray.backends.rules.tenses import Tense, read_tense
+from kgray.backends.rules.verbs import Tense, read_tense
 from kgray.ontology import RelationType
 
-_MAX_SUBJECTS, _MAX_AUXILIARIES = 8, 4
+_MAX_SUBJECTS, _MAX_AUXILIARIES, _MAX_LEAD = 8, 4, 12
 _JOINS = frozenset({"and", "but", ";"})
 _NEGATIONS = frozenset({"not", "n't", "never", "no", "longer"})
-_UNTRUE = frozenset({"untrue", "false", "incorrect"})
+_UNTRUE = frozenset({"untrue", "false", "fake", "incorrect"})
 
 
 class Subject(NamedTuple):
@@ -56,8 +56,8 @@ class Clause:
     end             the unit after the words that its text takes; after: the one after the whole clause
     elided          its subject stands in the clause before. reversed: "Bob is my manager"
     denied          "it is not true that ..."
-    origin          Acme of "moved from Acme to Beta". successor: Beta of "left Acme for Beta"
-    role, employer  beside WORKS_AT and HAS_ROLE: "works at Acme as a designer", "a designer at Acme"
+    beside          what else it names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta"
+                    ("other"), "works at Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT)
     """
 
     subject: Subject
@@ -71,10 +71,7 @@ class Clause:
     elided: bool = False
     reversed: bool = False
     denied: bool = False
-    origin: FactEnd | None = None
-    successor: FactEnd | None = None
-    role: FactEnd | None = None
-    employer: FactEnd | None = None
+    beside: list[tuple[str, FactEnd]] = field(default_factory=list)
 
 
 class ClauseReader:
@@ -118,9 +115,20 @@ class ClauseReader:
         at = int(self.low(0) in {"-", "*", "•"})
         while self.low(at) in words.OPENERS or (at and self.low(at) in {",", ":", "all", "everyone"}):
             at += 1
+        at = self._after_lead(at)
         if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
             at += 3  # "At Acme, Bob reports to Carol"
         return at, ""
+
+    def _after_lead(self, at: int) -> int:
+        """Return the unit after "Big news:", "New address for the file:"; `at` where there are none."""
+        for colon in range(at + 1, at + _MAX_LEAD):
+            if self.sentence.name(colon - 1):
+                return at
+            if self.low(colon) == ":":
+                lead = {self.low(i) for i in range(at, colon)}
+                return at if words.LEADS.isdisjoint(lead) or not _UNTRUE.isdisjoint(lead) else colon + 1
+        return at
 
     def _next_start(self, at: int, *, after_clause: bool) -> int:
         """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
@@ -139,6 +147,8 @@ class ClauseReader:
     def _takes_back(self, at: int) -> bool:
         """Whether what follows "I joined Acme and" may have ended that again."""
         rest = [self.low(i) for i in range(at, len(self.sentence.units))]
+        if rest[:1] == ["to"] and rest[1:2] != ["be"]:
+            return True  # "I moved to Berlin and then to Rome", but not "I like tea, to be honest"
         ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in rest)
         return not words.TAKEN_BACK.isdisjoint(rest) or any(ended)
 
@@ -200,13 +210,14 @@ class ClauseReader:
         self, subject: Subject, phrase: Phrase, tense: Tense, place: Predicate, dates: list[DatePhrase]
     ) -> Clause | None:
         """Return the clause if the phrase's words, its object and nothing else follow the verb."""
-        origin, at = None, place.after
+        beside, at = [], place.after
         for group in phrase.words:
             if self.low(at) == "from" and "from" not in group:
                 found = read_object(self.sentence, at + 1, phrase)
                 if found is None:
                     return None
-                origin, at = found
+                at = found[1]
+                beside.append(("other", found[0]))
             if self.low(at) not in group:
                 return None
             at += 1
@@ -222,7 +233,7 @@ class ClauseReader:
             return None
         clause = Clause(
             subject=subject, phrase=phrase, tense=tense, objects=objects[0], place=place, end=objects[1],
-            dates=list(dates), reversed=is_reversed, origin=origin,
+            dates=list(dates), reversed=is_reversed, beside=beside,
         )  # fmt: skip
         return clause if self._tail(clause, objects[1]) else None
 
@@ -234,7 +245,8 @@ class ClauseReader:
             step = self._date(clause, at) or self._any_more(clause, at) or self._company(clause, at)
             if not step and self._is_loose(clause):
                 loose = self.sentence.noun_phrases(at + 1) if self.low(at) in words.LOOSE_PREPOSITIONS else []
-                step = loose[0][1] if loose else 0  # "in Berlin", "for the roadmap"
+                if loose and words.FICTIONS.isdisjoint(map(self.low, range(at, loose[0][1]))):
+                    step = loose[0][1]  # "in Berlin", "for the roadmap", but not "in the film"
             if not step:
                 return False
             at = step
@@ -265,20 +277,19 @@ class ClauseReader:
         """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
         name, low = clause.phrase.relation.name, self.low(at)
         office = name == "HAS_ROLE" and clause.objects[0].name.lower().split()[-1] in words.OFFICES
-        found = None
+        what, found = "", None
         if name == "WORKS_AT" and low == "as":
-            found = read_role(self.sentence, at + 1)
-            clause.role = found[0] if found else None
+            what, found = "HAS_ROLE", read_role(self.sentence, at + 1)
         elif name == "HAS_ROLE" and (low in {"at", "for"} or (low == "of" and office)):
-            found = (
-                read_object(self.sentence, at + 1, self.table.employment) if self.table.employment else None
-            )
-            clause.employer = found[0] if found else None
+            job = self.table.employment
+            what, found = "WORKS_AT", read_object(self.sentence, at + 1, job) if job else None
         elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
-            found = read_object(self.sentence, at + 1 + (low == "to"), clause.phrase)
-            clause.successor = found[0] if found else None
-        clause.end = found[1] if found else clause.end
-        return found[1] if found else 0
+            what, found = "other", read_object(self.sentence, at + 1 + (low == "to"), clause.phrase)
+        if found is None:
+            return 0
+        clause.beside.append((what, found[0]))
+        clause.end = found[1]
+        return found[1]
 
     # ------------------------------------------------------------------------------ subjects
 
@@ -297,7 +308,7 @@ class ClauseReader:
                 yield Subject((thing,), end, sentence.text_of(at, end), relation=noun[0])
         if sentence.name(at):
             yield self._names(at)
-        elif low in words.DETERMINERS and low not in {"a", "an"}:
+        elif low in {"the", "my", "our"}:
             for thing, end in sentence.noun_phrases(at):
                 if thing.name.lower() not in words.GROUPS and self.low(end - 1) not in self.table.nouns:
                     own = f"{speaker.name}'s {thing.name}" if low in {"my", "our"} and speaker else ""
@@ -306,9 +317,9 @@ class ClauseReader:
                     )
 
     def _names(self, at: int) -> Subject:
-        """Return "Ada", "Ada and Bob", "Ada, Bob and I"."""
+        """Return "Ada", "Ada and Bob", "Ada, Bob and I"; of "Bob, I work", which speaks to Bob, "Bob"."""
         ends: list[FactEnd] = []
-        end = step = at
+        end, step, joined = at, at, False
         while len(ends) < _MAX_SUBJECTS:
             name = self.sentence.name(step) or (
                 self.sentence.speaker if ends and self.low(step) == "i" else None
@@ -318,9 +329,12 @@ class ClauseReader:
             ends.append(name)
             end = step + 1
             step = end + (self.low(end) == ",")
-            step += self.low(step) in {"and", "&"}
-            if step == end:
+            if joined or step == end == step + (self.low(step) in {"and", "&"}):
                 break
+            joined = self.low(step) in {"and", "&"}
+            step += joined
+        if not joined:
+            ends, end = ends[:1], at + 1
         names = [one.name for one in ends]
         text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
         return Subject(tuple(ends), end, text, plural=len(ends) > 1)

@@ -1,61 +1,78 @@
-"""Clauses to evidence: holds, ended or denied, and from when to when (R3, R6).
+"""Clauses to evidence: holds, ended, denied or happened, and from when to when (R3, R6, R18).
 
 | phrase | present | past | perfect | used to | future | no longer | never |
 |---|---|---|---|---|---|---|---|
 | state ("works at") | holds | ended | holds, if "since" | ended | holds, if dated | ended | denied |
 | start ("joined") | holds, if dated | holds | holds | | holds, if dated | | denied, if an event |
 | end ("left") | ended, if dated | ended | ended | | ended, if dated | | |
+| event ("met") | | happened | happened | | | | denied |
 
 Without a date, something holds from, or ended at, the reference time, inferred; the future counts only with
 a date. A past state has ended if it is dated, or if there can be only one at a time: "I loved the film" does
-not say that it has. A plain "does not work at" gives no evidence: it may never have been so. An event is a
-relation without phrases of mode "state"; "never moved to Rome" may be said by somebody who was born there.
+not say that it has. A plain "does not work at" gives no evidence: it may never have been so. "Never moved to
+Rome" may be said by somebody who was born there.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules.clauses import Clause
-from kgray.backends.rules.dates import DatePhrase, Moment, resolve
+from kgray.backends.rules.dates import DatedMoment, DatePhrase, resolve
+from kgray.backends.rules.marking import MarkedSentence
+from kgray.backends.rules.phrases import Phrase
+from kgray.backends.rules.verbs import Mode, third_person
 from kgray.ontology import RelationType
-from kgray.records import EvidenceKind
+from kgray.records import EvidenceKind, clean_text
 from kgray.times import Instant
 
 _NOW_WORDS = frozenset({"today", "tonight", "this week", "this month", "this year"})
+
+_MAX_WORDING = 400
+_THIRD = {
+    "am": "is", "'m": "is", "are": "is", "'re": "is", "were": "was", "have": "has",
+    "'ve": "has", "do": "does",
+}  # fmt: skip
+_QUALIFIER = re.compile(r"(?: (?:part-time|full-time|remotely))+")
+_FIRST_PERSON = re.compile(r"\b(?:my|our|me|us)\b", re.IGNORECASE)
 
 
 class Timing(NamedTuple):
     """The kind of evidence, and when it began and ended; None = not stated."""
 
     kind: EvidenceKind
-    start: Moment | None = None
-    end: Moment | None = None
+    start: DatedMoment | None = None
+    end: DatedMoment | None = None
 
 
 class _Stated(NamedTuple):
     """The dates of a clause. lasting: the start is that of a period that still goes on, "since 2018"."""
 
-    start: Moment | None = None
-    end: Moment | None = None
+    start: DatedMoment | None = None
+    end: DatedMoment | None = None
     lasting: bool = False
 
 
-def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timing | None:
+def timing_of(
+    clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite: bool = False
+) -> Timing | None:
     """Return what kind of evidence a clause is, and its times; None = it says nothing certain.
 
-    has_opposite: another relation means the opposite, so that "does not like" is evidence of that one.
+    phrase        the clause's own, or that of an event that it tells of too
+    has_opposite  another relation means the opposite, so that "does not like" is evidence of that one
     """
-    (time, polarity), mode, now = clause.tense, clause.phrase.mode, _instant(reference)
-    stated = _stated(clause, reference)
+    (time, polarity), mode = clause.tense, phrase.mode
+    now: DatedMoment = (reference, "instant")
+    stated = _stated(clause, reference, mode)
     if clause.denied:
         return Timing("denied")
     if stated is None:
         return None
     if polarity == "never":
-        is_event = mode == "start" and not clause.phrase.relation.phrases
-        return Timing("denied") if (mode == "state" or is_event) and not clause.dates else None
+        is_event = mode == "start" and not phrase.relation.phrases
+        return Timing("denied") if (mode in {"state", "event"} or is_event) and not clause.dates else None
     if mode == "state":
         return _state(clause, stated, now, has_opposite=has_opposite)
     if polarity or stated.lasting or stated.end or time == "former":
@@ -64,10 +81,12 @@ def timing_of(clause: Clause, reference: Instant, *, has_opposite: bool) -> Timi
     moment = stated.start or (now if happened else None)
     if moment is None or happened != (moment[0] <= reference):
         return None
+    if mode == "event":
+        return Timing("happened", start=moment) if happened else None
     return Timing("holds", start=moment) if mode == "start" else Timing("ended", end=moment)
 
 
-def _state(clause: Clause, stated: _Stated, now: Moment, *, has_opposite: bool) -> Timing | None:
+def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: bool) -> Timing | None:
     (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
         return _past_state(clause, stated, now)
@@ -86,7 +105,7 @@ def _state(clause: Clause, stated: _Stated, now: Moment, *, has_opposite: bool) 
     return Timing("holds", start or now, end)
 
 
-def _past_state(clause: Clause, stated: _Stated, now: Moment) -> Timing | None:
+def _past_state(clause: Clause, stated: _Stated, now: DatedMoment) -> Timing | None:
     start, end, _ = stated
     relation = clause.phrase.relation
     single = relation.cardinality == "single" and clause.phrase.slot not in {"status", "price"}
@@ -97,11 +116,13 @@ def _past_state(clause: Clause, stated: _Stated, now: Moment) -> Timing | None:
     return Timing("holds", start, end) if start else Timing("ended", end=end)
 
 
-def _stated(clause: Clause, reference: Instant) -> _Stated | None:
+def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
     """Return the dates of a clause; None where one is unreadable or one too many."""
     found = _Stated()
     for date in clause.dates:
-        if date.role == "length" and clause.tense.time in {"past", "former"}:
+        if date.role == "length" and mode in {"start", "end"}:
+            return None  # "left Acme for a week" did not leave it
+        if date.role == "length" and (clause.tense.time in {"past", "former"} or mode == "event"):
             continue  # "worked at Acme for three years": not when
         if date.first.words.lower() in _NOW_WORDS and (date.role, clause.tense.time) == ("at", "present"):
             continue  # "works at Acme today" says no more than "works at Acme"
@@ -130,10 +151,6 @@ def _is_ahead(clause: Clause, date: DatePhrase) -> bool:
     return time in {"future", "progressive"} or clause.phrase.mode != "state" or date.role == "until"
 
 
-def _instant(reference: Instant) -> Moment:
-    return reference, "instant"
-
-
 def share_dates(clauses: list[Clause]) -> None:
     """Give "left Acme" of "left Acme and joined Beta in May" the date of the other, and the reverse."""
     for first, second in pairwise(clauses):
@@ -146,3 +163,31 @@ def other_side(timing: Timing, relation: RelationType) -> Timing | None:
     if relation.object != "entity" or timing.kind == "denied":
         return None
     return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)
+
+
+def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
+    """Return the clause's words as a sentence about its subject, in the third person."""
+    units = sentence.units
+    verb = units[clause.place.verb]
+    group = [unit.low for unit in units[clause.place.first : clause.place.verb + 1]]
+    if clause.subject.pronoun:
+        bare = (
+            clause.tense.time == "present"
+            and verb.low == clause.phrase.verb
+            and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
+        )
+        group = [_THIRD.get(word, word) for word in group]
+        if bare:
+            group[-1] = third_person(verb.low)
+    head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
+    rest, last = "", verb.end
+    for unit in units[clause.place.verb + 1 : clause.end]:
+        rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
+        last = unit.end
+    qualifier = _QUALIFIER.match(sentence.text, last)
+    rest += qualifier[0] if qualifier else ""
+    speaker = sentence.speaker.name if sentence.speaker else ""
+    own = "their" if clause.subject.pronoun else f"{speaker}'s"
+    said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
+    text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
+    return text[:_MAX_WORDING].strip()

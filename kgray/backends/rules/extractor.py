@@ -8,46 +8,53 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from decimal import Decimal
+from itertools import zip_longest
 
 from kgray.backends.rules import words
 from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
-from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of
+from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
 from kgray.backends.rules.json_records import read_json
-from kgray.backends.rules.marking import FactEnd, MarkedSentence
-from kgray.backends.rules.names import KnownWords
+from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
 from kgray.backends.rules.phrases import PhraseTable
-from kgray.backends.rules.sentences import MAX_TEXT, sentences
-from kgray.backends.rules.wording import wording_of
+from kgray.backends.rules.sentences import MAX_TEXT, Sentence, sentences
 from kgray.errors import InvalidAnswer
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import ExtractionRequest
 from kgray.records import Episode, ExtractedFact, Extraction, canonical, clean_text
 from kgray.times import Instant
 
-_VERSION = "rules-2"
+_VERSION = "rules-3"
+_SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
 _TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
+_SOMEBODY = re.compile(
+    r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?(?:[A-Z]\w+ here\b|(?:[Tt]his is|[Ii]t's) [A-Z])"
+)  # "Ann here"
 
 
 class RulesExtractor:
     """Reads messages, texts and JSON without a model; the same request always gives the same answer."""
 
-    def __init__(self, ontology: Ontology) -> None:
-        self._ontology = ontology
+    def __init__(self, ontology: Ontology, keys: Sequence[str] = ()) -> None:
+        """keys: fields that identify a JSON record, before `id` and the like."""
+        self._ontology, self._keys = ontology, keys
         self._table = PhraseTable(ontology)
-        digest = hashlib.sha256(canonical([asdict(relation) for relation in ontology]).encode())
+        declared = [asdict(relation) for relation in ontology]
+        digest = hashlib.sha256(canonical([declared, *keys] if keys else declared).encode())
         self.identity = f"{_VERSION}/{digest.hexdigest()[:12]}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return what the episode says. Raises InvalidAnswer for a `json` episode whose text is no JSON."""
         episode, builder = request.episode, ExtractionBuilder()
         if episode.kind == "json":
-            read_json(_parsed(episode.text), builder, self._ontology, episode.reference_time)
+            table = str(json.loads(episode.metadata).get("table", ""))
+            content, at = _parsed(episode.text), episode.reference_time
+            read_json(content, builder, self._ontology, at, table=table, keys=self._keys)
         else:
-            persons = [one.speaker for one in (episode, *request.previous) if one.speaker]
-            _TextReader(self._table, builder, episode, persons).read()
+            _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
         return builder.extraction(self.identity)
 
@@ -63,57 +70,84 @@ class _TextReader:
     """One message or text, sentence by sentence."""
 
     def __init__(
-        self, table: PhraseTable, builder: ExtractionBuilder, episode: Episode, persons: list[str]
+        self, table: PhraseTable, builder: ExtractionBuilder, episode: Episode, previous: Sequence[Episode]
     ) -> None:
-        self.table, self.builder, self.text = table, builder, episode.text
+        self.table, self.builder, self.text, self.previous = table, builder, episode.text, previous
         self.reference: Instant = episode.reference_time
         self.known = KnownWords()
-        for person in persons:
-            if person.lower() not in words.ROLE_SPEAKERS:
-                self.known.add_person(clean_text(person))
+        for one in (episode, *previous):
+            if one.speaker and one.speaker.lower() not in words.ROLE_SPEAKERS:
+                self.known.add_person(clean_text(one.speaker))
         self.speaker: FactEnd | None = None
         if episode.speaker and episode.kind == "message":
             name = clean_text(episode.speaker)
             self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
             builder.entity(name, self.speaker.type)
-        self.is_transcript = _TRANSCRIPT.search(self.text[:MAX_TEXT]) is not None  # "I" is somebody else
+        # Where others speak, "I" may be somebody else.
+        self.is_transcript = _TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text)
 
     def read(self) -> None:
         found = list(sentences(self.text))
         self.known.lowers = {token.text for part in found for token in part.tokens if token.text.islower()}
         speaker = None if self.is_transcript else self.speaker
-        for part in found:
+        for part, following in zip_longest(found, found[1:]):
             sentence = MarkedSentence(self.text, part, self.known, self.table, speaker, self.builder.type_of)
-            clauses = ClauseReader(sentence).read()
+            clauses = [] if following and _takes_back(following) else ClauseReader(sentence).read()
             share_dates(clauses)
             for clause in clauses:
-                self._clause(sentence, clause)
+                text = wording_of(sentence, clause)
+                self._clause(clause, text)
+                self._event(clause, text)
             self.builder.mention(sentence.names)
         if len(self.text) > MAX_TEXT:
             self.builder.dropped.append(f"the text after character {MAX_TEXT} was not read")
 
-    def _clause(self, sentence: MarkedSentence, clause: Clause) -> None:
-        """Add the facts of one clause."""
+    def _clause(self, clause: Clause, text: str) -> None:
+        """Add what one clause says of its relation."""
         relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
-        timing = timing_of(clause, self.reference, has_opposite=opposite is not None)
+        timing = timing_of(clause, clause.phrase, self.reference, has_opposite=opposite is not None)
         if timing is None:
             return
         if opposite and clause.tense.polarity == "not" and timing.kind == "holds":
             relation = opposite
-        text = wording_of(sentence, clause)
+        holds = timing.kind in {"holds", "happened"}
+        role = any(what == "HAS_ROLE" for what, _ in clause.beside)
         for subject in clause.subject.ends:
             # "No longer works at Acme as a designer" may work there as something else.
-            for item in clause.objects if timing.kind == "holds" or not clause.role else ():
+            for item in self._objects(clause, subject) if holds or not role else ():
                 ends = (item, subject) if clause.reversed else (subject, item)
                 self._fact(relation, *ends, text, timing)
-            for other in (clause.origin, clause.successor):
-                if other and (change := other_side(timing, relation)):
-                    self._fact(relation, subject, other, text, change)
-            for name, beside in (("HAS_ROLE", clause.role), ("WORKS_AT", clause.employer)):
-                declared = self.table.relations.get(name)
+            for what, beside in clause.beside:
+                if what == "other":
+                    if change := other_side(timing, relation):
+                        self._fact(relation, subject, beside, text, change)
                 # Who was the CEO of Acme may work there still.
-                if beside and declared and (timing.kind == "holds" or name == "HAS_ROLE"):
+                elif (declared := self.table.relations.get(what)) and (holds or what == "HAS_ROLE"):
                     self._fact(declared, subject, beside, text, timing)
+
+    def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
+        """Return the clause's objects; of "I quit my job" the employer that was named before."""
+        if clause.phrase.slot != "before":
+            return clause.objects
+        relation = clause.phrase.relation.name
+        builders = [self.builder]
+        for episode in reversed(self.previous):
+            if (found := _last_said(builders[-1], subject.name, relation)) is not None:
+                return found
+            if episode.kind in {"message", "text"}:
+                builders.append(ExtractionBuilder())
+                _TextReader(self.table, builders[-1], episode, ()).read()
+        return _last_said(builders[-1], subject.name, relation) or ()
+
+    def _event(self, clause: Clause, text: str) -> None:
+        """Add what took place, where the clause's relation tells only what began or ended by it."""
+        event = self.table.events.get((clause.phrase.verb, clause.phrase.words))
+        if event is None or event is clause.phrase:
+            return
+        if timing := timing_of(clause, event, self.reference):
+            for subject in clause.subject.ends:
+                for item in clause.objects:
+                    self._fact(event.relation, subject, item, text, timing)
 
     def _fact(
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
@@ -123,7 +157,7 @@ class _TextReader:
         labels = [
             label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
         ]
-        moment = start if kind == "holds" else end
+        moment = end if kind == "ended" else start
         subject = self.builder.entity(source.name, source.type or labels[0], source.span)
         entity = None
         if target.value is None:
@@ -143,3 +177,22 @@ class _TextReader:
                 inferred=moment is not None and moment[0] == self.reference,
             )
         )
+
+
+def _takes_back(sentence: Sentence) -> bool:
+    """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
+    lows = [token.low for token in sentence.tokens]
+    if lows[0] in words.TAKES_BACK or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
+        return True
+    short = len(lows) <= _SHORT or lows[1] == ","
+    negated = sentence.question or not words.NEGATIONS.union(words.TAKES_BACK, words.HEDGES).isdisjoint(lows)
+    return short and negated and lows[0] in words.MAY_TAKE_BACK
+
+
+def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:
+    """Return the object that a subject was last said to have, () where it has ended; None = none said."""
+    for fact in reversed(builder.facts):
+        if fact.relation == relation and builder.entities[fact.source].name == subject:
+            end = builder.entities[fact.target or 0]
+            return (FactEnd(end.name, end.type),) if fact.kind == "holds" else ()
+    return None

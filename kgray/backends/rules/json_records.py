@@ -1,21 +1,31 @@
 """JSON to a graph by its structure: objects are entities, fields are relations to values or entities.
 
-    {"name": "Aero 2", "type": "phone", "price": 499, "currency": "EUR", "maker": {"name": "Aero"}}
+    {"id": "P-2", "name": "Aero 2", "type": "phone", "price": 499, "maker": {"name": "Aero"}}
 
-gives Aero 2 COSTS 499 EUR and Aero 2 MADE_BY Aero: a field is the ontology's relation that names it, else
-HAS_<FIELD>. Everything holds from the reference time, inferred. Ids beside a name, addresses of pages and
-times of record keeping ("updated_at") are no facts. Texts over 200 characters are dropped, with a note.
+gives Aero 2 COSTS 499 and Aero 2 MADE_BY Aero: a field is the ontology's relation that names it, else
+HAS_<FIELD>. Everything holds from the reference time, inferred.
+
+identity    an object is known by its key where it has one: a field of `records.keys`, `id` and the like, or
+            a first field such as `account_id`. Two objects with different keys are two things whatever their
+            names; one with a known key is the same thing under a new name. Without a key the name decides
+fields      a field has one value at a time, which supersedes the former one; a list has many
+references  `account_id` beside another key is a relation to the object with that key
+no facts    addresses of pages and pictures, times of record keeping ("updated_at")
+
+What is not understood is left out with a line that says so: an object without key and name, texts over 200
+characters, what is nested too deep.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from kgray.backends.rules.amounts import CODES, find_prices
 from kgray.backends.rules.builder import MAX_ITEMS, ExtractionBuilder
+from kgray.backends.rules.marking import CODES, find_prices
 from kgray.backends.rules.verbs import third_person
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
@@ -24,30 +34,44 @@ from kgray.times import Instant, parse, show
 MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
-_NAMES = "name title label full_name display_name fullname username subject sku id key".split()
-_IDS = frozenset("id _id uuid guid key @id sku username".split())
+_SHOWN = 8  # names of fields in a line about what was left out
+_KEYS = "id _id @id uuid guid key sku code".split()
+_NAMES = "name full_name fullname display_name title label subject username".split()
+_KEY_ENDS = ("_id", "_key", "_code", "_number")
 _TYPES = ("type", "kind", "@type", "category")
 _NO_FACTS = frozenset(
-    """url uri href link image images photo thumbnail avatar website self timestamp created updated modified
-    last_modified created_on updated_on last_updated version""".split()
+    """url uri href link image images photo thumbnail avatar self at timestamp created updated modified
+    last_modified created_on updated_on modified_on last_updated version""".split()
 )
 _PERSONS = frozenset(
-    "Person Employee Customer User Author Member Contact Manager Student Teacher Colleague".split()
+    "Person Employee Customer User Author Member Contact Manager Student Teacher Colleague Lead".split()
 )
+_OF_PERSONS = frozenset("first_name last_name full_name birthday gender job_title".split())  # their fields
 _UNITS = frozenset("kg g lb cm mm m km inch in ml l gb tb mb hours minutes days years percent w v hz".split())
 _AMOUNTS = ("amount", "value", "price")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-class _RecordEntity(NamedTuple):
-    """The object whose fields are read. number: its index. currency: of its prices, if a field says so."""
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """The object whose fields are read.
+
+    number    its index among the entities
+    person    it is surely one
+    own       its fields that say what it is called, in lower snake case: they are no facts
+    currency  of its prices, where a field says so
+    named     relation -> the field that it was first used for: "price_usd" and "price_eur" are not one
+    """
 
     number: int
     name: str
     label: str
     depth: int
-    currency: str | None
+    person: bool
+    own: frozenset[str]
+    currency: str | None = None
+    named: dict[str, str] = field(default_factory=dict)
 
 
 class _Field(NamedTuple):
@@ -59,16 +83,43 @@ class _Field(NamedTuple):
     many: bool
 
 
-def read_json(content: object, builder: ExtractionBuilder, ontology: Ontology, reference: Instant) -> None:
-    """Add what a JSON value says to the builder; never raises, whatever the value is."""
-    _JsonReader(builder, ontology, reference).read(content, "", 0)
+class _Identity(NamedTuple):
+    """What an object is called. name: "" = nothing names it; key: "" = it has none; own: the fields used."""
+
+    name: str = ""
+    key: str = ""
+    label: str = ""
+    own: frozenset[str] = frozenset()
+
+
+_NOBODY = _Identity()
+
+
+def read_json(
+    content: object,
+    builder: ExtractionBuilder,
+    ontology: Ontology,
+    reference: Instant,
+    *,
+    table: str = "",
+    keys: Sequence[str] = (),
+) -> None:
+    """Add what a JSON value says to the builder; never raises, whatever the value is.
+
+    table  the table that a record stands in ("products"), by which bare numbers of two tables are told apart
+    keys   fields that identify an object, before `id` and the like
+    """
+    _JsonReader(builder, ontology, reference, keys).read(content, table, 0)
 
 
 class _JsonReader:
     """One walk over one JSON value."""
 
-    def __init__(self, builder: ExtractionBuilder, ontology: Ontology, reference: Instant) -> None:
+    def __init__(
+        self, builder: ExtractionBuilder, ontology: Ontology, reference: Instant, keys: Sequence[str]
+    ) -> None:
         self.builder, self.ontology, self.reference = builder, ontology, reference
+        self.keys = [_snake(key) for key in keys]
         self.fields: dict[str, RelationType] = {}
         for relation in ontology:
             for key in relation.fields:
@@ -82,109 +133,144 @@ class _JsonReader:
             for item in content:
                 self.read(item, key, depth + 1)
         elif isinstance(content, Mapping) and content:
-            if _name_of(content, _label_of_key(key)) is not None:
+            if self._identity(content, key).name:
                 self._entity(content, key, depth)
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
-            if not inner:
-                self._drop(key or "the object", "it has no name, title or id")
+            plain = (k for k, v in content.items() if k not in inner and v not in (None, ""))
+            if unread := [k for k in plain if _snake(k) not in _NO_FACTS]:
+                shown = ", ".join(unread[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
+                self._drop(key or "an object", f"it has no key and no name, so this was not read: {shown}")
             for inner_key, value in inner.items():
                 self.read(value, inner_key, depth + 1)
         elif content not in ({}, None):
             self._drop(key or "the content", "a value alone belongs to no object")
 
+    def _identity(self, content: Mapping[str, object], above: str) -> _Identity:
+        """Return what an object is called. above: the field or the table that it stands in."""
+        fields: dict[str, object] = {}
+        for written, value in content.items():
+            fields.setdefault(_snake(written), value)
+        own = next((key for key in (*self.keys, *_KEYS) if _is_name(fields.get(key))), "")
+        first = _snake(next(iter(content)))
+        if not own and first.endswith(_KEY_ENDS) and _is_name(fields[first]):
+            own = first
+        # What it is called by never changes with its type: a prospect becomes a customer.
+        kind = _label_of_key(above) or _label_of_key(own.rpartition("_")[0])
+        label = next((label for t in _TYPES if (label := _camel(fields.get(t)))), kind)
+        name, named = _name_of(fields, kind)
+        key = _key_surface(fields[own], kind or label) if own else ""
+        if name.isdigit():
+            name = f"{label} {name}".strip()
+        if own and not name:
+            name = key or clean_text(str(fields[own]))
+        return _Identity(name, key, label, frozenset({own, *named}))
+
     def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
         """Read an object that is an entity; return its index, None where it cannot be one."""
-        label = next((label for t in _TYPES if (label := _camel(content.get(t)))), "") or _label_of_key(key)
-        name = _name_of(content, label)
-        if name is None or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
+        found = self._identity(content, key) if content else _NOBODY
+        if not found.name or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
             self._drop(key or "an object", "it has no name, or there are too many")
             return None
-        index = self.builder.entity(name, label)
+        index = self.builder.entity(found.name, found.label, key=found.key)
         currency = content.get("currency")
-        entity = _RecordEntity(index, name, label, depth, currency if isinstance(currency, str) else None)
-        self._fields(content, entity, "")
+        record = _Record(
+            number=index, name=found.name, label=found.label, depth=depth, own=found.own,
+            currency=currency if isinstance(currency, str) else None,
+            person=found.label in _PERSONS or not _OF_PERSONS.isdisjoint(map(_snake, content)),
+        )  # fmt: skip
+        self._fields(content, record, "")
         return index
 
-    def _fields(self, content: Mapping[str, object], entity: _RecordEntity, prefix: str) -> None:
-        """Read the fields of an object. prefix: of a nameless object inside an entity, its key and "_"."""
-        name_key = _name_key(content)
+    def _fields(
+        self, content: Mapping[str, object], record: _Record, prefix: str, *, many: bool = False
+    ) -> None:
+        """Read the fields of an object. prefix: of a nameless object inside a record, its key and "_"."""
         priced = any(_snake(key) in self.fields for key in content)
         for key, value in content.items():
             snake = _snake(key)
-            names_it = not prefix and (key == name_key or snake in _IDS or snake in _TYPES[:3])
-            no_fact = snake in _NO_FACTS or snake.endswith(("_at", "_url", "_uri", "_id"))
+            names_it = not prefix and (snake in record.own or snake in _TYPES[:3])
+            no_fact = snake in _NO_FACTS or snake.endswith(("_at", "_url", "_uri"))
             if value is None or names_it or no_fact or (snake == "currency" and priced):
                 continue
-            many = isinstance(value, list)
-            field = self._field_of(prefix + snake, entity.label, many=many)
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, list) or entity.depth >= _MAX_DEPTH:
+            items = value if isinstance(value, list) else [value]
+            found = self._field_of(prefix + snake, record, many=many or isinstance(value, list))
+            for item in items:
+                if isinstance(item, list) or record.depth >= _MAX_DEPTH:
                     self._drop(prefix + snake, "it is nested too deep")
-                elif field is None:
+                elif found is None:
                     limit = f"(UPPER_SNAKE, at most {MAX_RELATION} characters)"
                     self._drop(prefix + snake, f"no relation can be named after it {limit}")
                 else:
-                    self._value_of_field(item, entity, field)
+                    self._value_of_field(item, record, found)
 
-    def _value_of_field(self, item: object, entity: _RecordEntity, field: _Field) -> None:
-        declared = self.ontology.get(field.relation)
+    def _value_of_field(self, item: object, record: _Record, found: _Field) -> None:
+        declared = self.ontology.get(found.relation)
         if isinstance(item, Mapping):
-            self._nested(item, entity, field)
+            self._nested(item, record, found)
+        elif found.key.endswith("_id") and _is_name(item):
+            label = _label_of_key(found.key[:-3])
+            surface = _key_surface(item, label)
+            self._add(record, found, surface, target=self.builder.entity(surface, label, key=surface))
         elif not isinstance(item, str) or not declared or declared.object == "value":
-            self._scalar(item, entity, field)
+            self._scalar(item, record, found)
         elif name := clean_text(item):  # a text that names another entity
             if not _is_name(name) or len(self.builder.entities) >= MAX_ITEMS:
-                self._drop(field.key, f"{name[:40]!r} is no name, or there are too many")
+                self._drop(found.key, f"{name[:40]!r} is no name, or there are too many")
                 return
             label = "" if declared.object_type == "Thing" else declared.object_type
-            self._add(entity, field, name, target=self.builder.entity(name, label))
+            self._add(record, found, name, target=self.builder.entity(name, label))
 
-    def _nested(self, content: Mapping[str, object], entity: _RecordEntity, field: _Field) -> None:
+    def _nested(self, content: Mapping[str, object], record: _Record, found: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
         amount = next((content[key] for key in _AMOUNTS if key in content), None)
         unit = content.get("currency") or content.get("unit")
         is_amount = amount is not None and not isinstance(amount, Mapping | list)
         if is_amount and len(content) <= 2:  # an amount and its unit
-            self._scalar(amount, entity._replace(currency=None), field._replace(unit=str(unit or "")))
+            plain = replace(record, currency=None)
+            self._scalar(amount, plain, found._replace(unit=str(unit or "")))
             return
-        if _name_of(content, _label_of_key(field.key)) is None:
-            self._fields(content, entity._replace(label="", depth=entity.depth + 1), f"{field.key}_")
+        if not content or not self._identity(content, found.key).name:
+            inner = replace(record, label="", person=False, depth=record.depth + 1)
+            self._fields(content, inner, f"{found.key}_", many=found.many)
             return
-        declared = self.ontology.get(field.relation)
+        declared = self.ontology.get(found.relation)
         if declared and declared.object == "value":
-            own = f"HAS_{clean_relation(field.key)}"[:MAX_RELATION]
-            field = field._replace(relation=own if own != field.relation else "HAS")
-        target = self._entity(content, field.key, entity.depth + 1)
+            own = f"HAS_{clean_relation(found.key)}"[:MAX_RELATION]
+            found = found._replace(relation=own if own != found.relation else "HAS")
+        target = self._entity(content, found.key, record.depth + 1)
         if target is not None:
-            self._add(entity, field, self.builder.entities[target].name, target=target)
+            self._add(record, found, self.builder.entities[target].name, target=target)
 
-    def _scalar(self, item: object, entity: _RecordEntity, field: _Field) -> None:
-        is_price = field.relation == "COSTS"
-        unit = field.unit or (entity.currency if is_price else None)
+    def _scalar(self, item: object, record: _Record, found: _Field) -> None:
+        is_price = found.relation == "COSTS"
+        unit = found.unit or (record.currency if is_price else None)
         try:
             value = _value(item, clean_text(unit or "").upper()[:16] or None, is_price=is_price)
         except ValueError as error:
-            self._drop(field.key, str(error))
+            self._drop(found.key, str(error))
             return
         if value is not None:
-            self._add(entity, field, value.shown(), value=value)
+            self._add(record, found, value.shown(), value=value)
 
-    def _field_of(self, key: str, label: str, *, many: bool) -> _Field | None:
+    def _field_of(self, key: str, record: _Record, *, many: bool) -> _Field | None:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
         full = key
         stem, _, last = key.rpartition("_")
         unit = last.upper() if stem and last.upper() in CODES else None
         if stem and key not in self.fields and (unit or last in _UNITS):
             key, unit = stem, last.upper()
-        relation, person = self.fields.get(key), label in _PERSONS
+        relation, person = self.fields.get(key), record.person
         if key == "title" and person:
             relation = self.ontology.get("HAS_ROLE")
-        if relation and relation.name == "LIVES_IN" and label and not person:
+        if relation and relation.name == "LIVES_IN" and not person:
             relation = self.ontology.get("LOCATED_IN")
-        if relation and not (relation.subject_type == "Person" and label and not person):
-            return _Field(relation.name, full, unit, many)
+        if relation and (person or relation.subject_type != "Person"):
+            if record.named.setdefault(relation.name, full) == full:
+                return _Field(relation.name, full, unit, many)
+            key = full  # two fields of one object are not one slot
         single = _single(key) if many else key
+        single = single.removesuffix("_id")
         try:
             named = clean_relation(single if single.startswith(("is_", "has_", "can_")) else f"has_{single}")
         except ValueError:
@@ -193,26 +279,28 @@ class _JsonReader:
 
     def _add(
         self,
-        entity: _RecordEntity,
-        field: _Field,
+        record: _Record,
+        found: _Field,
         shown: str,
         target: int | None = None,
         value: Value | None = None,
     ) -> None:
         """Add a fact with one sentence: "Aero 2 costs 499 EUR", "The colour of Aero 2 is blue"."""
-        declared = self.ontology.get(field.relation)
-        spoken = (_single(field.key) if field.many else field.key).replace("_", " ").strip()
+        declared = self.ontology.get(found.relation)
+        spoken = (
+            (_single(found.key) if found.many else found.key.removesuffix("_id")).replace("_", " ").strip()
+        )
         if declared and declared.phrases:
             verb, *rest = (word.partition("|")[0] for word in declared.phrases[0].split()[:-1])
-            text = " ".join([entity.name, third_person(verb), *rest, shown])
+            text = " ".join([record.name, third_person(verb), *rest, shown])
         elif shown in {"true", "false"}:
-            text = f"{entity.name}: {spoken} is {shown}"
+            text = f"{record.name}: {spoken} is {shown}"
         else:
-            text = f"The {spoken} of {entity.name} is {shown}"
+            text = f"The {spoken} of {record.name} is {shown}"
         self.builder.fact(
             ExtractedFact(
-                source=entity.number, relation=field.relation, text=text, target=target, value=value,
-                valid_from=self.reference, from_precision="instant", inferred=True,
+                source=record.number, relation=found.relation, text=text, target=target, value=value,
+                valid_from=self.reference, from_precision="instant", inferred=True, only=not found.many,
             )
         )  # fmt: skip
 
@@ -231,7 +319,7 @@ def _value(item: object, unit: str | None, *, is_price: bool) -> Value | None:
     if is_price and text:
         found = find_prices(text, 0, len(text))
         if len(found) == 1 and found[0].end - found[0].start == len(text):
-            return found[0].value
+            return found[0].price
         try:
             return Value("number", _number(text), unit)
         except ValueError:
@@ -262,19 +350,25 @@ def _date(text: str) -> Value | None:
 # --------------------------------------------------------------------------------- names and keys
 
 
-def _name_key(content: Mapping[str, object]) -> str | None:
-    by_snake = {_snake(key): key for key in reversed(list(content))}
-    keys = (by_snake[wanted] for wanted in _NAMES if wanted in by_snake)
-    return next((key for key in keys if _is_name(content[key])), None)
+def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, ...]]:
+    """Return the name of an object and the fields that give it; "" where none does."""
+    own = [key for key in list(fields)[:2] if key.endswith("_name")]
+    own += [key for key in fields if kind and key == f"{_snake(kind)}_name"]
+    plain: list[tuple[str, ...]] = [(key,) for key in (*_NAMES, *own, "email")]
+    plain.insert(_NAMES.index("title"), ("first_name", "last_name"))
+    for keys in plain:
+        parts = [fields.get(key) for key in keys]
+        if all(map(_is_name, parts)):
+            return clean_text(" ".join(map(str, parts))), keys
+    return "", ()
 
 
-def _name_of(content: Mapping[str, object], label: str) -> str | None:
-    """Return the name of an object; a bare number names nothing outside its kind, so "Order 42"."""
-    key = _name_key(content)
-    if key is None:
-        return None
-    name = clean_text(str(content[key]))
-    return f"{label} {name}".strip() if name.isdigit() else name
+def _key_surface(value: object, label: str) -> str:
+    """Return a key as a name; a bare number names nothing outside its kind, so "Order 42", else ""."""
+    text = clean_text(str(value))
+    if any(map(str.isalpha, text)):
+        return text
+    return f"{label} {text}" if label else ""
 
 
 def _is_name(value: object) -> bool:

@@ -1,21 +1,49 @@
-"""One sentence as a list of units: words, names, dates and amounts."""
+"""One sentence as a list of units: words, proper names, dates and amounts of money.
+
+Names are runs of capitals, product names with digits, and titles in quotation marks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import NamedTuple
 
 from kgray.backends.rules import words
-from kgray.backends.rules.amounts import find_prices
 from kgray.backends.rules.dates import DatePhrase, find_dates
-from kgray.backends.rules.names import KnownWords, find_names
 from kgray.backends.rules.phrases import PhraseTable
-from kgray.backends.rules.sentences import Sentence
-from kgray.records import Value, clean_text
+from kgray.backends.rules.sentences import Sentence, Token
+from kgray.records import Value, clean_number, clean_text
 
 _MAX_NOUNS = 5
 _QUOTES = frozenset("\"“”«»'‘`")
 _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
+
+CODES = frozenset(
+    "USD EUR GBP JPY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF CNY KRW BRL MXN ZAR TRY RUB".split()
+)
+_UNITS = {
+    "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR", "₽": "RUB", "₩": "KRW", "dollar": "USD",
+    "dollars": "USD", "bucks": "USD", "euro": "EUR", "euros": "EUR", "pound": "GBP", "pounds": "GBP",
+    "yen": "JPY", "rupees": "INR", "francs": "CHF",
+}  # fmt: skip
+_NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
+_SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
+_PRICE = re.compile(
+    rf"(?P<sign>[$€£¥₹₽₩])\s?(?P<a>{_NUMBER})(?P<sa>{_SCALE})(?![-–]?\d)"
+    rf"|(?P<code>[A-Z]{{3}})\s(?P<b>{_NUMBER})(?P<sb>{_SCALE})(?![\w])"
+    rf"|(?<![\w.,])(?P<c>{_NUMBER})(?P<sc>{_SCALE})\s?"
+    r"(?P<unit>[$€£]|[A-Z]{3}\b|(?:dollars?|bucks|euros?|pounds?|yen|rupees|francs)\b)"
+)
+_SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
+_MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
+_CONNECTORS = frozenset("of the & van de der den von la le du del della di da bin al el".split())
+_TITLE = re.compile(r"([\"“«])([A-Z][\w'’-]*(?: (?:[A-Z0-9][\w'’-]*|of|the|and|a|in|to|for)){0,5})[\"”»]")
+_LEGAL_FORMS = frozenset("inc incorporated corp corporation ltd limited llc llp plc gmbh".split())
+_MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
+_NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 
 
 class FactEnd(NamedTuple):
@@ -28,12 +56,23 @@ class FactEnd(NamedTuple):
     is_noun_phrase: bool = False
 
 
+@dataclass(slots=True)
+class KnownWords:
+    """What the rest of the text shows about words, all lower case."""
+
+    persons: set[str] = field(default_factory=set)  # speakers, and each word of their names
+    lowers: set[str] = field(default_factory=set)  # written without a capital somewhere
+
+    def add_person(self, name: str) -> None:
+        """Note a person's full name and its words."""
+        self.persons |= {name.lower(), *name.lower().split()}
+
+
 class Unit(NamedTuple):
     """A word, or a name, date or amount as a whole; [start, end) in the text. low: "" unless a word."""
 
     start: int
     end: int
-    kind: Literal["word", "name", "date", "price"]
     low: str = ""
     name: FactEnd | None = None
     date: DatePhrase | None = None
@@ -56,13 +95,13 @@ class MarkedSentence:
         self.text, self.sentence, self.table = text, sentence, table
         self.speaker, self.type_of = speaker, type_of
         start, end = sentence.start, sentence.end
-        marks = [Unit(d.start, d.end, "date", date=d) for d in find_dates(text, start, end)]
-        marks += [Unit(p.start, p.end, "price", price=p.value) for p in find_prices(text, start, end)]
+        marks = [Unit(d.start, d.end, date=d) for d in find_dates(text, start, end)]
+        marks += find_prices(text, start, end)
         self.names: list[FactEnd] = []
-        for name in find_names(text, sentence, known, [(m.start, m.end) for m in marks], table.verbs):
-            found = FactEnd(name.text, name.type or type_of(name.text), (name.start, name.stop))
+        for outer, name in find_names(text, sentence, known, [(m.start, m.end) for m in marks], table.verbs):
+            found = name._replace(type=name.type or type_of(name.name))
             self.names.append(found)
-            marks.append(Unit(*name.outer, "name", name=found))
+            marks.append(Unit(*outer, name=found))
         units = self._merged(sorted(marks, key=lambda mark: (mark.start, -mark.end)))
         self.states_something = not (sentence.question or sentence.quoted or self._hedged(units))
         self.units = [unit for unit in units if unit.low not in words.ADVERBS]
@@ -75,7 +114,7 @@ class MarkedSentence:
             while waiting and waiting[-1].end <= token.start:
                 waiting.pop()
             if not waiting or token.start < waiting[-1].start:
-                units.append(Unit(token.start, token.end, "word", token.low))
+                units.append(Unit(token.start, token.end, token.low))
             elif not units or units[-1] != waiting[-1]:
                 units.append(waiting[-1])
         return units
@@ -83,6 +122,9 @@ class MarkedSentence:
     def _hedged(self, units: list[Unit]) -> bool:
         """Whether it may not be so, or somebody else says it: "maybe", "if", "Bob said", a quotation."""
         said = [unit for unit in units if unit.low]
+        step = 2 if len(units) > 1 and units[1].low == "," else 1
+        if len(units) > step and units[0].low in words.IRONIC and units[step].low == "and":
+            return True
         hedged = any(self.text[unit.start : unit.end] in words.HEDGES for unit in said)
         lows = {unit.low for unit in said}
         # "I don't always like coffee" does not say that I don't like it.
@@ -145,3 +187,176 @@ class MarkedSentence:
     def text_of(self, first: int, end: int) -> str:
         """Return the words of units [first, end)."""
         return clean_text(self.text[self.units[first].start : self.units[end - 1].end]) if end > first else ""
+
+
+def find_prices(text: str, start: int, end: int) -> list[Unit]:
+    """Return the amounts of money in text[start:end], in order."""
+    found = []
+    for match in _PRICE.finditer(text, start, end):
+        raw = match["a"] or match["b"] or match["c"]
+        scale = (match["sa"] or match["sb"] or match["sc"] or "").strip().lower()
+        word = match["sign"] or match["code"] or match["unit"]
+        unit = word if word in CODES else _UNITS.get(word.lower())
+        if unit:
+            amount = Decimal(re.sub("[,']", "", raw)) * _SCALES[scale]
+            value = Value("number", clean_number(amount), unit)
+            found.append(Unit(match.start(), match.end(), price=value))
+    return found
+
+
+def find_names(
+    text: str,
+    sentence: Sentence,
+    known: KnownWords,
+    taken: Sequence[tuple[int, int]],
+    verbs: Collection[str],
+) -> list[tuple[tuple[int, int], FactEnd]]:
+    """Return the names of a sentence in order, each with its span including title and quotation marks.
+
+    taken: spans of dates and amounts; verbs: their forms
+    """
+    names = []
+    blocked = list(taken)
+    for match in _TITLE.finditer(text, sentence.start, sentence.end):
+        names.append((match.span(), FactEnd(match[2], guess_type(match[2], known), match.span(2))))
+        blocked.append(match.span())
+    tokens = [token for token in sentence.tokens if not _within(token, blocked)]
+    scan = _Scan(text, tokens, known, verbs)
+    at = 0
+    while at < len(tokens):
+        end = scan.end_of_name(at)
+        if end > at:
+            first = at + scan.length_of_title(at)
+            start, stop = tokens[first].start, tokens[end - 1].end
+            label = "Person" if first > at else guess_type(text[start:stop], known)
+            if stop - start <= _MAX_NAME:
+                names.append(((tokens[at].start, stop), FactEnd(text[start:stop], label, (start, stop))))
+        at = max(end, at + 1)
+    return sorted(names, key=lambda found: found[0])
+
+
+def _within(token: Token, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start <= token.start < end for start, end in spans)
+
+
+class _Scan:
+    """The tokens of one sentence that no date, amount or quoted title covers."""
+
+    def __init__(self, text: str, tokens: list[Token], known: KnownWords, verbs: Collection[str]) -> None:
+        self.text, self.tokens, self.known, self.verbs = text, tokens, known, verbs
+        letters = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
+        # Where most words are in capitals, a capital shows no name.
+        self.shouting = len(letters) > 2 and sum(map(str.isupper, letters)) * 2 > len(letters)
+
+    def low(self, at: int) -> str:
+        return self.tokens[at].low if at < len(self.tokens) else ""
+
+    def length_of_title(self, at: int) -> int:
+        """Return how many tokens "Dr." takes at a place."""
+        if self.low(at) not in words.TITLES or not self.tokens[at].text[0].isupper():
+            return 0
+        return 1 + (self.low(at + 1) == ".")
+
+    def end_of_name(self, at: int) -> int:
+        """Return where the name that begins at a token ends; `at` where none does."""
+        first = at + self.length_of_title(at)
+        if not self._begins(first):
+            return at
+        end = self._extent(first)
+        before = self.tokens[at - 1].text if at else ""
+        inside = at > 0 and (before[0].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"})
+        return end if inside or first > at or self._trusted(first, end) else at
+
+    def _begins(self, at: int) -> bool:
+        """Whether a name may begin at a token."""
+        if at >= len(self.tokens):
+            return False
+        text, low = self.tokens[at].text, self.tokens[at].low
+        if (
+            low in words.NOT_NAMES
+            or low in words.ROLE_HEADS
+            or low in words.NEGATIONS
+            or text.startswith("http")
+            or "@" in text
+        ):
+            return False
+        if _MODEL.fullmatch(text):
+            return True
+        mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
+        shouted = self.shouting and text.isupper()
+        return mixed or (text[0].isupper() and len(text) > 1 and not shouted)
+
+    def _extent(self, at: int) -> int:
+        """Return the end of the name that begins at a token."""
+        end = at + 1
+        while end < len(self.tokens):
+            token = self.tokens[end]
+            gap = self.text[self.tokens[end - 1].end : token.start]
+            if len(gap) > 1 or gap == "\n":  # a date, an amount or a line's end stands between
+                break
+            if self._continues(at, end):
+                end += 1
+            elif token.low == "," and self.low(end + 1) in _LEGAL_FORMS:
+                stop = self.tokens[end + 1].end
+                dot = self.low(end + 2) == "." and self.tokens[end + 2].start == stop
+                return end + 2 + dot
+            elif step := self._connected(at, end):
+                end = step
+            else:
+                break
+        return end
+
+    def _continues(self, at: int, end: int) -> bool:
+        token, following = self.tokens[end], self.low(end + 1)
+        if token.text[0].isupper():
+            return self._begins(end) and token.low not in words.AUXILIARIES
+        if not token.text[0].isdigit() or not token.text.replace(".", "").isalnum():
+            return False
+        # "Ticket 42 is", but not "Bob 7 times".
+        counted = (
+            following.endswith("s") and following not in words.AUXILIARIES and following not in self.verbs
+        )
+        return self.low(at) not in words.FIRST_NAMES and not counted
+
+    def _connected(self, at: int, end: int) -> int:
+        """Return past "of the Sea"; 0 where no capital follows, or where two names meet: "Bob & Carol"."""
+        person = self.low(at) in words.FIRST_NAMES or self.low(at) in self.known.persons
+        if self.low(end) not in _CONNECTORS or (person and self.low(end) in {"&", "of", "the"}):
+            return 0
+        step = end + 1 + (self.low(end + 1) in _CONNECTORS)
+        return step + 1 if self._begins(step) else 0
+
+    def _trusted(self, at: int, end: int) -> bool:
+        """Whether a capital at the start of a sentence is a name's."""
+        low, text = self.tokens[at].low, self.tokens[at].text
+        if low in self.known.persons or low in words.FIRST_NAMES:
+            return True
+        if at + 1 < end and self.low(at + 1) in words.FIRST_NAMES:
+            return False  # "Somehow Bob"
+        if low in words.NOT_NAMES_AT_THE_START or low.endswith(("ing", "ed", "ly")) or low in self.verbs:
+            return False
+        if self.low(at + 1) == "of":  # "University of Oslo", but not "Instead of Oslo"
+            return low in words.ORGANISATIONS
+        if low in words.PLACES or end - at > 1 or any(map(str.isupper, text[1:])) or _MODEL.fullmatch(text):
+            return True
+        following = self.low(end + 1) if self.low(end) in words.ADVERBS else self.low(end)
+        is_subject = following in words.AUXILIARIES or following in self.verbs
+        joined = self.low(end) in {"and", "&"} and self._begins(end + 1)
+        return low not in self.known.lowers and (is_subject or joined)
+
+
+def guess_type(name: str, known: KnownWords) -> str:
+    """Return the type that a name shows by itself: Person, Place, Organization, Product; "" = not sure."""
+    low, parts = name.lower(), name.split()
+    first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
+    if low in known.persons:
+        return "Person"
+    if (len(parts) > 1 and last in words.ORGANISATIONS) or low.startswith(("university of ", "bank of ")):
+        return "Organization"
+    if any(map(str.isdigit, name)):
+        return "Product" if any(_MODEL.fullmatch(p) and not _NO_MODEL.fullmatch(p) for p in parts) else ""
+    initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
+    person = first in words.FIRST_NAMES or initial
+    if low in words.PLACES:
+        return "" if person else "Place"
+    return "Person" if person and len(parts) <= 4 else ""

@@ -15,8 +15,8 @@ _PERSONS = frozenset({"person", "someone"})
 def read_objects(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int] | None:
     """Return what fills the phrase's slot, one object or a list, and the unit after it; None = nothing."""
     found = read_object(sentence, at, phrase)
-    if found is None:
-        return None
+    if found is None or phrase.slot == "before":
+        return found and ((found[0],), found[1])
     ends, end = [found[0]], found[1]
     while len(ends) < _MAX_LIST:
         step = end + (sentence.low(end) == ",")
@@ -32,6 +32,8 @@ def read_objects(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[tup
 def read_object(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[FactEnd, int] | None:
     """Return the one object at a unit, and the unit after it."""
     slot = phrase.slot
+    if slot == "before":
+        return FactEnd(""), at
     if at >= len(sentence.units):
         return None
     if slot == "price":
@@ -48,7 +50,7 @@ def read_object(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[Fact
 
 
 def _name(sentence: MarkedSentence, at: int, slot: str) -> tuple[FactEnd, int] | None:
-    at += slot == "language" and sentence.low(at) != ""  # "fluent French"
+    at += slot == "language" and sentence.low(at) in words.FLUENT
     the = sentence.low(at) == "the"
     name = sentence.name(at + the)
     # "At the Hilton" is a visit, "at the University of Oslo" is none.
@@ -57,6 +59,10 @@ def _name(sentence: MarkedSentence, at: int, slot: str) -> tuple[FactEnd, int] |
 
 def _thing(sentence: MarkedSentence, at: int) -> tuple[FactEnd, int] | None:
     found = next(iter(sentence.noun_phrases(at)), None)
+    place = sentence.name(found[1] + 1) if found and sentence.low(found[1]) == "in" else None
+    if found and place and place.type == "Place" and found[0].name.lower().split()[-1] in words.BELONGINGS:
+        name = f"{found[0].name} in {place.name}"  # "the house in Munich" is not the one in Rome
+        return found[0]._replace(name=name, type=sentence.type_of(name)), found[1] + 2
     # "My wife", "the manager": another one for everyone who says it, so no entity.
     return None if found and sentence.low(found[1] - 1) in sentence.table.nouns else found
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from kgray.backends.rules.sentences import tokenise
-from kgray.backends.rules.verbs import Form, forms
+from kgray.backends.rules.verbs import Form, Mode, forms
 from kgray.ontology import Ontology, RelationType
 
-Mode = Literal["state", "start", "end"]
 _LIGHT = frozenset({"be", "get", "give", "go"})  # say nothing by themselves
 
 
 class Phrase(NamedTuple):
     """One row of the table: "start at {org}" begins (mode) WORKS_AT (relation) with an organisation (slot).
+
+    slot "before": no object follows; it is the one that the relation was said to have before
 
     words: each word after the verb, as the set of its alternatives
     """
@@ -31,6 +32,7 @@ class PhraseTable:
 
     verbs      a word in the text -> the verbs it may be, each with its forms
     phrases    a verb's base form -> its phrases: the longest first, then in the ontology's order
+    events     (verb, words) -> the event that a clause tells of, besides what it begins or ends: "buy" BOUGHT
     verbs_of_ends   verbs of phrases that end something
     reversed_nouns  "is Ada's manager", "is the founder of Acme": the slot "owner"
     employment      "work at {org}"
@@ -47,13 +49,14 @@ class PhraseTable:
             self._add(relation, "state", relation.phrases)
             self._add(relation, "start", relation.starts)
             self._add(relation, "end", relation.ends)
+            self._add(relation, "event", relation.events)
             for noun in relation.nouns:
                 self.nouns.setdefault(noun, relation)
             if len(relation.excludes) == 1:
                 self.opposites.setdefault(relation.excludes[0], relation)
-        self.verbs_of_ends = {
-            row.verb for rows in self.phrases.values() for row in rows if row.mode == "end"
-        } - _LIGHT
+        rows = [row for rows in self.phrases.values() for row in rows]
+        self.events = {(row.verb, row.words): row for row in rows if row.mode == "event"}
+        self.verbs_of_ends = {row.verb for row in rows if row.mode == "end"} - _LIGHT
         self.reversed_nouns = [
             Phrase(relation, "state", "be", (), "owner")
             for relation in ontology
@@ -63,11 +66,12 @@ class PhraseTable:
             (row for row in self.phrases.get("work", []) if row.relation.name == "WORKS_AT"), None
         )
         for phrases in self.phrases.values():
-            phrases.sort(key=lambda phrase: -len(phrase.words))  # stable: equals keep the ontology's order
+            # Stable: equals keep the ontology's order. An event comes after what it begins or ends.
+            phrases.sort(key=lambda phrase: (-len(phrase.words), phrase.mode == "event"))
 
     def phrase_of_noun(self, relation: RelationType) -> Phrase:
         """Return the phrase of "my manager is {person}": its slot is that of the relation's first phrase."""
-        first = (relation.phrases or relation.starts or ("be {person}",))[0]
+        first = (relation.phrases or relation.starts or relation.events or ("be {person}",))[0]
         return Phrase(relation, "state", "be", (), first.rpartition("{")[2].rstrip("}"))
 
     def _add(self, relation: RelationType, mode: Mode, phrases: Iterable[str]) -> None:

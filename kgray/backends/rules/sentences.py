@@ -13,6 +13,9 @@ _END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t
 _ABBREVIATIONS = frozenset("mr mrs ms dr prof inc ltd corp co st vs etc e.g i.e no jr sr dept approx".split())
 _LAST_WORD = re.compile(r"([^\W\d_](?:[\w.]{0,12}[^\W_])?)$")
 _REPLY = re.compile(r"^[ \t]*>.*$", re.MULTILINE)  # a line of another message
+_ASKED = re.compile(
+    r",\s*(?:right|correct|huh|eh|innit|yes|yeah|no)\W*$", re.IGNORECASE
+)  # and a question mark
 _TOKEN = re.compile(
     r"https?://[^\s]{1,2000}"
     r"|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}"
@@ -57,9 +60,13 @@ def sentences(text: str) -> Iterator[Sentence]:
             open_quotes = 0  # a quotation that was never closed ends with its paragraph
         tokens = list(tokenise(shown, start, end))
         if tokens:
-            yield Sentence(start, end, tokens, "?" in words or "？" in words, open_quotes > 0)
+            yield Sentence(start, end, tokens, _asks(words), open_quotes > 0)
         open_quotes = (open_quotes + words.count('"')) % 2 if '"' in words else open_quotes
         open_quotes = max(0, open_quotes + words.count("“") - words.count("”"))
+
+
+def _asks(words: str) -> bool:
+    return "?" in words or "？" in words or _ASKED.search(words) is not None
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:

@@ -14,15 +14,13 @@ from kgray import kinds
 from kgray.errors import StoreError
 from kgray.kinds import Kind, Row
 from kgray.ports.store import GroupHead
-from kgray.stores.neo4j import clearing, fence
+from kgray.stores.neo4j import fence
 from kgray.stores.neo4j import groups as grouped
-from kgray.stores.neo4j.batch import FoldedBatch, PutRow
-from kgray.stores.neo4j.connection import Connection, Running
+from kgray.stores.neo4j.connection import Connection, Running, Values
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import digest, place_of
-from kgray.stores.neo4j.row_writer import BatchWriter
-from kgray.stores.neo4j.values import Values
+from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch, PutRow
 from kgray.times import Instant
 
 _PORTION_ROWS = 500
@@ -125,8 +123,8 @@ class Neo4jAdoption:
     def _clear(self) -> None:
         def piece(running: Running) -> int:
             self._own(running)
-            return clearing.clear_rows(
-                self._db, running, self._group, clearing.EVERY_SEQUENCE, clearing.ROWS_A_PIECE
+            return grouped.clear_rows(
+                self._db, running, self._group, grouped.EVERY_SEQUENCE, grouped.ROWS_A_PIECE
             )
 
         while self._db.write(piece):

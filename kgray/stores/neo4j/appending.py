@@ -11,21 +11,19 @@ from typing import Any, TypeVar
 from kgray.errors import KgrayError
 from kgray.kinds import Kind, Read, Row
 from kgray.ports.store import Appending, Patch
-from kgray.stores.neo4j import clearing
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.batch import FoldedBatch, PutRow
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import named_group
 from kgray.stores.neo4j.reading import look_up, scan
-from kgray.stores.neo4j.row_writer import BatchWriter
+from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch, PutRow
 from kgray.times import Instant
 
 T = TypeVar("T")
 
 
-class AppendingTransaction:
+class AppendingTransaction(Appending):
     """`ports.Appending`: reads go to the server, writes are buffered until `write`."""
 
     def __init__(self, db: Connection, running: Running, groups: dict[str, LockedGroup]) -> None:
@@ -70,11 +68,6 @@ class AppendingTransaction:
         grouped.keep(self._db, self._running, self._groups.values())
 
 
-def _is_appending(appending: AppendingTransaction) -> Appending:
-    """Show the type checker that the class keeps the port's contract."""
-    return appending
-
-
 class Appender:
     """Carries out `Store.append` exactly once, even if the answer to its commit was lost.
 
@@ -116,7 +109,7 @@ class Appender:
                 values.append(value)
             return value
 
-        value = clearing.cleared_first(self._db, lambda: self._db.write(attempt))
+        value = grouped.cleared_first(self._db, lambda: self._db.write(attempt))
         if values:
             with self._lock:
                 self._ended = [id_ for id_ in self._ended if id_ not in ended] + [call]

@@ -1,27 +1,26 @@
 """`Store.apply`: a batch of row changes, in order, in one transaction (R21, R23, R24).
 
-Changes of any entries and groups are merged (batch.py) and written together (row_writer.py). One that
+Changes of any entries and groups are merged and written together (row_writer.py). One that
 erases, or clears its group, is written by itself, after what came before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from kgray import kinds
 from kgray.errors import Outrun, StoreError
 from kgray.kinds import Kind
 from kgray.ports.store import RowChanges
-from kgray.stores.neo4j import clearing, fence
+from kgray.stores.neo4j import fence
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.batch import FoldedBatch
-from kgray.stores.neo4j.connection import Connection, Running
+from kgray.stores.neo4j.connection import Connection, Running, Values, portions
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import place_of
-from kgray.stores.neo4j.row_writer import BatchWriter
-from kgray.stores.neo4j.values import Values, portions
+from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 
 _LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
 _Entry = tuple[Kind, str, int]  # ledger, group, sequence
@@ -35,9 +34,9 @@ def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dime
     """
     start = 0
     for at, change in enumerate(changes, 1):
-        if change.clear and clearing.is_large(db, change):
+        if change.clear and grouped.is_large(db, change):
             _at_once(db, held, changes[start:at], dimensions, in_pieces=True)
-            clearing.finish(db, change.group)
+            grouped.finish(db, change.group)
             start = at
     _at_once(db, held, changes[start:], dimensions, in_pieces=False)
 
@@ -62,22 +61,14 @@ def _at_once(
         grouped.keep(db, running, changed)
         fence.renew_late(db, running, held)
 
-    clearing.cleared_first(db, lambda: db.write(work))
+    grouped.cleared_first(db, lambda: db.write(work))
 
 
 def _segments(changes: Iterable[RowChanges]) -> Iterator[list[RowChanges]]:
     """Divide the changes so that one that erases or clears stands alone."""
-    gathered: list[RowChanges] = []
-    for change in changes:
-        if change.erases or change.clear:
-            if gathered:
-                yield gathered
-            yield [change]
-            gathered = []
-        else:
-            gathered.append(change)
-    if gathered:
-        yield gathered
+    for alone, found in groupby(changes, lambda change: change.erases or change.clear):
+        together = list(found)
+        yield from [[change] for change in together] if alone else [together]
 
 
 class _Segment:
@@ -94,14 +85,14 @@ class _Segment:
         collected = FoldedBatch()
         applied = [change for change in changes if self._takes(change, collected)]
         if applied and applied[0].clear and not in_pieces:
-            clearing.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
+            grouped.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
         BatchWriter(self._db, self._running, self._dimensions).write(collected)
         if applied and applied[0].clear:
             group = self._groups[applied[0].group]
             if in_pieces:
                 group.name, group.clearing = None, applied[0].sequence
             else:
-                clearing.end(self._db, self._running, group, applied[0].sequence)
+                grouped.end(self._db, self._running, group, applied[0].sequence)
 
     def _takes(self, change: RowChanges, collected: FoldedBatch) -> bool:
         """Collect a change where it still applies; return whether it does."""

@@ -1,4 +1,4 @@
-"""The one driver of a process, its transactions, and how long they wait for the server."""
+"""The one driver of a process, its transactions, how long they wait, and its errors as kgray's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,11 +24,12 @@ from neo4j import (
 )
 from neo4j import exceptions as driver
 
-from kgray.errors import SettingsError
+from kgray.errors import KgrayError, NoSpace, SettingsError, StoreError, Unavailable
+from kgray.outages import OUTAGES
 from kgray.settings.checks import NEO4J_SCHEMES
-from kgray.stores.neo4j.errors import error_of, explained, is_transient
 
-Record = list[Any]  # of an answer, in the order of its RETURN
+Fetched = list[Any]  # a row of an answer, in the order of its RETURN
+Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
 T = TypeVar("T")
 Running = ManagedTransaction | Transaction
 
@@ -38,6 +40,7 @@ _READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
 _HELD_S = 60.0  # for a transaction held over several reads; then a new one replaces it
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tested before it is used
 _log = logging.getLogger("kgray")
 # The driver logs each broken connection; kgray reports those that matter. With a handler of its own, the
@@ -126,11 +129,11 @@ class Connection:
         held: Transaction = self._local.transaction
         return held
 
-    def rows(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
+    def rows(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN."""
         return self.read(lambda transaction: self.run(transaction, statement, **values))
 
-    def row(self, statement: str, **values: Any) -> Record | None:  # noqa: ANN401 - what Cypher takes
+    def row(self, statement: str, **values: Any) -> Fetched | None:  # noqa: ANN401 - what Cypher takes
         """Return the first row of a read."""
         found = self.rows(statement, **values)
         return found[0] if found else None
@@ -166,14 +169,21 @@ class Connection:
 
     def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         """Retry transient errors until the patience is spent; raise others at once."""
-        ends = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
+        patience_s = self._patience_s if patience_s is None else patience_s
+        since, ends = time.time(), time.monotonic() + patience_s
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                return attempt()
+                found = attempt()
             except (driver.DriverError, driver.Neo4jError) as error:
                 if not is_transient(error) or time.monotonic() >= ends:
                     raise error_of(error, self.where) from None
+                reason = f"is out of reach ({_said(error)})"
+                OUTAGES.failed(self.where, reason, since=since, patience_s=patience_s)
+            else:
+                if pause > _FIRST_PAUSE_S:
+                    OUTAGES.answered(self.where)
+                return found
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
             pause = min(2 * pause, _LAST_PAUSE_S)
 
@@ -187,24 +197,24 @@ class Connection:
             self.run(transaction, statement)
             transaction.rollback()
 
-    def alone(self, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - what Cypher takes
+    def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Run a statement in a transaction of the server's own: schema, and deletions in portions.
 
         May be run again: two processes that create a store at once deadlock on its labels.
         """
 
-        def attempt() -> list[Record]:
+        def attempt() -> list[Fetched]:
             with self._session(read=False) as session:
                 return self._taken(session.run(Query(statement), values))
 
         return self._patiently(attempt)
 
-    def run(self, transaction: Running, statement: str, **values: Any) -> list[Record]:  # noqa: ANN401 - as rows
+    def run(self, transaction: Running, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - as rows
         """Run one of our statements in a transaction and return its rows."""
         return self._taken(transaction.run(statement, values))
 
-    def _taken(self, result: Any) -> list[Record]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
-        found: list[Record] = result.values()
+    def _taken(self, result: Any) -> list[Fetched]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
+        found: list[Fetched] = result.values()
         for status in result.consume().gql_status_objects:
             if status.is_notification and status.gql_status not in self._seen:
                 self._seen.add(status.gql_status)
@@ -213,6 +223,13 @@ class Connection:
 
     def _session(self, *, read: bool) -> Session:
         return self._driver.session(database=self._database, default_access_mode="READ" if read else "WRITE")
+
+
+def portions(values: Iterable[Values]) -> Iterator[list[Values]]:
+    """Yield the rows in portions of MAX_ROWS, in order."""
+    rest = iter(values)
+    while portion := list(islice(rest, MAX_ROWS)):
+        yield portion
 
 
 def _scheme(uri: str) -> str:
@@ -227,3 +244,64 @@ def _host(uri: str) -> str:
     except ValueError:
         return "(no URI)"
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
+
+
+_MAX_REASON = 300  # characters of the server's own message
+_NO_SUCH_DATABASE = "Neo.ClientError.Database.DatabaseNotFound"
+_TOO_MANY = "Neo.ClientError.Security.AuthenticationRateLimit"
+_NO_MEMORY = "OutOfMemory"
+_FULL = ("No space left", "DiskSpace", "disk space")
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Raise the driver's errors inside as KgrayError; where: server and user, as in `Connection.where`."""
+    try:
+        yield
+    except (driver.DriverError, driver.Neo4jError) as error:
+        raise error_of(error, where) from None
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed later: the server restarts, a lock is held, a connection broke."""
+    return isinstance(error, driver.DriverError | driver.Neo4jError) and (
+        error.is_retryable() or isinstance(error, driver.IncompleteCommit)
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the driver's or the server's own words, as one line."""
+    return " ".join(str(getattr(error, "message", None) or error).split())[:_MAX_REASON]
+
+
+def error_of(error: Exception, where: str) -> KgrayError:
+    """Return our error for one of the driver's."""
+    reason = _said(error)
+    code = getattr(error, "code", None) or ""
+    if code == _TOO_MANY:
+        return SettingsError(
+            f"{where} was given a wrong password too often: wait a few seconds, then correct it"
+        )
+    if isinstance(error, driver.AuthError):
+        return SettingsError(
+            f"{where} refused the user or the password: check store.user and store.password "
+            f"(KGRAY_STORE_USER, KGRAY_STORE_PASSWORD) or store.password_file"
+        )
+    if code == _NO_SUCH_DATABASE:
+        return SettingsError(f"{where} has no such database ({reason}): check store.database")
+    if isinstance(error, driver.ConfigurationError | driver.UnsupportedServerProduct):
+        return SettingsError(f"store.uri cannot be used ({reason}): use bolt://host:7687 or neo4j+s://host")
+    if any(word in reason for word in _FULL):
+        return NoSpace(f"no space left on the disk of {where}: free some space, then run it again")
+    if _NO_MEMORY in code:
+        return StoreError(
+            f"{where} has too little memory for one transaction ({reason}): nothing was changed; raise its "
+            f"server.memory.heap.max_size, or db.memory.transaction.total.max where that is set"
+        )
+    if is_transient(error):
+        return Unavailable(
+            f"{where} is out of reach ({reason}): check that the server runs and "
+            f"store.uri; what was accepted is safe, run it again",
+            waited=True,
+        )
+    return StoreError(f"{where} refused a statement ({code or type(error).__name__}): {reason}")

@@ -40,8 +40,7 @@ RETURN f.uuid, CASE WHEN s:Entity THEN s.name END, CASE WHEN o:Entity THEN o.nam
     f.episodes, f.valid_at, f.invalid_at, f.created_at, f.expired_at
 ORDER BY f.uuid LIMIT $limit
 """
-# $group, $known: properties of entities, $known_facts. One row: entities with a summary, with attributes,
-# with a type of their own, in no fact; facts with attributes; communities; sagas.
+# $group, $known: properties of entities, $known_facts. One row: the counts that _BESIDES names.
 BESIDES = """
 CALL () {
     MATCH (e:Entity) WHERE coalesce(e.group_id, '') = $group AND e.born_sequence IS NULL
@@ -56,8 +55,12 @@ CALL () {
 }
 CALL () { MATCH (c:Community) WHERE coalesce(c.group_id, '') = $group RETURN count(c) AS communities }
 CALL () { MATCH (s:Saga) WHERE coalesce(s.group_id, '') = $group RETURN count(s) AS sagas }
-RETURN summaries, attributes, typed, lonely, of_facts, communities, sagas
+RETURN lonely, summaries, typed, attributes, of_facts, communities, sagas
 """
+_BESIDES = (
+    "entities in no fact", "entity summaries", "entity types", "entities with attributes",
+    "facts with attributes", "communities", "sagas",
+)  # fmt: skip
 _ENTITY = ["uuid", "name", "group_id", "labels", "created_at", "name_embedding", "summary"]
 _FACT = [
     "uuid", "group_id", "source_node_uuid", "target_node_uuid", "created_at", "name", "fact",
@@ -102,19 +105,6 @@ class TheirFact:
     created_at: Instant | None
     expired_at: Instant | None
     readable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Besides:
-    """Counts of what is neither an episode nor a fact."""
-
-    summaries: int
-    attributes: int
-    types: int
-    entities_without_facts: int
-    fact_attributes: int
-    communities: int
-    sagas: int
 
 
 class GraphitiDatabase:
@@ -183,14 +173,10 @@ class GraphitiDatabase:
                 readable=not lost,
             )
 
-    def besides(self, group: str) -> Besides:
-        """Count what is neither an episode nor a fact."""
-        row = self._db.row(BESIDES, group=group, known=_ENTITY, known_facts=_FACT) or [0] * 7
-        names = (
-            "summaries", "attributes", "types", "entities_without_facts", "fact_attributes", "communities",
-            "sagas",
-        )  # fmt: skip
-        return Besides(**dict(zip(names, row, strict=True)))
+    def besides(self, group: str) -> dict[str, int]:
+        """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""
+        row = self._db.row(BESIDES, group=group, known=_ENTITY, known_facts=_FACT) or [0] * len(_BESIDES)
+        return {name: count for name, count in zip(_BESIDES, row, strict=True) if count}
 
     def _pages(self, statement: str, group: str) -> Iterator[list[Any]]:
         after = ""

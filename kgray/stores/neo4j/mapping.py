@@ -49,6 +49,16 @@ class StoredKind:
         """The properties that name a row within its group."""
         return self.lookups(self.kind.key)
 
+    @property
+    def words_index(self) -> str:
+        """The name of the full-text index."""
+        return f"kgray_{self.kind.name}_words"
+
+    @property
+    def vector_index(self) -> str:
+        """The name of the vector index."""
+        return f"kgray_{self.kind.name}_nearest"
+
     def property_of(self, column: str) -> str:
         """Return the property that holds a column."""
         return self.renamed.get(column, column)

@@ -6,16 +6,21 @@ or in one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
+
+from kgray.errors import StoreError
 from kgray.kinds import Read, Row
+from kgray.stores.neo4j.connection import MAX_ROWS
+from kgray.stores.neo4j.mapping import STORED, digest
 from kgray.stores.neo4j.statements import STORED_READS, StoredRead
-from kgray.stores.neo4j.values import MAX_ROWS, asked_values, converters
 
 _PAGE_ROWS = 1_000
 _PAGE_VECTORS = 250
+_INT_LIMIT = 1 << 63
 
 
 class Ask(Protocol):
@@ -32,7 +37,7 @@ def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any
     named: the group, as `statements.OPEN` takes it.
     """
     stored = STORED_READS[read]
-    asked = asked_values(stored, values)
+    asked = _asked_values(stored, values)
     rest = iter(asked)
     while portion := list(islice(rest, MAX_ROWS)):
         places = {_hashable(value): place for place, value in enumerate(portion)}
@@ -72,7 +77,7 @@ def _pages(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[l
 
 
 def _converted(stored: StoredRead, found: Iterable[list[Any]]) -> Iterator[Row]:
-    changed = [(place, convert) for place, convert in converters(stored) if place < stored.width]
+    changed = [(place, convert) for place, convert in _converters(stored) if place < stored.width]
     for row in found:
         for place, convert in changed:
             row[place] = convert(row[place])
@@ -81,3 +86,41 @@ def _converted(stored: StoredRead, found: Iterable[list[Any]]) -> Iterator[Row]:
 
 def _hashable(value: Any) -> Any:  # noqa: ANN401 - a value that was asked for
     return tuple(value) if isinstance(value, list) else value
+
+
+def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
+    """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+        return True
+    if isinstance(value, int):
+        return -_INT_LIMIT <= value < _INT_LIMIT
+    return all(map(storable, value))
+
+
+def _vector(value: Any) -> bytes:  # noqa: ANN401 - a list of numbers
+    if value is None:
+        raise StoreError("a vector has lost its numbers: restore the database, or add the episodes again")
+    return np.asarray(value, "<f4").tobytes()
+
+
+def _converters(read: StoredRead) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return which columns of a read's rows are converted, and how."""
+    types = {column.name: column.type for column in read.read.kind.columns}
+    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": _vector}
+    return [
+        (place, made[types[name]])
+        for place, name in enumerate(read.columns)
+        if name is not None and types[name] in made
+    ]
+
+
+def _asked_values(read: StoredRead, values: Iterable[Any]) -> dict[Any, Any]:
+    """Return a look-up's values without repeats, in order: as stored in the database -> as given."""
+    by = read.read.by
+    hashed = isinstance(by, str) and by in STORED[read.read.kind].digested
+    distinct: Iterable[Any] = dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values)
+    return {(digest(value) if hashed else value): value for value in distinct if storable(value)}

@@ -1,25 +1,32 @@
-"""Writing collected rows to the database: 10 to 20 statements, however many rows there are.
+"""Collects changes, merged so that each row is written once, and writes them: 10 to 20 statements.
 
 Each statement costs a round trip, and each transaction a commit of the full-text indexes; so the changes of
-many episodes share both. Entities are put before the facts between them, and dropped after them. An episode
-is retired (a patch) before another with its id is put as the live one. Rows are sent in the order of their
-keys, so that all transactions lock in one order.
+many episodes share both. Rows are written in the order drops, patches, puts. Entities are put before the
+facts between them, and dropped after them. An episode is retired (a patch) before another with its id is put
+as the live one. Rows are sent in the order of their keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from kgray import kinds
+import numpy as np
+
+from kgray import kinds, times
 from kgray.errors import StoreError
-from kgray.kinds import Kind
-from kgray.stores.neo4j import statements, values
+from kgray.kinds import COMMITTED, Key, Kind, Row
+from kgray.ports.store import Patch, RowChanges
+from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.batch import FoldedBatch, PutRow, RowName
-from kgray.stores.neo4j.connection import Connection, Record, Running
-from kgray.stores.neo4j.mapping import digest, place_of
-from kgray.stores.neo4j.values import MAX_ROWS, Values, portions
+from kgray.stores.neo4j.connection import MAX_ROWS, Connection, Fetched, Running, Values, portions
+from kgray.stores.neo4j.mapping import STORED, digest, mark, place_of
+from kgray.stores.neo4j.statements import PATCH
+from kgray.stores.words import marked, words
+from kgray.times import Instant
 
 
 class BatchWriter:
@@ -48,7 +55,7 @@ class BatchWriter:
         if complete:
             self._link(found)
 
-    def _send(self, statement: str, rows: Iterable[Values]) -> list[Record]:
+    def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
         return [
             row for portion in portions(rows) for row in self._db.run(self._running, statement, rows=portion)
         ]
@@ -56,7 +63,7 @@ class BatchWriter:
     def _patch(self, found: FoldedBatch) -> None:
         for kind, statement in statements.PATCH.items():
             ordered = sorted(found.patches[kind].items(), key=_by_name)
-            rows = [values.patch_values(kind, group, key, new) for (group, key), new in ordered]
+            rows = [patch_values(kind, group, key, new) for (group, key), new in ordered]
             self._send(statement, rows)
             if kind is kinds.EPISODES:
                 retired = [name for name, new in ordered if new.get("retired_at") is not None]
@@ -64,7 +71,7 @@ class BatchWriter:
 
     def _put_rows(self, found: FoldedBatch) -> None:
         lists = {
-            kind.name: [values.row_values(kind, group, put.row) for group, put in _ordered(found, kind)]
+            kind.name: [row_values(kind, group, put.row) for group, put in _ordered(found, kind)]
             for kind in statements.PLAIN
         }
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
@@ -72,23 +79,20 @@ class BatchWriter:
             self._db.run(self._running, statements.PUT_PLAIN, **portion)
         self._send(
             cypher.PUT_EPISODES,
-            (
-                values.episode_values(group, put.row, put.facts)
-                for group, put in _ordered(found, kinds.EPISODES)
-            ),
+            (episode_values(group, put.row, put.facts) for group, put in _ordered(found, kinds.EPISODES)),
         )
         for kind in statements.VECTORS:
             replaced = self._send(
                 statements.PUT_VECTORS[kind],
                 (
-                    values.vector_values(kind, group, put, dimensions=self._dimensions)
+                    vector_values(kind, group, put, dimensions=self._dimensions)
                     for group, put in _ordered(found, kind)
                 ),
             )
             if kind is kinds.STATEMENT_VECTORS:
                 self._renew(replaced)
 
-    def _renew(self, statements_of: Iterable[Record]) -> None:
+    def _renew(self, statements_of: Iterable[Fetched]) -> None:
         """Give the facts of these statements, (group, id), the statements' vectors."""
         named = ({"group_id": group, "id": id_} for group, id_ in statements_of)
         self._send(cypher.RENEW_FACT_VECTORS, named)
@@ -100,7 +104,7 @@ class BatchWriter:
         puts = found.puts[kinds.ENTITIES]
         renamed = self._send(
             cypher.PUT_ENTITIES,
-            (values.entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
+            (entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
         )
         return [
             {"group_id": group, "uuid": id_, "surface_key": digest(puts[group, (id_,)].row[1])}
@@ -115,7 +119,7 @@ class BatchWriter:
         gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
         both: dict[RowName, PutRow | None] = {**dict.fromkeys(gone), **puts}
         rows = {
-            (group, key): values.fact_values(group, key[0], None if put is None else put.row)
+            (group, key): fact_values(group, key[0], None if put is None else put.row)
             for (group, key), put in sorted(both.items(), key=_by_name)
         }
         kept = {
@@ -169,7 +173,7 @@ class BatchWriter:
 
 
 def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
-    return [values.key_values(kind, group, key) for group, key in sorted(names)]
+    return [key_values(kind, group, key) for group, key in sorted(names)]
 
 
 def _ordered(found: FoldedBatch, kind: Kind) -> list[tuple[str, PutRow]]:
@@ -178,3 +182,186 @@ def _ordered(found: FoldedBatch, kind: Kind) -> list[tuple[str, PutRow]]:
 
 def _by_name(item: tuple[RowName, Any]) -> RowName:
     return item[0]
+
+
+RowName = tuple[str, Key]  # group, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutRow:
+    """A row that is put.
+
+    sequence, ordinal   of the entry that put it, and its place among the rows of its kind
+    at                  the entry's record time
+    facts               of an episode: the ids of the facts that came with it, for Graphiti's `entity_edges`
+    """
+
+    row: Row
+    sequence: int
+    ordinal: int = 0
+    at: Instant = 0
+    facts: tuple[str, ...] = ()
+
+
+def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
+    return defaultdict(dict)
+
+
+@dataclass(slots=True)
+class FoldedBatch:
+    """Rows by kind, each once."""
+
+    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=_by_kind)
+    puts: defaultdict[Kind, dict[RowName, PutRow]] = field(default_factory=_by_kind)
+    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(default_factory=_by_kind)
+
+    def add(self, change: RowChanges) -> None:
+        """Add what a change drops, puts and patches."""
+        for kind, keys in change.drops.items():
+            for key in keys:
+                self.drop(change.group, kind, tuple(key))
+        at = change.recorded_at or 0
+        for kind, rows in change.puts.items():
+            for ordinal, row in enumerate(rows):
+                facts = _facts_of(change, row) if kind is kinds.EPISODES else ()
+                put = PutRow(row=row, sequence=change.sequence, ordinal=ordinal, at=at, facts=facts)
+                self.put(change.group, kind, put)
+        for patch in change.patches:
+            self.patch(change.group, patch)
+
+    def drop(self, group: str, kind: Kind, key: Key) -> None:
+        """Add the drop of a row."""
+        self.puts[kind].pop((group, key), None)
+        self.patches[kind].pop((group, key), None)
+        self.drops[kind][group, key] = None
+
+    def put(self, group: str, kind: Kind, put: PutRow) -> None:
+        """Add the put of a row."""
+        name = (group, kind.key_of(put.row))
+        if kind.first_wins:
+            self.puts[kind].setdefault(name, put)
+            return
+        # A row that is replaced is not dropped first: its relationships stay.
+        self.drops[kind].pop(name, None)
+        self.patches[kind].pop(name, None)
+        self.puts[kind][name] = put
+
+    def patch(self, group: str, patch: Patch) -> None:
+        """Add a patch. Raises StoreError for kinds whose rows can only be put whole."""
+        kind, width = patch.kind, len(patch.kind.key)
+        if kind not in PATCH:
+            raise StoreError(f"rows of {kind.name} are put whole, and {', '.join(patch.columns)} was patched")
+        for row in patch.rows:
+            name, new = (group, row[:width]), dict(zip(patch.columns, row[width:], strict=True))
+            put = self.puts[kind].get(name)
+            if put is None or kind.first_wins:
+                self.patches[kind].setdefault(name, {}).update(new)
+            if put is not None:
+                changed = list(put.row)
+                for column, value in new.items():
+                    changed[place_of(kind, column)] = value
+                self.puts[kind][name] = replace(put, row=tuple(changed))
+
+
+def _facts_of(change: RowChanges, episode: Row) -> tuple[str, ...]:
+    """Return the ids of the facts that a change puts and that name this episode."""
+    id_, place = episode[place_of(kinds.EPISODES, "id")], place_of(kinds.FACTS, "episodes")
+    return tuple(row[0] for row in change.puts.get(kinds.FACTS, ()) if id_ in row[place])
+
+
+_ORDINAL_BITS = 20
+# Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
+_THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json": "json", "triples": "json"}
+
+
+def key_values(kind: Kind, group: str, key: Key) -> Values:
+    """Return the properties by which a row is matched."""
+    stored = STORED[kind]
+    return {"group_id": group} | {
+        prop: digest(value) if column in stored.digested else value
+        for column, prop, value in zip(kind.key, stored.key, key, strict=True)
+    }
+
+
+def row_values(kind: Kind, group: str, row: Row) -> Values:
+    """Return all properties of a row but its vector."""
+    stored = STORED[kind]
+    made: Values = {"group_id": group}
+    for column, value in zip(kind.columns, row, strict=True):
+        if column.type == "texts":
+            made[stored.property_of(column.name)] = list(value)
+        elif column.type != "vector":
+            made[stored.property_of(column.name)] = value
+            if column.name in stored.digested:
+                made[f"{column.name}_key"] = digest(value)
+    if kind.words is not None:
+        text = kind.text(row)
+        made["words"] = None if text is None else marked(words(text), mark(group))
+    return made
+
+
+def vector_values(kind: Kind, group: str, put: PutRow, *, dimensions: int) -> Values:
+    """Return the row of a statement of PUT_VECTORS. Raises StoreError for a vector of another width."""
+    numbers = np.frombuffer(put.row[-1], "<f4")
+    if len(numbers) != dimensions:
+        raise StoreError(
+            f"a vector of {len(numbers)} numbers in a store of {dimensions} numbers a vector: nothing was "
+            f"changed"
+        )
+    # Vectors with the same score are found by age.
+    held = row_values(kind, group, put.row) | {"place": put.sequence << _ORDINAL_BITS | put.ordinal}
+    return key_values(kind, group, kind.key_of(put.row)) | {"put": held, "embedding": numbers.tolist()}
+
+
+def episode_values(group: str, row: Row, facts: Sequence[str]) -> Values:
+    """Return the row of PUT_EPISODES; a committed episode has the properties that Graphiti's readers expect.
+
+    facts: the ids of the facts that came with it.
+    """
+    put = row_values(kinds.EPISODES, group, row)
+    committed = put["state"] == COMMITTED
+    if committed:
+        put |= {
+            "name": put["client_id"] or put["uuid"],
+            "source": _THEIR_KINDS[put["kind"]],
+            "valid_at": times.to_datetime(put["said"]),
+            "created_at": _moment(put["ended_at"]),
+            "entity_edges": sorted(facts),
+        }
+    live = committed and put["retired_at"] is None
+    return {"group_id": group, "sequence": put["sequence"], "put": put, "live": live}
+
+
+def entity_values(group: str, row: Row, at: Instant) -> Values:
+    """Return the row of PUT_ENTITIES; at: when this graph learned of it."""
+    put = row_values(kinds.ENTITIES, group, row) | {"summary": ""}
+    return {"group_id": group, "uuid": put["uuid"], "at": times.to_datetime(at), "put": put}
+
+
+def fact_values(group: str, id_: str, row: Row | None) -> Values:
+    """Return the row of CHANGE_FACTS and NEW_FACTS. row: None = drop the fact."""
+    made: Values = {"group_id": group, "uuid": id_, "source": None, "end": None, "put": None, "value": None}
+    if row is None:
+        return made
+    put = row_values(kinds.FACTS, group, row)
+    for ours, theirs in (
+        ("created", "created_at"), ("valid", "valid_at"), ("invalid", "invalid_at"), ("expired", "expired_at")
+    ):  # fmt: skip
+        put[theirs] = _moment(put[ours])
+    shown = None
+    if put["target"] is None:
+        shown = f"{put['value']} {put['unit']}" if put["unit"] else put["value"]  # as `Value.shown`
+    end = id_ if put["target"] is None else put["target"]
+    return made | {"source": put["source"], "end": end, "put": put, "value": shown}
+
+
+def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:
+    """Return the row of PATCH."""
+    stored = STORED[kind]
+    put = {stored.property_of(name): list(v) if isinstance(v, tuple) else v for name, v in columns.items()}
+    return key_values(kind, group, key) | {"put": put}
+
+
+def _moment(instant: Instant | None) -> datetime | None:
+    """Return the aware UTC datetime of an instant, for Graphiti's readers."""
+    return None if instant is None else times.to_datetime(instant)

@@ -23,13 +23,17 @@ they read, are created too; kgray does not use them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kgray.errors import NoStore, StoreError
 from kgray.kinds import SearchScope
+from kgray.stores.neo4j import statements_by_hand as cypher
+from kgray.stores.neo4j.connection import Connection, Fetched
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-VERSION = 2  # of the stored data; a database of another version is refused
+VERSION = 3  # of the stored data; a database of another version is refused
 MAX_DIMENSIONS = 4096  # of a vector index
 
 
@@ -58,7 +62,7 @@ def _declared(stored: StoredKind) -> list[Rule]:
     for index, properties in stored.range_indexes().items():
         rules.append(_range(index, pattern, "group_id", *properties))
     if stored.kind.words is not None:
-        index = words_index(stored)
+        index = stored.words_index
         rules.append(
             Rule(
                 index,
@@ -67,16 +71,6 @@ def _declared(stored: StoredKind) -> list[Rule]:
             )
         )
     return rules
-
-
-def words_index(stored: StoredKind) -> str:
-    """Return the name of a kind's full-text index."""
-    return f"kgray_{stored.kind.name}_words"
-
-
-def vector_index(stored: StoredKind) -> str:
-    """Return the name of a kind's vector index."""
-    return f"kgray_{stored.kind.name}_nearest"
 
 
 def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
@@ -125,14 +119,14 @@ def _vectors(name: str, owner: str, scope: SearchScope | None, *, filters: bool)
 
 _VECTORS: tuple[tuple[str, str, SearchScope | None], ...] = (
     *(
-        (vector_index(stored), f"(n:{stored.label}) n.embedding", stored.kind.vector)
+        (stored.vector_index, f"(n:{stored.label}) n.embedding", stored.kind.vector)
         for stored in STORED.values()
         if stored.kind.vector is not None
     ),
     ("kgray_fact_vectors", "()-[r:RELATES_TO]-() r.fact_embedding", None),
     ("kgray_entity_vectors", "(n:Entity) n.name_embedding", None),
 )
-VECTOR_INDEXES = tuple(name for name, _, _ in _VECTORS)
+DROP_VECTOR_INDEX = {name: f"DROP INDEX {name} IF EXISTS" for name, _, _ in _VECTORS}
 _PLAIN: tuple[Rule, ...] = (
     *(
         _unique(f"kgray_{label.lower()}", f"(n:Kgray{label})", "id")
@@ -158,3 +152,105 @@ def vector_rules(*, filters: bool) -> tuple[Rule, ...]:
 def rules(*, filters: bool) -> Sequence[Rule]:
     """Return all constraints and indexes."""
     return (*_PLAIN, *vector_rules(filters=filters))
+
+
+_OLDEST = (5, 23)  # relationship uniqueness, vector indexes on both, `CALL (x) {}`
+_FILTERS_FROM = (2026, 1)  # SEARCH ... WHERE: filters inside a vector index
+_AWAIT_S = 600
+_SAME_RULE = (
+    "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists",
+    "Neo.ClientError.Schema.ConstraintAlreadyExists",
+    "Neo.ClientError.Schema.IndexAlreadyExists",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerVersion:
+    """The server's version. filters: whether its vector indexes can filter by group inside the index."""
+
+    version: str
+    edition: str
+    filters: bool
+
+
+def probe(db: Connection) -> ServerVersion:
+    """Ask the server for its version. Raises StoreError where it is too old."""
+    version, edition = db.alone(cypher.SERVER)[0]
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if numbers < _OLDEST:
+        raise StoreError(f"{db.where} is version {version}: kgray needs Neo4j 5.26 or newer")
+    return ServerVersion(version=version, edition=edition, filters=numbers >= _FILTERS_FROM)
+
+
+def prepare(db: Connection, server: ServerVersion, *, embedder: str, dimensions: int, create: bool) -> None:
+    """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
+
+    create: False = raise StoreError where there is no store. Also raises StoreError for another schema
+    version or another embedder. Safe for several processes at once: each rule and the node are made once.
+    """
+    if dimensions > MAX_DIMENSIONS:
+        raise StoreError(
+            f"the embedder {embedder!r} gives {dimensions} numbers a text, and Neo4j's vector indexes take "
+            f"at most {MAX_DIMENSIONS}: set embedder.dimensions to fewer"
+        )
+    found = _meta(db)
+    if found is None:
+        if not create:
+            raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
+        _make_rules(db, server, dimensions)
+        values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
+        db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
+        found = _meta(db)
+    _check(db, found or [None, None, None], embedder, dimensions)
+
+
+def missing(db: Connection, server: ServerVersion) -> list[str]:
+    """Return the names of constraints and indexes that are missing or not online."""
+    wanted = [rule.name for rule in rules(filters=server.filters)]
+    working = {name for name, state, _ in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
+    return sorted(name for name in wanted if name not in working)
+
+
+def _meta(db: Connection) -> Fetched | None:
+    found = db.alone(cypher.META)
+    return found[0] if found else None
+
+
+def _check(db: Connection, stored: Fetched, embedder: str, dimensions: int) -> None:
+    version, other, numbers = stored
+    if version != VERSION:
+        newer = version > VERSION
+        todo = "upgrade kgray" if newer else "start with an empty database, and add the episodes again"
+        raise StoreError(
+            f"the store in {db.where} was written by {'a newer' if newer else 'an earlier'} kgray (schema "
+            f"{version}; this one knows {VERSION}): {todo}"
+        )
+    if (other, numbers) != (embedder, dimensions):
+        raise StoreError(
+            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {db.where} "
+            f"was built with {other!r} ({numbers} numbers): set embedder.backend to that one, or start an "
+            f"empty database and add the episodes again"
+        )
+
+
+def _make_rules(db: Connection, server: ServerVersion, dimensions: int) -> None:
+    """Create what is missing, each rule in a transaction of its own, and wait until all are online."""
+    wanted = rules(filters=server.filters)
+    found = db.alone(cypher.INDEXES, names=[rule.name for rule in wanted])
+    there = {name: width for name, _, width in found}
+    for name, drop in DROP_VECTOR_INDEX.items():
+        # The database was emptied by hand, and its indexes were made for another embedder.
+        if there.get(name) not in {None, dimensions}:
+            db.alone(drop)
+            del there[name]
+    _make(db, (rule for rule in wanted if rule.name not in there), dimensions)
+    db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
+
+
+def _make(db: Connection, rules: Iterable[Rule], dimensions: int) -> None:
+    for rule in rules:
+        try:
+            db.alone(rule.statement, dimensions=dimensions)
+        except StoreError as error:
+            if not any(code in str(error) for code in _SAME_RULE):
+                raise

@@ -1,4 +1,4 @@
-"""The statements that are generated from `mapping.STORED`, once, at import; `named()` lists them.
+"""The statements that are generated from `mapping.STORED`, once, at import.
 
 Values go in as parameters, never as text. All that read begin with OPEN, which hides a group that another
 process is copying in or that is being deleted in pieces (R27). Rows are found by an index that begins with
@@ -225,16 +225,3 @@ CLEAR: Mapping[str, str] = {
 }
 # $group, $sequence. One row: how many rows those are.
 GROUP_SIZE = "RETURN " + " + ".join(f"COUNT {{ {match} }}" for match in _CLEARED.values())
-
-
-def named() -> dict[str, str]:
-    """Return every generated statement by its name."""
-    return {
-        **{f"read {stored.name}": stored.statement for stored in STORED_READS.values()},
-        "put plain rows": PUT_PLAIN,
-        **{f"put {kind.name}": statement for kind, statement in PUT_VECTORS.items()},
-        **{f"drop {kind.name}": statement for kind, statement in DROP.items()},
-        **{f"patch {kind.name}": statement for kind, statement in PATCH.items()},
-        **{f"clear {name}": statement for name, statement in CLEAR.items()},
-        "group size": GROUP_SIZE,
-    }

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from kgray import kinds
 from kgray.kinds import Kind, SearchScope
-from kgray.stores.neo4j import schema
 from kgray.stores.neo4j.mapping import STORED
 from kgray.stores.neo4j.statements import OPEN, VECTORS
 
@@ -34,9 +33,6 @@ INDEXES = """
 SHOW INDEXES YIELD name, state, options WHERE name IN $names
 RETURN name, state, options.indexConfig['vector.dimensions']
 """
-DROP_VECTOR_INDEX: Mapping[str, str] = {
-    name: f"DROP INDEX {name} IF EXISTS" for name in schema.VECTOR_INDEXES
-}
 # Makes a node, in a transaction that is rolled back.
 PROBE = "CREATE (:KgrayProbe)"
 # $seconds.
@@ -162,6 +158,12 @@ WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
 WHERE live OR {_ANY.format(bulk="true")}
 RETURN g.name, live ORDER BY g.name
 """
+# Rows: groups with a retraction or removal that was requested and not carried out.
+WITHDRAWING = """
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND EXISTS { MATCH (o:KgrayOperation)
+    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
+RETURN g.name ORDER BY g.name
+"""
 # $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
 # all of the group are read.
 SAID_BEFORE = f"""
@@ -249,7 +251,7 @@ ORDER BY score DESC, found""",
 LEXICAL: Mapping[SearchScope, str] = {
     kind.words: f"""
 {OPEN}
-CALL db.index.fulltext.queryNodes('{schema.words_index(stored)}', $query, {{limit: $take}})
+CALL db.index.fulltext.queryNodes('{stored.words_index}', $query, {{limit: $take}})
 YIELD node AS n, score WHERE n.group_id = $group
 {_FOUND[kind.name]}
 RETURN collect([score, found])[..$limit], sum(count), min(lowest)
@@ -265,7 +267,7 @@ def _compared(kind: Kind) -> tuple[str, str, str]:
     stored = STORED[kind]
     every = " AND ".join(f"n.{p} IS NOT NULL" for p in stored.key)
     match = f"MATCH (n:{stored.label}) WHERE n.group_id = $group AND {every}"
-    return match, f"n.{kind.key[0]}", schema.vector_index(stored)
+    return match, f"n.{kind.key[0]}", stored.vector_index
 
 
 _COMPARED: Mapping[SearchScope, tuple[str, str, str]] = {

@@ -17,17 +17,16 @@ from kgray.ports import Store
 from kgray.ports.models import Vector
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode, Operation, Place
-from kgray.stores.neo4j import applying, clearing, fence, reading, schema, setup
+from kgray.stores.neo4j import applying, fence, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.adoption import Neo4jAdoption
 from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
-from kgray.stores.neo4j.lexical import find_words
 from kgray.stores.neo4j.mapping import ended_mark, group_key, named_group
-from kgray.stores.neo4j.nearest import NearestVectors
-from kgray.stores.neo4j.values import storable
+from kgray.stores.neo4j.reading import storable
+from kgray.stores.neo4j.searching import NearestVectors, find_words
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -60,15 +59,15 @@ def open_neo4j(
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
-        server = setup.probe(db)
-        setup.prepare(db, server, embedder=embedder, dimensions=dimensions, create=create)
+        server = schema.probe(db)
+        schema.prepare(db, server, embedder=embedder, dimensions=dimensions, create=create)
         return Neo4jStore(db, server, dimensions=dimensions, folder=folder)
     except BaseException:
         db.close()
         raise
 
 
-class Neo4jStore:
+class Neo4jStore(Store):
     """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
@@ -77,7 +76,7 @@ class Neo4jStore:
     schema_version = schema.VERSION
 
     def __init__(
-        self, db: Connection, server: setup.ServerVersion, *, dimensions: int, folder: Path | None
+        self, db: Connection, server: schema.ServerVersion, *, dimensions: int, folder: Path | None
     ) -> None:
         """See `open_neo4j`."""
         self._db = db
@@ -99,6 +98,10 @@ class Neo4jStore:
     def pending_groups(self) -> dict[str, bool]:
         """Return the groups with anything that has not ended, sorted; True = some of it is live."""
         return {row[0]: row[1] for row in self._db.rows(cypher.PENDING_GROUPS)}
+
+    def withdrawing(self) -> list[str]:
+        """Return the groups with a retraction or removal that was not carried out yet, sorted."""
+        return [row[0] for row in self._db.rows(cypher.WITHDRAWING)]
 
     def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
         """Return what is next in the group's order behind a sequence, at most `limit`."""
@@ -139,15 +142,17 @@ class Neo4jStore:
     # ------------------------------------------------------------------- the ingesting process
 
     @contextmanager
-    def writing(self, *, epoch: int | None = None, shard: int = 0) -> Iterator[int]:
+    def writing(
+        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+    ) -> Iterator[int]:
         """Hold a shard: folder lock, lease, and a fencing epoch, new or adopted; see `ports.Store`."""
         with ExitStack() as stack:
-            if self.folder is not None and shard == 0:
+            if self.folder is not None and shard == 0 and not shares_folder:
                 stack.enter_context(locks.ingesting(self.folder))
             held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard))
             self._held = held
             try:
-                clearing.finish_all(self._db)
+                grouped.finish_all(self._db)
                 yield held.epoch
             finally:
                 self._held = None
@@ -263,7 +268,7 @@ class Neo4jStore:
     def nearest(
         self, group: str, scope: SearchScope, vector: Vector, limit: int
     ) -> list[tuple[str | int, float]]:
-        """Return (id, cosine), best first, ties by age; see `ports.Store` and nearest.py."""
+        """Return (id, cosine), best first, ties by age; see `ports.Store` and searching.py."""
         if limit <= 0:
             return []
         return self._nearest.find(self._named(group), scope, vector.tolist(), limit)
@@ -277,8 +282,8 @@ class Neo4jStore:
     def _counted(self, group: str) -> GroupCounts:
         named = self._named(group)
         by_state = {row[0]: row[1] for row in self._db.rows(cypher.COUNT_STATES, **named)}
-        states = (by_state.get(state, 0) for state in range(len(packing.STATES)))
-        ledger = dict(zip(packing.STATES, states, strict=True))
+        counted = packing.STATES[: packing.STATES.index("withdrawn")]  # what was withdrawn is retired
+        ledger = {name: by_state.get(state, 0) for state, name in enumerate(counted)}
         columns = ("entities", "facts", "calls", "prompt_tokens", "completion_tokens")
         rest = self._db.row(cypher.COUNT_REST, **named) or [0] * len(columns)
         return GroupCounts(**ledger, **dict(zip(columns, rest, strict=True)))
@@ -290,7 +295,7 @@ class Neo4jStore:
 
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that are missing or not online."""
-        return setup.missing(self._db, self.server)
+        return schema.missing(self._db, self.server)
 
     def check_writable(self) -> None:
         """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
@@ -307,8 +312,3 @@ def _head(row: Sequence[Any], copy: str) -> GroupHead:
     _, name, adopting, last, last_recorded = row
     named = name is not None or (adopting is not None and adopting == copy)
     return GroupHead(named=named, last=last, last_recorded=last_recorded)
-
-
-def _is_a_store(store: Neo4jStore) -> Store:
-    """Show the type checker that the class keeps the port's contract."""
-    return store

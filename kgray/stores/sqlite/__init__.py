@@ -1,11 +1,11 @@
 """The embedded store: one SQLite file in a data folder, log and graph.
 
 store       SqliteStore, `open_sqlite`: append, apply, adopt
-folder      creates, checks and opens the file, and turns SQLite's errors into kgray's; schema: its tables
-database    its two connections, their transactions, and declared reads page by page
+folder      creates and checks the file; schema: its tables
+database    its two connections, their transactions, declared reads page by page, SQLite's errors as ours
 statements  every statement, generated from the record table or written by hand
 row_writer  puts, drops and patches rows; adoption: copies a group in from another store
-reading     what is pending, declared reads, search (vectors, lexical)
+reading     what is pending, declared reads, full text; vectors: cosine
 cache       model replies, in a file of their own
 """
 

@@ -10,18 +10,19 @@ Replies are plain text, so they are deleted with the episodes that they were ask
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import apsw
 
+from kgray import locks
 from kgray.errors import StoreError
 from kgray.ports import ResponseCache
 from kgray.records import Episode
-from kgray.stores.sqlite.folder import explained
+from kgray.stores.sqlite.database import cut_log, explained, one, rewrite, transaction
 
 FILE = "cache.sqlite3"
 APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file
@@ -60,7 +61,7 @@ _DROP = ("DELETE FROM askers WHERE entry = ?", "DELETE FROM entries WHERE id = ?
 _WASTED = "INSERT OR IGNORE INTO waste VALUES (1)"
 
 
-class SqliteResponses:
+class SqliteResponses(ResponseCache):
     """`ports.ResponseCache` in a folder; the file is created when the first reply is kept.
 
     max_bytes   of the file, without its log (up to 1 MB). The least recently used entries are evicted first
@@ -77,12 +78,12 @@ class SqliteResponses:
         """Return the reply kept for a request of the episode's group, else None; notes who used it."""
         if not self._file.there():
             return None
+        held = self._held([asking, *context])
         with self._file.transaction() as connection:
-            row = _one(connection, _FIND, (_digest(asking.group, key),))
+            row = one(connection, _FIND, (_digest(asking.group, key),))
             if row is None:
                 return None
             connection.execute(_USE, (row[0],))
-            held = self._held([asking, *context])
             if asking in held:
                 _note(connection, row[0], held)
             return bytes(row[1]).decode("utf-8", "surrogatepass")
@@ -95,11 +96,13 @@ class SqliteResponses:
             return
         dropped = False
         with self._file.transaction(make=True) as connection:
-            key_, tenant = _digest(asking.group, key), _digest(asking.group)
-            row = _one(connection, _NEW, (key_, tenant, body))
+            row = one(connection, _NEW, (_digest(asking.group, key), _digest(asking.group), body))
             if row is not None:
                 _note(connection, row[0], seen)
-                dropped = self._evict(connection)
+                while _bytes_in_use(connection) > self._max_bytes:
+                    if not _drop(connection, _LEAST_USED, _EVICTED):
+                        break
+                    dropped = True
         if dropped:
             self._file.shrink(self._max_bytes + _SLACK)
 
@@ -107,15 +110,6 @@ class SqliteResponses:
         """Return those of one group that the store holds as they are."""
         live = self._standing(episodes[0].group, [episode.id for episode in episodes])
         return [episode for episode in episodes if live.get(episode.id) == episode.content_sha256]
-
-    def _evict(self, connection: apsw.Connection) -> bool:
-        """Drop entries until the rest fits; return whether any went."""
-        dropped = False
-        while _bytes_in_use(connection) > self._max_bytes:
-            if not _drop(connection, _LEAST_USED, _EVICTED):
-                break
-            dropped = True
-        return dropped
 
 
 class ResponseFile:
@@ -155,14 +149,13 @@ class ResponseFile:
             connection = self._opened()
             connection.set_busy_timeout(1000)
             try:
-                if _one(connection, "SELECT one FROM waste") is not None:
+                if one(connection, "SELECT one FROM waste") is not None:
                     _rewrite(connection)
-                busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
             except (apsw.BusyError, apsw.LockedError):
                 return False
             finally:
                 connection.set_busy_timeout(int(self._patience_s * 1000))
-        return not busy
+            return cut_log(connection, patience_s=self._patience_s)
 
     def shrink(self, most: int) -> None:
         """Rewrite the file if it is longer than `most` bytes, because a larger bound applied before."""
@@ -181,16 +174,8 @@ class ResponseFile:
     @contextmanager
     def transaction(self, *, make: bool = False) -> Iterator[apsw.Connection]:
         """Hold the file's one write lock; all or nothing. A power cut may lose the last ones."""
-        with self._turn, _explained(self.path):
-            connection = self._opened(make=make)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._turn, _explained(self.path), transaction(self._opened(make=make)) as connection:
+            yield connection
 
     def _erase(self, asked: Iterable[tuple[str, bytes]]) -> None:
         if not self.there():
@@ -206,8 +191,10 @@ class ResponseFile:
         return self._connection
 
     def _open(self, *, make: bool) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if make else 0)
-        connection = apsw.Connection(str(self.path), flags=flags)
+        if make:
+            with suppress(FileExistsError):  # SQLite would let others read it
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, locks.OWNER_FILE))
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.set_busy_timeout(int(self._patience_s * 1000))
             connection.pragma("secure_delete", "ON")  # before the first row, so that none is spared
@@ -228,29 +215,19 @@ class ResponseFile:
 
 def _make(connection: apsw.Connection) -> None:
     connection.pragma("journal_mode", "wal")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         if not _has_tables(connection):  # another process may have been first
             connection.execute(_TABLES)
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", VERSION)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _has_tables(connection: apsw.Connection) -> bool:
-    return bool(_one(connection, "SELECT count(*) FROM sqlite_schema")[0])
+    return bool(one(connection, "SELECT count(*) FROM sqlite_schema")[0])
 
 
 def _rewrite(connection: apsw.Connection) -> None:
-    """Rewrite the file with its live rows only; the temporary copy is a file that nobody else can open."""
-    connection.pragma("temp_store", "FILE")
-    try:
-        connection.execute("VACUUM")
-    finally:
-        connection.pragma("temp_store", "MEMORY")
+    rewrite(connection)
     connection.execute("DELETE FROM waste")
 
 
@@ -286,13 +263,3 @@ def _bytes_in_use(connection: apsw.Connection) -> int:
 def _digest(group: str, of: str = "") -> bytes:
     """Return 32 bytes for a group's request or episode; no group's name holds the line break between them."""
     return hashlib.sha256(f"{group}\n{of}".encode("utf-8", "surrogatepass")).digest()
-
-
-def _one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - a row or None
-    rows = connection.execute(statement, values).fetchall()
-    return rows[0] if rows else None
-
-
-def _is_a_cache(cache: SqliteResponses) -> ResponseCache:
-    """Show the type checker that the class keeps the port's contract."""
-    return cache

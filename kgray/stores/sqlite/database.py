@@ -1,10 +1,13 @@
-"""The two connections of a process to its file, and the transactions on them."""
+"""The two connections of a process to its file, their transactions, declared reads, and SQLite's errors."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -13,14 +16,14 @@ from typing import Any
 
 import apsw
 
-from kgray.errors import StaleWriter
+from kgray.errors import KgrayError, NoSpace, StaleWriter, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
-from kgray.stores.sqlite import folder as folders
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.folder import explained
 from kgray.stores.sqlite.schema import MASK, SHIFT
-from kgray.stores.sqlite.statements import ReadBy
 
+# For the check of a file before it is written to: 1.7 GB that the system has in memory.
+_CHECK_S = 1.0
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
 
 
@@ -38,7 +41,7 @@ class Database:
     """One file, one connection that writes and one that reads.
 
     Two, so that a snapshot held by a reader (R5) and a commit never meet in one transaction.
-    Threads of one process take turns at writing.
+    Threads of one process take turns at writing, and at reading: a snapshot is one thread's.
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
@@ -46,10 +49,11 @@ class Database:
         self.path = path
         self._patience_s = patience_s
         with explained(path):
-            self._writer = folders.connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
-            self._reader = folders.connect(path, patience_s=patience_s, cache_mb=cache_mb)
+            self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
+            self._reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
-        self._turn = threading.RLock()
+        self._turn, self._reading = threading.RLock(), threading.RLock()
+        self._checked = False
         self._snapshots = 0
         self._numbers: dict[str, int] = {}
         self.epoch: int | None = None  # while this process writes
@@ -57,7 +61,7 @@ class Database:
 
     def close(self) -> None:
         """Close both connections; the last process to close checkpoints the log into the file."""
-        with self._turn, explained(self.path):
+        with self._reading, self._turn, explained(self.path):  # in the order of a write inside a snapshot
             self._reader.close(True)
             self._writer.close()
 
@@ -71,19 +75,20 @@ class Database:
         what came before it: for data that a model can be asked for again.
         """
         with self._turn, explained(self.path):
+            self._check_once()
             if durable != self._durable:
                 self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
                 self._durable = durable
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                # SQLite has rolled back by itself after some errors (a full disk).
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                self._numbers.clear()
-                raise
+            with transaction(self._writer) as connection:
+                yield connection
+
+    def _check_once(self) -> None:
+        """Check the file before this process writes to it for the first time; see `damage`."""
+        if not self._checked:
+            epoch = int(one(self._writer, sql.EPOCH)[0])
+            if (found := damage(self._writer, first=epoch)) is not None:
+                raise StoreError(_DAMAGED.format(path=self.path, error=found))
+            self._checked = True
 
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
@@ -102,8 +107,7 @@ class Database:
         no = self.known_group(connection, name)
         if no is None:
             connection.execute(sql.NEW_GROUP, (name, digest(name)))
-            # Kept only when the transaction ends well; see `transaction`.
-            no = self._numbers[name] = int(connection.last_insert_rowid())
+            no = int(connection.last_insert_rowid())
         return no
 
     def known_group(self, connection: apsw.Connection, name: str) -> int | None:
@@ -113,7 +117,10 @@ class Database:
             row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
             if row is None:
                 return None
-            no = self._numbers[name] = int(row[0])
+            no = int(row[0])
+            # What the writer sees may be rolled back yet, and its number be given to another group.
+            if connection is self._reader:
+                self._numbers[name] = no
         return no
 
     @contextmanager
@@ -154,54 +161,41 @@ class Database:
             if erased != rewritten:
                 for words in sql.WORDS.values():
                     self._writer.execute(words.optimize)
-                # In a file, not in memory: the copy is as large as the store, and holds live rows only.
-                self._writer.pragma("temp_store", "FILE")
-                try:
-                    self._writer.execute("VACUUM")
-                finally:
-                    self._writer.pragma("temp_store", "MEMORY")
+                rewrite(self._writer)
                 self._writer.execute(sql.MARK_DONE, ("rewritten", erased))
-            if not self._cut_log():
+            if not cut_log(self._writer, patience_s=self._patience_s):
                 return False
             if erased != cut:
                 self._writer.execute(sql.MARK_DONE, ("cut", erased))
-                self._cut_log()
+                cut_log(self._writer, patience_s=self._patience_s)
         return True
-
-    def _cut_log(self) -> bool:
-        """Checkpoint and truncate the log; waits a second for readers. False: a reader prevents it."""
-        self._writer.set_busy_timeout(1000)
-        try:
-            busy, _, _ = one(self._writer, "PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            self._writer.set_busy_timeout(int(self._patience_s * 1000))
-        return not busy
 
     # ------------------------------------------------------------------------------- reading
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Hold one snapshot for all reads inside; nests."""
-        if self._snapshots == 0:
-            with explained(self.path):
-                self._reader.execute("BEGIN")
-        self._snapshots += 1
-        try:
-            yield
-        finally:
-            self._snapshots -= 1
-            if self._snapshots == 0 and self._reader.in_transaction:
+        """Hold one snapshot for all reads of this thread inside; nests. Other threads wait."""
+        with self._reading:
+            if self._snapshots == 0:
                 with explained(self.path):
-                    self._reader.execute("COMMIT")
+                    self._reader.execute("BEGIN")
+            self._snapshots += 1
+            try:
+                yield
+            finally:
+                self._snapshots -= 1
+                if self._snapshots == 0 and self._reader.in_transaction:
+                    with explained(self.path):
+                        self._reader.execute("COMMIT")
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of a read."""
-        with explained(self.path):
+        with self._reading, explained(self.path):
             return self._reader.execute(statement, values).fetchall()
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
         """Return the first row of a read."""
-        with explained(self.path):
+        with self._reading, explained(self.path):
             found: Row | None = one(self._reader, statement, values)
             return found
 
@@ -219,8 +213,95 @@ class Database:
 
     def number(self, group: str) -> int | None:
         """Return the number of a group, for a read; None where it was never there."""
-        with explained(self.path):
+        with self._reading, explained(self.path):
             return self.known_group(self._reader, group)
+
+
+def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
+    """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
+    name, flags = str(path), apsw.SQLITE_OPEN_READWRITE
+    if _is_fixed(path):
+        name, flags = (
+            f"{path.absolute().as_uri()}?immutable=1",
+            apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
+        )
+    connection = apsw.Connection(name, flags=flags, statementcachesize=256)
+    connection.set_busy_timeout(int(patience_s * 1000))
+    for name, value in (
+        ("secure_delete", "ON"),
+        ("foreign_keys", "OFF"),
+        ("cache_size", -1024 * cache_mb),
+        # Some 80 commits with vectors between two checkpoints; the log is cut back to this size.
+        ("wal_autocheckpoint", 4000),
+        ("journal_size_limit", 64 << 20),
+        ("temp_store", "MEMORY"),  # a spilled sort must not leave words in a temporary file
+    ):
+        connection.pragma(name, value)
+    return connection
+
+
+def _is_fixed(path: Path) -> bool:
+    """Whether the file lies in a folder that cannot be written, and nobody has it open for writing.
+
+    SQLite can read it then only if it is told that the file does not change: it could not make the files
+    that readers share with a writer. Where there is a log, these are there already.
+    """
+    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[apsw.Connection]:
+    """Hold the file's one write lock; all or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite has rolled back by itself after some errors (a full disk).
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def rewrite(connection: apsw.Connection) -> None:
+    """Rewrite the file with its live rows only, by way of a temporary file that nobody else can open."""
+    connection.pragma("temp_store", "FILE")
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", "MEMORY")
+
+
+def cut_log(connection: apsw.Connection, *, patience_s: float) -> bool:
+    """Checkpoint and truncate the log; waits a second for readers. False: a reader prevents it."""
+    connection.set_busy_timeout(1000)
+    try:
+        busy, _, _ = one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.set_busy_timeout(int(patience_s * 1000))
+    return not busy
+
+
+def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
+    """Return what is wrong with the file's structure; None where nothing was found.
+
+    Takes 0.6 ms for 1 MB that the system has in memory, and at most _CHECK_S: what is not reached then is
+    reached by another process, because each begins at another table (first: any number).
+    """
+    tables = [name for (name,) in many(connection, _TABLES)]
+    start = first % len(tables)
+    ends = time.monotonic() + _CHECK_S
+    connection.set_progress_handler(lambda: time.monotonic() > ends, 10_000)
+    try:
+        for table in (*tables[start:], *tables[:start]):
+            found = str(connection.pragma("quick_check", table))
+            if found != "ok":
+                return next((line for line in found.splitlines() if not line.startswith("***")), found)
+    except apsw.InterruptError:
+        pass
+    finally:
+        connection.set_progress_handler(None)
+    return None
 
 
 def many(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -262,28 +343,20 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
 
-def _pages(run: Run, how: sql.ReadStatements, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
-    match how.by:
-        case ReadBy.VALUES:
-            asked: list[Any] = list(dict.fromkeys(values))
-            if how.keys:
-                asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
-            for start in range(0, len(asked), _PAGE_VALUES):
-                yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
-        case ReadBy.KEYS:
-            first, last = keys_of(no)
-            ((highest,),) = run(how.last, (first, last))
-            while highest is not None and first <= highest:
-                yield run(how.sql, (first, first + _PAGE_ROWS - 1))
-                first += _PAGE_ROWS
-        case ReadBy.PLACES:
-            page = run(how.sql, (no, _PAGE_ROWS))
-            while page:
-                yield [row[: -how.extra] for row in page] if how.extra else page
-                if len(page) < _PAGE_ROWS:
-                    break
-                place = [page[-1][n] for n in how.place]
-                page = run(how.after, (no, *place, _PAGE_ROWS))
+def _pages(run: Run, how: sql.ReadStatement, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
+    if how.values:
+        asked: list[Any] = list(dict.fromkeys(values))
+        if how.keys:
+            asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
+        for start in range(0, len(asked), _PAGE_VALUES):
+            yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
+        return
+    within, place = (keys_of(no)[1], keys_of(no)[:1]) if how.keys else (no, how.first)
+    while page := run(how.sql, (within, _PAGE_ROWS, *place)):
+        yield [row[: -how.extra] for row in page] if how.extra else page
+        if len(page) < _PAGE_ROWS:
+            return
+        place = tuple([page[-1][n] for n in how.place])
 
 
 def _bools(place: int) -> Restored:
@@ -309,3 +382,55 @@ def _restored(read: Read) -> Iterator[Restored]:
 
 
 _RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}
+
+
+# ------------------------------------------------------- what SQLite raises, in one line of ours
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DAMAGED = "{path} is damaged ({error}): restore it from a copy"
+# (classes of errors, what is raised, its message); the first entry that fits is used.
+_LINES: tuple[tuple[tuple[type[Exception], ...], type[KgrayError], str], ...] = (
+    (
+        (apsw.BusyError, apsw.LockedError),
+        Unavailable,
+        "{path} is locked by another process beyond patience; nothing was changed, run it again",
+    ),
+    ((apsw.CorruptError, apsw.NotADBError), StoreError, _DAMAGED),
+    (
+        (apsw.ReadOnlyError, apsw.PermissionsError),
+        StoreError,
+        "{path} cannot be written: check the permissions of the folder and the file",
+    ),
+    (
+        (apsw.CantOpenError,),
+        StoreError,
+        "{path} cannot be opened: check the folder, its permissions and its file system",
+    ),
+    ((apsw.IOError,), StoreError, "{path}: the disk failed to read or write ({error})"),
+    # Our statements are constants: one that fails to compile means that a table is not as made.
+    ((apsw.SQLError,), StoreError, _DAMAGED),
+)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the errors of SQLite and of the file system inside into StoreError or Unavailable."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        if _is_full(error):
+            raise NoSpace(f"no space left for {path}: free some space, then run it again") from None
+        if isinstance(error, OSError):
+            raise StoreError(f"{error.filename or path}: {error.strerror}") from None
+        for kinds, made, line in _LINES:
+            if isinstance(error, kinds):
+                raise made(line.format(path=path, error=error)) from None
+        raise
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    # The second: the small file that readers and writers share could not grow.
+    shared = getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
+    return isinstance(error, apsw.FullError) or shared

@@ -1,20 +1,20 @@
-"""Create, check and open the file in a data folder; a file that is not kgray's is refused and not touched."""
+"""Create and check the file in a data folder; a file that is not kgray's is refused and not touched."""
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
+from kgray import locks
+from kgray.errors import NoStore, StoreError
 from kgray.stores.sqlite import schema
+from kgray.stores.sqlite.database import connect, explained
 
 # secure-delete of FTS5 came with 3.41, contentless deletion with 3.43; older ones would keep erased words.
 _OLDEST_SQLITE = 3_043_000
@@ -35,40 +35,45 @@ def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patien
     with explained(path):
         if not _there(path):
             if not create:
-                raise StoreError(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
+                raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
         _check_header(path)
         _check_meta(path, embedder, dimensions, patience_s)
+        _mark(path)
     return path
 
 
-def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
-    """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
-    connection.set_busy_timeout(int(patience_s * 1000))
-    for name, value in (
-        ("secure_delete", "ON"),
-        ("foreign_keys", "OFF"),
-        ("cache_size", -1024 * cache_mb),
-        # Some 80 commits with vectors between two checkpoints; the log is cut back to this size.
-        ("wal_autocheckpoint", 4000),
-        ("journal_size_limit", 64 << 20),
-        ("temp_store", "MEMORY"),  # a spilled sort must not leave words in a temporary file
-    ):
-        connection.pragma(name, value)
-    return connection
-
-
 def _there(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    """Whether there is a store's file. Raises StoreError where there was one, and it is empty or gone."""
+    size: int | None = None
+    with suppress(FileNotFoundError, NotADirectoryError):
+        size = path.stat().st_size
+    marker = path.with_name(schema.MARKER)
+    if size == 0:
+        raise StoreError(
+            f"{path} is empty: its content is lost; restore it from a copy, or, to begin anew, remove it and "
+            f"{marker.name}"
+        )
+    if size is None and marker.exists():
+        raise StoreError(
+            f"{path} is gone, and there was a store: restore it from a copy, or, to begin anew, "
+            f"remove {marker.name}"
+        )
+    return size is not None
+
+
+def _mark(path: Path) -> None:
+    """Leave a note that there is a store: without its file the folder must not pass for a new one."""
+    marker = path.with_name(schema.MARKER)
+    if not marker.exists():
+        # A folder that can only be read goes without.
+        with suppress(OSError), open(marker, "x", opener=locks.for_owner) as file:
+            file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
 
 
 def _make(path: Path, embedder: str, dimensions: int) -> None:
     """Create the file under another name and link it into place: it appears complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    locks.make_folder(path.parent)
     handle, name = tempfile.mkstemp(prefix=path.name + ".new-", dir=path.parent)
     os.close(handle)
     made = Path(name)
@@ -83,7 +88,7 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
             connection.pragma("application_id", schema.APPLICATION_ID)
             connection.pragma("user_version", schema.VERSION)
         connection.close()
-        made.chmod(0o644)
+        made.chmod(locks.OWNER_FILE)
         _put(made, path)
     finally:
         for left in (made, Path(name + "-wal"), Path(name + "-shm")):
@@ -95,8 +100,6 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
 
 def _put(made: Path, path: Path) -> None:
     """Give the new file its name, unless another process was first."""
-    if path.exists() and path.stat().st_size == 0:
-        path.unlink()  # an empty file is no store, and nothing is lost with it
     try:
         os.link(made, path)
     except FileExistsError:
@@ -107,11 +110,21 @@ def _put(made: Path, path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Read the header as plain bytes: opening a foreign file with SQLite could already change it."""
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
+    """Check the header's bytes: opening a foreign file with SQLite could already change it.
+
+    They are read through SQLite's own file layer. To close a plain file would drop all locks that this
+    process has on it, also those of its connections (POSIX): another process that closes the store would
+    then take itself for the last one and delete the log, and what is committed afterwards would be lost.
+    """
     size = path.stat().st_size
-    if len(header) < _HEADER or header[:16] != b"SQLite format 3\0":
+    header = b""
+    if size >= _HEADER:
+        file = apsw.VFSFile("unix", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+        try:
+            header = file.xRead(_HEADER, 0)
+        finally:
+            file.xClose()
+    if header[:16] != b"SQLite format 3\0":
         raise StoreError(
             f"{path} is no kgray store, or it is damaged: choose another data folder, "
             f"or restore it from a copy"
@@ -152,55 +165,3 @@ def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -
             )
     finally:
         connection.close()
-
-
-# ------------------------------------------------------- what SQLite raises, in one line of ours
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_DAMAGED = "{path} is damaged ({error}): restore it from a copy"
-# (classes of errors, what is raised, its message); the first entry that fits is used.
-_LINES: tuple[tuple[tuple[type[Exception], ...], type[KgrayError], str], ...] = (
-    (
-        (apsw.BusyError, apsw.LockedError),
-        Unavailable,
-        "{path} is locked by another process beyond patience; nothing was changed, run it again",
-    ),
-    ((apsw.CorruptError, apsw.NotADBError), StoreError, _DAMAGED),
-    (
-        (apsw.ReadOnlyError, apsw.PermissionsError),
-        StoreError,
-        "{path} cannot be written: check the permissions of the folder and the file",
-    ),
-    (
-        (apsw.CantOpenError,),
-        StoreError,
-        "{path} cannot be opened: check the folder, its permissions and its file system",
-    ),
-    ((apsw.IOError,), StoreError, "{path}: the disk failed to read or write ({error})"),
-    # Our statements are constants: one that fails to compile means that a table is not as made.
-    ((apsw.SQLError,), StoreError, _DAMAGED),
-)
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite and of the file system inside into StoreError or Unavailable."""
-    try:
-        yield
-    except (apsw.Error, OSError) as error:
-        if _is_full(error):
-            raise NoSpace(f"no space left for {path}: free some space, then run it again") from None
-        if isinstance(error, OSError):
-            raise StoreError(f"{error.filename or path}: {error.strerror}") from None
-        for kinds, made, line in _LINES:
-            if isinstance(error, kinds):
-                raise made(line.format(path=path, error=error)) from None
-        raise
-
-
-def _is_full(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in _FULL
-    # The second: the small file that readers and writers share could not grow.
-    shared = getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
-    return isinstance(error, apsw.FullError) or shared

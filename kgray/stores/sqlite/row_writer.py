@@ -21,7 +21,7 @@ from kgray.ports import Patch
 from kgray.rows import pack
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import key_of, keys_of, many, one
-from kgray.stores.sqlite.schema import Layout, layout
+from kgray.stores.sqlite.schema import Layout
 from kgray.stores.sqlite.vectors import sign_bits
 from kgray.stores.words import marked, words
 
@@ -38,7 +38,7 @@ class RowWriter:
         """Put rows, each with its words and sign bits. new: the caller knows that none of them exists."""
         if not rows:
             return
-        match layout(kind):
+        match sql.OF_KIND[kind].layout:
             case Layout.SEQUENCE:
                 self._put_sequences(kind, rows, new=new)
             case Layout.COUNTED:
@@ -81,7 +81,7 @@ class RowWriter:
         for kind in KINDS:
             if kind in {kinds.ANSWERS, kinds.ANSWER_USES}:
                 continue
-            keyed = layout(kind) in (Layout.SEQUENCE, Layout.COUNTED)
+            keyed = sql.OF_KIND[kind].layout in (Layout.SEQUENCE, Layout.COUNTED)
             # What was accepted after the entry stays: nothing of it can be committed yet.
             bounds = (first, entry - 1 if kind.log else last) if keyed else (no,)
             connection.execute(sql.OF_KIND[kind].clear, bounds)
@@ -97,7 +97,7 @@ class RowWriter:
 
     def _name(self, kind: Kind, key: Key) -> Row:
         """Return the values by which statements name a row."""
-        return (key_of(self.no, key[0]),) if layout(kind) is Layout.SEQUENCE else (self.no, *key)
+        return (key_of(self.no, key[0]),) if sql.OF_KIND[kind].layout is Layout.SEQUENCE else (self.no, *key)
 
     def _put_sequences(self, kind: Kind, rows: Sequence[Row], *, new: bool) -> None:
         connection, no, how = self._connection, self.no, sql.OF_KIND[kind]

@@ -24,7 +24,8 @@ from kgray.kinds import Column, Kind
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
-VERSION = 3
+MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
+VERSION = 4
 SHIFT = 40
 MASK = (1 << SHIFT) - 1
 

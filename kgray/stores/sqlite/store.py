@@ -55,7 +55,7 @@ def open_sqlite(
     return SqliteStore(db, ResponseFile(path, patience_s=patience_s), dimensions)
 
 
-class SqliteStore(StoreReads):
+class SqliteStore(StoreReads, Store):
     """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
 
     schema_version = schema.VERSION
@@ -82,8 +82,12 @@ class SqliteStore(StoreReads):
         return result
 
     @contextmanager
-    def writing(self, *, epoch: int | None = None, shard: int = 0) -> Iterator[int]:
+    def writing(
+        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+    ) -> Iterator[int]:
         """Hold the folder's ingest lock and a fencing epoch, new or adopted; see `ports.Store`."""
+        if shares_folder:
+            raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         if shard:
             raise StoreError(f"the embedded store is one shard, 0, and has no shard {shard}")
         with locks.ingesting(self.folder), self._db.fenced(epoch) as held:
@@ -181,12 +185,7 @@ def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     raise StoreError(f"group {change.group!r} has no such sequence: {change.sequence} (the last is {last})")
 
 
-def _is_a_store(store: SqliteStore) -> Store:
-    """Show the type checker that the class keeps the port's contract."""
-    return store
-
-
-class Append:
+class Append(Appending):
     """`ports.Appending` inside an open transaction. Its writes are buffered until `finish`."""
 
     def __init__(
@@ -265,8 +264,3 @@ class _Counters:
     named: bool
     last: int
     last_recorded: Instant
-
-
-def _is_appending(append: Append) -> Appending:
-    """Show the type checker that the class keeps the port's contract."""
-    return append

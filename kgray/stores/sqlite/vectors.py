@@ -25,6 +25,7 @@ EXACT_ROWS = 2_000
 # 20th and the 400th best differ by chance. 400 take 3 ms to read.
 CANDIDATES = 400
 CANDIDATES_A_HIT = 10
+_BUDGET_BYTES = 256 << 20
 _BLOCK = 16_384  # rows a step: the distances of a block stay in the processor's cache
 
 Bits = NDArray[np.uint64]
@@ -57,12 +58,12 @@ class _Set:
 class VectorSets:
     """The sets in memory; above a byte budget, the least recently used are dropped."""
 
-    def __init__(self, db: Database, dimensions: int, budget_bytes: int = 256 << 20) -> None:
+    def __init__(self, db: Database, dimensions: int) -> None:
         """Read nothing yet."""
         self._db = db
         self._dimensions = dimensions
         self._words = -(-dimensions // 64)
-        self._budget = budget_bytes
+        self._budget = _BUDGET_BYTES
         self._sets: OrderedDict[tuple[int, SearchScope], _Set] = OrderedDict()
 
     def nearest(

@@ -1,0 +1,99 @@
+"""The plain loop: one episode at a time is extracted, decided and committed. Other runners equal it (R20)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kgray.derivation.change import EpisodeChange
+from kgray.errors import ContentError, Outrun
+from kgray.ingest.calls import decided_change, patiently
+from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.extract import extract
+from kgray.ingest.state import ReadEpisode
+from kgray.ports.ingest import OnStep, Stop, Totals
+from kgray.records import Episode, Operation
+
+_CLAIM = 64  # entries read from the log at a time
+
+
+class Loop:
+    """Carries out pending entries in each group's order; the groups' states stay in memory."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Start with no group in memory."""
+        self._parts = parts
+        self.totals = Totals()
+        self.committer = Committer(parts, self._watch)
+
+    async def run(
+        self,
+        *,
+        groups: Collection[str] | None = None,
+        stop: Stop = lambda: False,
+        on_step: OnStep = lambda *_: None,
+    ) -> Totals:
+        """Carry out everything pending until nothing is, or `stop()` is true.
+
+        Call it inside `store.writing()`. groups: only these (None = all); an outage that another group
+        meets does not end the run. Raises Unavailable where the model stays unavailable for
+        `patience_s`; accepted entries stay pending for the next run (R24).
+        """
+        totals = self.totals = Totals()
+        self.committer.forget_stale()
+        while True:
+            try:
+                await self._carry_out(groups, stop, on_step)
+                return totals
+            except Outrun:
+                continue  # another process wrote first: nothing of our batch was written, so read again
+            finally:
+                if not self.committer.outbox.idle:
+                    self.committer.forget_all()
+
+    async def _carry_out(self, groups: Collection[str] | None, stop: Stop, on_step: OnStep) -> None:
+        store = self._parts.store
+        while not stop() and (
+            waiting := [g for g in store.pending_groups() if groups is None or g in groups]
+        ):
+            for group in waiting:
+                while not stop() and (entries := store.pending(group, _CLAIM)):
+                    for entry in entries:
+                        if stop():
+                            return
+                        if await self._withdraw(group, on_step):
+                            break  # some of these entries may be gone
+                        outcome = await self._step(entry, stop)
+                        await self.committer.outbox.flush()
+                        self.totals.count(outcome)
+                        on_step(group, entry.sequence, outcome)
+
+    async def _withdraw(self, group: str, on_step: OnStep) -> bool:
+        """Carry out what is to be retracted or removed in the group; return whether anything was."""
+        if group not in self._parts.store.withdrawing():
+            return False
+        for sequence, outcome in await self.committer.withdraw(group):
+            self.totals.count(outcome)
+            on_step(group, sequence, outcome)
+        return True
+
+    async def _step(self, entry: Episode | Operation, stop: Stop) -> str:
+        if isinstance(entry, Operation):
+            return await self.committer.correct(entry)
+        parts, outbox = self._parts, self.committer.outbox
+        try:
+            extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
+            read = ReadEpisode(episode=entry, extraction=extraction)
+            change = await patiently(lambda: self._decided(read), parts, stop)
+        except ContentError as error:
+            self.committer.fail(entry, error)
+            return "failed"
+        await self.committer.commit(change)
+        return "committed"
+
+    async def _decided(self, read: ReadEpisode) -> EpisodeChange:
+        state = await self.committer.state(read.episode.group)
+        return await decided_change(self._parts, read, state, self.committer.outbox)
+
+    def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
+        self.totals.seconds[stage] += seconds
+        self._parts.watch(stage, seconds, episode)

@@ -1,0 +1,252 @@
+"""entities, history, show: what a memory knows of one thing, with both clocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import MOMENT, TEXT, Call, common, finished, group_option, known_at_option
+
+if TYPE_CHECKING:
+    from kgray.graph import Entity, FactSpan
+    from kgray.memory.showing import Shown, ToldEpisode
+
+_FACT_STYLES = (printing.DIM, {"fg": "green"})
+
+
+@click.command(short_help="Entities, by name or with most facts.")
+@click.argument("query", type=TEXT, default="")
+@group_option
+@click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="Length. Default: 20.")
+@common
+def entities(call: Call, query: str, group: str, limit: int) -> int:
+    r"""List the entities whose name or alias is like QUERY; without one, those with most facts.
+
+    \b
+    Example:
+      kgray entities alice --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.entities(query, group=group, limit=limit))
+    if call.as_json:
+        printing.emit_json({"entities": [entity.as_dict() for entity in found]})
+    elif found:
+        rows = [
+            [
+                printing.short(row.entity.id),
+                row.entity.name,
+                ", ".join(row.entity.labels),
+                str(row.facts),
+                ", ".join(row.entity.aliases),
+            ]
+            for row in found
+        ]
+        styles = (printing.DIM, printing.BOLD, {"fg": "cyan"})
+        printing.table(rows, head=("id", "name", "type", "facts", "also known as"), styles=styles)
+    else:
+        click.echo("No entities.")
+    return 0
+
+
+@click.command(short_help="Every span of an entity's facts.")
+@click.argument("name_or_id", type=TEXT)
+@group_option
+@click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: all.")
+@known_at_option
+@common
+def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # noqa: ANN401
+    r"""Show every span of an entity's facts, ended ones too, with who said so and what ended them.
+
+    NAME_OR_ID: a name or alias as it was known at --known-at, an id, or the beginning of one. With --as-of
+    only the facts that held then.
+
+    \b
+    Example:
+      kgray history "Alice Nguyen" --group team
+      kgray history "Alice Nguyen" --group team --known-at 2026-03-01
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.history(name_or_id, group=group, **moments))
+    if call.as_json:
+        printing.emit_json(found.as_dict())
+        return 0
+    _print_entity(found.entity)
+    if found.facts:
+        rows = [
+            [
+                printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
+                fact.source or "?",
+                fact.relation,
+                fact.target or "",
+                *_ends(fact, found.clients),
+                _learned(fact),
+                printing.short(fact.id),
+            ]
+            for fact in found.facts
+        ]
+        printing.table(rows, styles=({"fg": "green"}, None, {"fg": "cyan"}, None, None, None, printing.DIM))
+    else:
+        click.echo("No facts.")
+    return 0
+
+
+@click.command(short_help="One episode, entity or fact.")
+@click.argument("identifier", type=TEXT, metavar="ID_OR_NAME")
+@group_option
+@common
+def show(call: Call, identifier: str, group: str) -> int:
+    r"""Show one episode, entity or fact with all that belongs to it, and the words that facts were read from.
+
+    ID_OR_NAME: an id or the beginning of one, an episode's client id, or an entity's name.
+
+    \b
+    Example:
+      kgray show chat-17 --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.describe(identifier, group=group))
+    if call.as_json:
+        printing.emit_json({"records": found.records})
+        return 0
+    numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
+    asked = [entity for entity in found.entities if entity.id == found.id]
+    for entity in asked:
+        _print_entity(entity)
+    for episode in found.episodes:
+        _print_episode(episode, found.facts, numbers)
+    for entity in found.entities:
+        if entity not in asked:
+            _print_entity(entity)
+    _print_facts(found, numbers)
+    _print_rest(found)
+    return 0
+
+
+def _print_entity(entity: Entity) -> None:
+    click.echo(click.style(printing.plain(entity.name), bold=True) + f"  {printing.short(entity.id)}")
+    if entity.labels:
+        click.echo(f"  {printing.plain(', '.join(entity.labels))}")
+    if entity.aliases:
+        click.echo(f"  also known as {printing.plain(', '.join(entity.aliases))}")
+
+
+def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
+    name = click.style(printing.plain(episode.client_id or episode.kind), bold=True)
+    click.echo(f"{name}  {printing.short(episode.id)}")
+    by = f" by {episode.speaker}" if episode.speaker else ""
+    recorded = (
+        "pending" if episode.recorded_at is None else f"recorded {printing.moment(episode.recorded_at)}"
+    )
+    printing.pairs(
+        {
+            "  said": f"{printing.moment(episode.reference_time)}{by} in source {episode.source}",
+            "  state": f"{episode.state}, {recorded}, {episode.kind} {episode.sequence} of the group",
+        }
+    )
+    marks = {
+        (mark.start, mark.end): _numbers(episode, mark.start, mark.end, facts, numbers)
+        for mark in episode.marks
+    }
+    for line in _marked(episode.text, marks).splitlines():
+        click.echo(f"  | {line}")
+
+
+def _numbers(
+    episode: ToldEpisode, start: int, end: int, facts: Sequence[FactSpan], numbers: Mapping[str, int]
+) -> str:
+    """Return the numbers of the facts that were read from some words of an episode: `1,2`."""
+    told = {mark.statement for mark in episode.marks if (mark.start, mark.end) == (start, end)}
+    return ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in told)
+
+
+def _marked(text: str, marks: Mapping[tuple[int, int], str]) -> str:
+    """Return a text with the words of its facts in brackets, each followed by the facts' numbers.
+
+    On a terminal they are underlined too. Of words that overlap, the first are marked.
+    """
+    parts, at = [], 0
+    for (start, end), numbers in sorted(marks.items()):
+        if start < at:
+            continue
+        parts.append(_lines(text[at:start]))
+        parts.append(
+            click.style(f"[{_lines(text[start:end])}]", underline=True) + click.style(numbers, dim=True)
+        )
+        at = end
+    return "".join([*parts, _lines(text[at:])])
+
+
+def _lines(text: str) -> str:
+    """Return stored text without control characters but line breaks."""
+    return "\n".join(map(printing.plain, text.split("\n")))
+
+
+def _print_facts(found: Shown, numbers: Mapping[str, int]) -> None:
+    rows = [
+        [
+            str(numbers[fact.id]),
+            printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
+            fact.text,
+            *_ends(fact, found.clients),
+            _learned(fact),
+            printing.short(fact.id),
+        ]
+        for fact in found.facts
+    ]
+    if rows:
+        click.echo(click.style("facts", bold=True))
+        printing.table(rows, styles=(*_FACT_STYLES, None, None, None, None, printing.DIM))
+
+
+def _ends(fact: FactSpan, clients: Mapping[str, str | None]) -> tuple[str, str]:
+    """Return who said a fact, and what ended it."""
+    said = ", ".join(client or printing.short(episode) for episode, client in fact.episodes)
+    if fact.ended_by is None:
+        return f"said in {said}", ""
+    if [fact.ended_by[0]] == [episode for episode, _ in fact.episodes]:
+        return f"said with its end in {said}", ""
+    ended = fact.ended_by[0]
+    return f"said in {said}", f"ended by {clients.get(ended) or printing.short(ended)}"
+
+
+def _learned(fact: FactSpan) -> str:
+    """Return when this memory learned of a fact, and of its end."""
+    end = "" if fact.expired_at is None else f", its end {printing.moment(fact.expired_at)}"
+    return f"learned {printing.moment(fact.created_at)}{end}"
+
+
+_SAID_ABOVE = {"episode", "entity", "fact", "statement"}  # types of rows
+_LEFT_OUT = {"type", "fact_group", "from_precision", "to_precision"}  # keys of a row that --json has
+
+
+def _print_rest(found: Shown) -> None:
+    """Print mentions, evidence, relations, verdicts and merges, with names beside ids."""
+    kinds = dict.fromkeys(row["type"] for row in found.records if row["type"] not in _SAID_ABOVE)
+    for kind in kinds:
+        click.echo(click.style(kind, bold=True))
+        rows = [row for row in found.records if row["type"] == kind]
+        printing.table([[f"  {', '.join(_cells(row, found))}"] for row in rows])
+
+
+def _cells(row: Mapping[str, Any], found: Shown) -> Iterator[str]:
+    for key, value in row.items():
+        if key not in _LEFT_OUT and value not in (None, [], False):
+            yield f"{key} {_named(value, found)}"
+
+
+def _named(value: object, found: Shown) -> str:
+    """Return a value of a dump row; an id with its name beside it."""
+    if isinstance(value, str):
+        if numbers := [str(n) for n, fact in enumerate(found.facts, 1) if fact.statement == value]:
+            return f"of fact {','.join(numbers)}"
+        name = found.names.get(value) or found.clients.get(value)
+        is_id = value in found.names or value in found.clients
+        shown = printing.short(value) if is_id else value.removesuffix("T00:00:00.000000Z")
+        return f"{shown} ({name})" if name else shown
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        return " and ".join(_named(item, found) for item in value)
+    return json.dumps(value, ensure_ascii=False)

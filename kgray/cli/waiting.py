@@ -1,0 +1,144 @@
+"""Tells the user what a command waits for, and keeps the last outage for `kgray status` (R24)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kgray import times
+from kgray.outages import OUTAGES, Outage
+
+FILE = "outage.json"  # in the data folder
+_LOOK_S = 0.2
+_FIRST_S = 1.0  # an outage that is over sooner is not worth a line
+_SECOND_S = 10.0  # the second line; each further one after twice the time
+
+
+@dataclass(slots=True)
+class _Told:
+    """An outage that the user knows of. next_s: how old it is when it is told of again."""
+
+    outage: Outage
+    next_s: float
+
+
+class WaitTeller:
+    """Says what this process waits for: within seconds, again at growing intervals, and when it is over."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        """folder: where the last outage is noted, if it exists; say: prints a line."""
+        self._folder, self._say = folder, say
+        self._told: dict[str, _Told] = {}
+
+    def look(self, now: float | None = None) -> None:
+        """Tell what is new, what lasts, and what is over. now: None = this machine's clock."""
+        now = time.time() if now is None else now
+        current = {one.what: one for one in OUTAGES.current(now)}
+        for what, one in current.items():
+            age = now - one.since
+            known = self._told.get(what)
+            if known is None or (known.outage.slow and not one.slow):
+                if one.slow or age >= _FIRST_S:
+                    self._told[what] = _Told(one, max(_SECOND_S, 2 * age))
+                    self._say(f"waiting: {one.words}{_prospect(one, now)}")
+                    self._note(one, None)
+            elif age >= known.next_s:
+                known.outage, known.next_s = one, 2 * age
+                self._say(f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}")
+                self._note(one, None)
+        self._tell_over(current.keys(), now)
+
+    def end(self) -> None:
+        """Tell what is over; note what is still waited for: the command ends."""
+        current = OUTAGES.current()
+        self._tell_over({one.what for one in current}, time.time())
+        for one in current:
+            self._note(one, None)
+
+    def _tell_over(self, current: Set[str], now: float) -> None:
+        for what in self._told.keys() - current:
+            over = self._told.pop(what).outage
+            again = "answered" if over.slow else "answers again"
+            self._say(f"{what} {again} after {now - over.since:.0f} s")
+            self._note(over, now)
+
+    def _note(self, outage: Outage, until: float | None) -> None:
+        if outage.slow or not self._folder.is_dir():
+            return
+        with suppress(OSError):  # a folder that only may be read, a full disk: the line was told
+            new = self._folder / f"{FILE}.new"
+            new.write_text(json.dumps(_row(outage, until)) + "\n", encoding="utf-8")
+            new.replace(self._folder / FILE)
+
+
+def _prospect(outage: Outage, now: float) -> str:
+    if outage.slow:
+        return f" for {now - outage.since:.0f} s; {_left(outage, now)}"
+    return (
+        f"; {_left(outage, now)}. Start it, or put its settings right; Ctrl-C stops the command: what was "
+        f"accepted is safe, run it again"
+    )
+
+
+def _left(outage: Outage, now: float) -> str:
+    verb = "it is given" if outage.slow else "it is tried again for"
+    return f"{verb} up to {max(0.0, outage.until - now):.0f} s more"
+
+
+@contextmanager
+def told(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Tell what the process waits for while the block runs, from a thread: the block may block."""
+    OUTAGES.forget()
+    teller, ended = WaitTeller(folder, _over_the_bar(say)), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            teller.look()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+        teller.end()
+
+
+def _over_the_bar(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `say` so that it removes a progress bar first."""
+
+    def line(text: str) -> None:
+        with suppress(OSError, ValueError):  # standard error may be closed
+            if sys.stderr is not None and sys.stderr.isatty():
+                sys.stderr.write("\r\x1b[K")
+            say(text)
+
+    return line
+
+
+def last_outage(folder: Path, actors: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the outage that the actors are in, else the last one that a command met.
+
+    Its keys: what, reason, since, until (None: not over when it was last seen), seen.
+    """
+    for one in (one for actor in actors for one in actor.get("waits", ()) if not one["slow"]):
+        return _row(Outage(**one), None)
+    try:
+        found: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return {name: found[name] for name in ("what", "reason", "since", "until", "seen")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _row(outage: Outage, until: float | None) -> dict[str, Any]:
+    moments = {"since": outage.since, "until": until, "seen": time.time()}
+    shown = {name: at and times.show(round(at * times.SECOND)) for name, at in moments.items()}
+    return {"what": outage.what, "reason": outage.reason, **shown}

@@ -1,0 +1,283 @@
+"""Retract and remove: which rows go with withdrawn episodes, and what the graph is without them (R25-R27).
+
+Neither waits for what is pending: both act on what is committed, and take what they name out of the log where
+it is pending. The last sequence that had ended by then is kept with the result as "after": behind it the
+plain loop must carry the operation out to get the same graph (R20).
+
+A row of an erased sequence goes. A row that belongs to no sequence goes once no stored row names it; rows of
+retracted episodes count, because a read with an earlier `known_at` may still see them:
+
+    names, name_vectors     an entity's surface, while a mention bears it
+    births                  an entity or statement, while a mention, evidence, merge or split names it
+    statement_vectors       a statement, while evidence is about it
+    answers                 a request, until one of the episodes that used it goes; then all its uses go too
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kgray import kinds, rows, times
+from kgray.derivation.change import Difference
+from kgray.derivation.compare import compare
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.stored import records_of
+from kgray.derivation.withdrawn import Erased, Left, Withdrawn, removed, retracted
+from kgray.errors import Outrun, Unavailable
+from kgray.ingest import changes
+from kgray.kinds import Key, Kind, Read, Row
+from kgray.ledger import Removals, named
+from kgray.ports import Embedder, Matrix, Patch, RowChanges, Store
+from kgray.records import GroupRecords, Operation
+from kgray.times import Instant
+
+_EMBEDDER_S = 2.0  # how long a removal waits for an embedder; a later run embeds what it could not
+_UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wait for their vectors
+
+
+def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -> list[Patch]:
+    """Return the patches that set a column of these rows to one value."""
+    rows_of = {kind: tuple((*key, value) for key in sorted(keys)) for kind, keys in places.items()}
+    return [Patch(kind=kind, columns=(column,), rows=found) for kind, found in rows_of.items() if found]
+
+
+async def withdraw_requested(store: Store, embedder: Embedder, group: str) -> None:
+    """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
+    for operation in Removals.of(store, group).operations:
+        while True:
+            recorded_at = max(times.now(), store.heads([group])[group].last_recorded + 1)
+            with suppress(Outrun):  # another process has recorded something meanwhile: read it anew
+                store.apply([await withdraw(store, embedder, operation, recorded_at)])
+                break
+
+
+async def withdraw(
+    store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant
+) -> RowChanges:
+    """Return the row changes of a retraction or removal, on what is committed now."""
+    group, hard = operation.group, operation.kind == "remove"
+    records = records_of(store, group)
+    old = GroupGraph.build(records)
+    # Episodes accepted after the request are not withdrawn.
+    found = [row for row in named(store, operation) if row[0] < operation.sequence]
+    gone = {row[0] for row in found}
+    changed = _removed(store, records, gone) if hard else retracted(records, gone)
+    new = GroupGraph.build(changed.records)
+    difference = compare(old, new)
+    live = [row for row in found if row[5] is None]  # an earlier retirement is kept
+    counted: dict[str, Any] = {"after": _after(store, operation), "episodes": len(found if hard else live)}
+    result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
+    if not hard:
+        retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
+        patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
+        return changes.corrected(operation, result, recorded_at, difference, patches=patches)
+    if operation.everything:
+        return changes.cleared(operation, result, recorded_at)
+    drops = _erased_rows(store, group, gone, changed)
+    texts = _first_wordings(store, group, gone)
+    vectors = await _vectors(embedder, texts)
+    if texts and not vectors:
+        result |= {_UNEMBEDDED: list(texts)}
+        drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in texts)]
+    return changes.corrected(
+        operation,
+        result,
+        recorded_at,
+        difference,
+        drops=drops,
+        puts={kinds.STATEMENT_VECTORS: vectors},
+        patches=_restated(changed),
+        erases=True,
+    )
+
+
+def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
+    """Return what a removal changes: with what all stored episodes hold, retracted ones included (R25)."""
+    group = records.group
+    heads = store.rows(kinds.EPISODE_HEADS, group)
+    erased = Erased(first=min(gone, default=0))
+    left = Left(episodes={row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone})
+    for sequence, ordinal, statement, relation in store.rows(kinds.SAID, group):
+        if sequence in left.episodes:
+            left.use((sequence, ordinal), statement, relation)
+    for sequence, entity, surface in store.rows(kinds.MENTIONED, group):
+        if sequence in left.episodes:
+            left.mentions.append((entity, surface, sequence))
+        elif sequence in gone:
+            erased.entities.add(entity)
+    return removed(
+        records,
+        left,
+        erased,
+        rulings=[rows.ruling(row) for row in store.rows(kinds.ALL["rulings"], group)],
+        verdicts=[rows.verdict(row) for row in store.rows(kinds.ALL["verdicts"], group)],
+    )
+
+
+def _restated(changed: Withdrawn) -> list[Patch]:
+    """Return the patches of rulings, verdicts, merges and splits that stay, without what is erased."""
+    ruled = [
+        (*place, r.name, r.other, r.value, r.reason) for place, r in sorted(changed.rulings.items()) if r
+    ]
+    judged = [(*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v]
+    corrected = [(at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o]
+    patches = (
+        Patch(kind=kinds.RULINGS, columns=("name", "other", "value", "reason"), rows=tuple(ruled)),
+        Patch(kind=kinds.VERDICTS, columns=("reason",), rows=tuple(judged)),
+        Patch(kind=kinds.OPERATIONS, columns=("payload",), rows=tuple(corrected)),
+    )
+    return [patch for patch in patches if patch.rows]
+
+
+def _after(store: Store, operation: Operation) -> int:
+    """Return the last sequence that is committed, failed or carried out, before the first that is pending."""
+    asked = {one.sequence for one in Removals.of(store, operation.group).operations}
+    pending = store.pending_sequences(operation.group, 0, len(asked) + 1)
+    waiting = [at for at, _ in pending if at not in asked]
+    return min([operation.sequence, *waiting]) - 1
+
+
+def _retired(live: Iterable[Row], recorded_at: Instant) -> list[Patch]:
+    """Return the patches that retire episodes; those that are pending end with it, never committed."""
+    ended = [row[:1] for row in live if row[6] >= kinds.COMMITTED]
+    both = (recorded_at, recorded_at)
+    pending = [(row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED]
+    patches = _patches("retired_at", recorded_at, {kinds.EPISODES: ended})
+    if pending:
+        columns = ("state", "ended_at", "retired_at")
+        patches.append(Patch(kind=kinds.EPISODES, columns=columns, rows=tuple(pending)))
+    return patches
+
+
+def _first_wordings(store: Store, group: str, erased: set[int]) -> dict[str, str]:
+    """Return remaining statement -> its first wording, of those whose first stored wording is erased (R25).
+
+    Retracted evidence counts: a statement keeps the vector of its first wording when that is retracted.
+    """
+    touched = {row[2] for row in _read(store, kinds.EVIDENCE_IN, group, erased)}
+    wordings: dict[str, list[tuple[int, str]]] = {}
+    for statement, sequence, text in _read(store, kinds.EVIDENCE_OF, group, touched):
+        wordings.setdefault(statement, []).append((sequence, text))
+    texts: dict[str, str] = {}
+    for statement, said in wordings.items():
+        left = [text for sequence, text in said if sequence not in erased]
+        if left and said[0][0] in erased:
+            texts[statement] = left[0]
+    return texts
+
+
+async def _vectors(embedder: Embedder, texts: Mapping[str, str]) -> list[Row]:
+    """Return the rows of the statements' vectors; none where the embedder does not answer soon (R27)."""
+    if not texts:
+        return []
+    with suppress(Unavailable, TimeoutError):
+        async with asyncio.timeout(_EMBEDDER_S):
+            return _vector_rows(texts, await embedder.embed(list(texts.values())))
+    return []
+
+
+def _vector_rows(texts: Mapping[str, str], vectors: Matrix) -> list[Row]:
+    return [(id_, rows.vector_bytes(vector)) for id_, vector in zip(texts, vectors, strict=True)]
+
+
+async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[RowChanges]:
+    """Return the changes that add the vectors that removals could not compute. Raises Unavailable.
+
+    A group is decided on these vectors, so whoever ingests calls it before it reads the group's state.
+    """
+    found = []
+    for row in store.rows(kinds.ALL["operations"], group):
+        result = json.loads(row[5]) if row[1] == "remove" and row[5] and _UNEMBEDDED in row[5] else {}
+        if _UNEMBEDDED not in result:
+            continue
+        texts: dict[str, str] = {}
+        for statement, _, text in _read(store, kinds.EVIDENCE_OF, group, result.pop(_UNEMBEDDED)):
+            texts.setdefault(statement, text)
+        vectors = _vector_rows(texts, await embedder.embed(list(texts.values())))
+        ended = (*row[:5], rows.pack(result))
+        found.append(
+            RowChanges(
+                group=group,
+                sequence=row[0],
+                ledger=kinds.OPERATIONS,
+                states=frozenset({kinds.DONE}),
+                puts={kinds.STATEMENT_VECTORS: vectors, kinds.OPERATIONS: [ended]},
+            )
+        )
+    return found
+
+
+def _counts(old: GroupGraph, new: GroupGraph, difference: Difference) -> dict[str, int]:
+    """Return the result's counts by name; a fact counts as closed where it is gone or ends earlier."""
+    was = {
+        f.id: f
+        for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)
+    }
+    closed, reopened = len(difference.gone_facts), 0
+    for fact in difference.facts:
+        earlier = was.get(fact.id)
+        if earlier is None or earlier.invalid_at == fact.invalid_at:
+            continue
+        longer = fact.invalid_at is None or (
+            earlier.invalid_at is not None and fact.invalid_at > earlier.invalid_at
+        )
+        reopened += longer
+        closed += not longer
+    return {
+        "statements": len(old.statements.keys() - new.statements.keys()),
+        "facts_closed": closed,
+        "facts_reopened": reopened,
+        "entities": len(difference.gone_entities),
+    }
+
+
+def _erased_rows(
+    store: Store,
+    group: str,
+    erased: set[int],
+    changed: Withdrawn,
+) -> dict[Kind, Sequence[Key]]:
+    """Return the keys of all recorded rows that go with the episodes of these sequences.
+
+    The births stay of what merges and splits name that are left.
+    """
+
+    def read(of: Read, values: Iterable[Any]) -> list[Row]:
+        return _read(store, of, group, values)
+
+    mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
+    # Names in erased rows, without those that other rows name too.
+    others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
+    surfaces = {(row[3], row[2]) for row in mentions} - {(entity, surface) for entity, surface, _ in others}
+    entities = {row[3] for row in mentions} - {entity for entity, _, _ in others}
+    said = read(kinds.STATEMENTS_SHOWN, {row[2] for row in evidence})
+    statements = {row[2] for row in evidence} - {row[0] for row in said if row[2] not in erased}
+    named = {i for o in changed.records.operations for i in (*o.entities, o.made)}
+    requests = {request for _, request in read(kinds.USES_BY, erased)}
+    by_sequence = [(sequence,) for sequence in sorted(erased)]
+    return {
+        kinds.EPISODES: by_sequence,
+        kinds.EXTRACTIONS: by_sequence,
+        kinds.EPISODE_VECTORS: by_sequence,
+        kinds.MENTIONS: [row[:2] for row in mentions],
+        kinds.EVIDENCE: [row[:2] for row in evidence],
+        kinds.OPERATIONS: [(at,) for at, left in sorted(changed.operations.items()) if left is None],
+        kinds.RULINGS: [place for place, left in sorted(changed.rulings.items()) if left is None],
+        kinds.VERDICTS: [place for place, left in sorted(changed.verdicts.items()) if left is None],
+        kinds.NAMES: sorted(surfaces),
+        kinds.NAME_VECTORS: sorted(surfaces),
+        kinds.BIRTHS: [(id_,) for id_ in sorted((entities - named) | statements)],
+        kinds.STATEMENT_VECTORS: [(id_,) for id_ in sorted(statements)],
+        kinds.ANSWERS: [(request,) for request in sorted(requests)],
+        kinds.ANSWER_USES: sorted(read(kinds.USES_OF, requests)),
+    }
+
+
+def _read(store: Store, of: Read, group: str, values: Iterable[Any]) -> list[Row]:
+    """Return the rows of a declared read; none for no value."""
+    asked = sorted(set(values))
+    return list(store.rows(of, group, asked)) if asked else []

@@ -1,0 +1,107 @@
+"""What reads of `Memory` return beside hits, and its JSON form; its field names are a stable interface."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from kgray import kinds
+from kgray.derivation.stored import StoredView
+from kgray.errors import InputError
+from kgray.graph import Entity, FactSpan
+from kgray.memory.naming import entities_of, entity_called
+from kgray.ports import GraphView, Store
+from kgray.rows import folded
+from kgray.search import spans_of
+from kgray.times import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The spans of an entity's facts, in order of their start. clients: episode id -> the client's id."""
+
+    group: str
+    entity: Entity
+    facts: tuple[FactSpan, ...] = ()
+    clients: Mapping[str, str | None] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray history --json` prints."""
+        return {"entity": entity_row(self.entity), "facts": [self._fact(fact) for fact in self.facts]}
+
+    def _fact(self, fact: FactSpan) -> dict[str, Any]:
+        head = {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
+        ended_by = list(fact.ended_by) if fact.ended_by else None
+        return head | fact.as_dict() | {"statement": fact.statement, "ended_by": ended_by}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityCount:
+    """An entity, and the number of its facts of any time."""
+
+    entity: Entity
+    facts: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form in which `kgray entities --json` prints it."""
+        return entity_row(self.entity) | {"facts": self.facts}
+
+
+def entity_row(entity: Entity) -> dict[str, Any]:
+    """Return an entity as JSON shows it."""
+    names = {"aliases": list(entity.aliases), "labels": list(entity.labels)}
+    return {"id": entity.id, "name": entity.name} | names
+
+
+def history_of(store: Store, view: GraphView, name_or_id: str, as_of: Instant | None) -> History:
+    """Return the spans of an entity's facts that a view shows; as_of None = those of any time.
+
+    Raises NotFound, and Ambiguous where several entities have the name.
+    """
+    entity = entity_called(store, view, name_or_id)
+    facts = view.facts_at([entity.id], as_of, None)
+    facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
+    spans, clients = spans_of(view, facts)
+    return History(group=view.group, entity=entity, facts=tuple(spans.values()), clients=clients)
+
+
+def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:
+    """Return the entities with a name like the query, best first; "" = all, those with most facts first.
+
+    Names equal to the query come first, then those that begin with it, then those in which a word does, then
+    those that contain it; where there is none of these, those that are spelled much like it.
+    """
+    if limit < 1:
+        raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
+    counts: Counter[str] = Counter()
+    for _, _, source, target in store.rows(kinds.FACT_ENDS, group):
+        counts.update({source, target} - {None})
+    everyone = entities_of(store, StoredView(store, group))
+    wanted = folded(query)
+    names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
+    ranked = {id_: _rank(wanted, called) for id_, called in names.items()}
+    if not any(rank is not None for rank in ranked.values()):
+        every = sorted({name for called in names.values() for name in called})
+        near = {name: rank for rank, name in enumerate(get_close_matches(wanted, every, n=limit))}
+        ranked = {
+            id_: min((near[n] for n in called if n in near), default=None) for id_, called in names.items()
+        }
+    chosen = [(rank, entity) for entity in everyone if (rank := ranked[entity.id]) is not None]
+    chosen.sort(key=lambda row: (row[0], -counts[row[1].id], row[1].name, row[1].id))
+    return [EntityCount(entity=entity, facts=counts[entity.id]) for _, entity in chosen[:limit]]
+
+
+def _rank(wanted: str, names: Sequence[str]) -> int | None:
+    """Return how a query meets the best of some names, both folded: 0 is best, None is not at all."""
+    tests = (
+        lambda name: name == wanted,
+        lambda name: name.startswith(wanted),
+        lambda name: f" {wanted}" in name,
+        lambda name: wanted in name,
+    )
+    if not wanted:
+        return 0
+    return next((rank for rank, meets in enumerate(tests) if any(map(meets, names))), None)

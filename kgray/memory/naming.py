@@ -1,0 +1,146 @@
+"""What people call an entity or another thing: a name as it is shown, an id, or the beginning of an id."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from kgray import kinds, rows
+from kgray.derivation.stored import StoredView
+from kgray.derivation.view import View
+from kgray.errors import Ambiguous, NotFound
+from kgray.graph import Entity
+from kgray.ledger import find
+from kgray.ports import GraphView, Store, at_one_moment
+from kgray.records import is_storable
+
+_BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
+_SUGGESTED = 3
+_LISTED = 10  # ids that an error lists
+
+
+def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
+    """Return the entity that has this id, name or alias (ignoring case and spacing), or beginning of an id.
+
+    Raises NotFound with what may have been meant, and Ambiguous with the ids where several are called so.
+    """
+    nothing = (
+        f"group {view.group} has no entity {asked!r}{' as known then' if isinstance(view, View) else ''}"
+    )
+    if not is_storable(asked):
+        raise NotFound(nothing)
+    if exact := view.entities([asked]):  # a split entity shows as several: the part that kept the id is meant
+        return next((entity for entity in exact if entity.id == asked), exact[0])
+    if not (found := _named(store, view, asked)):
+        everyone = entities_of(store, view)
+        found = [entity for entity in everyone if _begins(entity.id, asked)]
+        if not found:
+            raise NotFound(no_group(store, view.group) or f"{nothing}{suggestion(asked, _names(everyone))}")
+    if len(found) > 1:
+        raise _ambiguous(asked, {entity.id: entity.name for entity in found})
+    return found[0]
+
+
+def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of the entities that are called so as known now; an id stays as it is.
+
+    Raises NotFound and Ambiguous as `entity_called`.
+    """
+
+    def read() -> tuple[str, ...]:
+        view = StoredView(store, group)
+        ids = []
+        for asked in called:
+            entity = entity_called(store, view, asked)
+            ids.append(asked if find(store, group, asked).entity else entity.id)
+        return tuple(ids)
+
+    return at_one_moment(store, read)
+
+
+def id_called(store: Store, group: str, asked: str) -> str:
+    """Return the id of the episode, entity, statement or fact that is called so; a client's id stays itself.
+
+    Raises NotFound and Ambiguous as `entity_called`.
+    """
+    if find(store, group, asked):
+        return asked
+    nothing = f"group {group} has no episode, entity or fact {asked!r}"
+    if not is_storable(asked):
+        raise NotFound(nothing)
+    view = StoredView(store, group)
+    found = {entity.id: entity.name for entity in view.entities_named(asked)}
+    if not found:
+        everyone = entities_of(store, view)
+        there = dict(_ids(store, group)) | {entity.id: entity.name for entity in everyone}
+        found = {id_: what for id_, what in there.items() if _begins(id_, asked)}
+        if not found:
+            clients = [row[2] for row in store.rows(kinds.EPISODE_HEADS, group) if row[2] and row[7] is None]
+            like = suggestion(asked, [*clients, *_names(everyone)])
+            raise NotFound(no_group(store, group) or f"{nothing}{like}")
+    if len(found) > 1:
+        raise _ambiguous(asked, found)
+    return next(iter(found))
+
+
+def entities_of(store: Store, view: GraphView) -> list[Entity]:
+    """Return all entities that a view shows, oldest first."""
+    if isinstance(view, View):
+        found = view.all_entities()
+    else:
+        found = [rows.entity(row) for row in store.rows(kinds.ALL["entities"], view.group)]
+    return sorted(found, key=lambda entity: (entity.born, entity.id))
+
+
+def no_group(store: Store, group: str) -> str:
+    """Return that there is no such group, and which may have been meant; "" where it is there."""
+    if store.heads([group])[group].named:
+        return ""
+    return f"there is no group {group}{suggestion(group, store.heads())}"
+
+
+def suggestion(asked: str, names: Iterable[str]) -> str:
+    """Return `: did you mean 'Alice Nguyen'?` for the names that are like what was asked; "" for none."""
+    known: dict[str, str] = {}
+    for name in names:
+        known.setdefault(rows.folded(name), name)
+    wanted = rows.folded(asked)
+    within = [name for name in known if wanted and wanted in name.split()]
+    near = difflib.get_close_matches(wanted, known, n=_SUGGESTED, cutoff=0.7)
+    found = [repr(known[name]) for name in dict.fromkeys([*near, *within])][:_SUGGESTED]
+    return f": did you mean {' or '.join(found)}?" if found else ""
+
+
+def _named(store: Store, view: GraphView, name: str) -> list[Entity]:
+    """Return the entities that show with this name or alias, ignoring case and spacing, oldest first."""
+    if isinstance(view, StoredView):
+        return view.entities_named(name)
+    folded = rows.folded(name)
+    return [entity for entity in entities_of(store, view) if folded in map(rows.folded, _names([entity]))]
+
+
+def _names(entities: Iterable[Entity]) -> list[str]:
+    return [name for entity in entities for name in (entity.name, *entity.aliases)]
+
+
+def _begins(identifier: str, asked: str) -> bool:
+    return _BEGINNING.fullmatch(asked.lower()) is not None and identifier.startswith(asked.lower())
+
+
+def _ids(store: Store, group: str) -> Iterable[tuple[str, str]]:
+    """Yield (id, what it is) of the group's live episodes, its statements and facts."""
+    for row in store.rows(kinds.EPISODE_HEADS, group):
+        if row[7] is None:
+            yield row[1], row[2] or "episode"
+    for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group):
+        yield statement, "statement"
+        yield fact, "fact"
+
+
+def _ambiguous(asked: str, found: Mapping[str, str]) -> Ambiguous:
+    ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
+    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    named = any(rows.folded(asked) == rows.folded(name) for name in found.values())
+    what = "is the name of" if named else "is what begins the ids, or an alias, of"
+    return Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")

@@ -1,0 +1,199 @@
+"""The reads of `Memory`: of one group, as of any moment, as known at any moment. None asks a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from kgray import times
+from kgray.derivation import dump as dumping
+from kgray.derivation.stored import StoredView
+from kgray.derivation.view import View
+from kgray.errors import InputError
+from kgray.graph import Hit
+from kgray.memory.answers import EntityCount, History, entities_like, history_of
+from kgray.memory.naming import id_called
+from kgray.memory.reports import derived, dumped, shown
+from kgray.memory.reviewing import LikelyPair, likely_pairs
+from kgray.memory.showing import Shown, described
+from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
+from kgray.records import check_group
+from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
+from kgray.search import context as build_context
+from kgray.search import search as find_hits
+from kgray.times import Instant
+
+When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+_VIEWS = 2  # known_at views kept: searches at one moment often follow one another
+
+
+class GroupReads:
+    """Reads of one store."""
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        """Take over an open store and the embedder that its vectors are from."""
+        self.store = store
+        self.embedder = embedder
+        self._views: dict[tuple[str, Instant, Instant], View] = {}
+
+    async def search(
+        self,
+        query: str,
+        *,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+        said_after: When | None = None,
+        said_before: When | None = None,
+        scopes: Sequence[SearchScope] = SCOPES,
+        limit: int = 10,
+        recipe: str = "hybrid",
+        filters: Filters | None = None,
+        methods: Sequence[Method] | None = None,
+        reranker: Reranker | None = None,
+        centre: str | None = None,
+        seeds: Sequence[str] = (),
+        any_time: bool = False,
+    ) -> list[Hit]:
+        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now).
+
+        said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
+        The other arguments are the fields of kgray.search.Query.
+        """
+        asked = Query(
+            text=query,
+            group=group,
+            as_of=_instant(as_of, "as_of"),
+            known_at=_instant(known_at, "known_at"),
+            filters=_filters(filters, said_after, said_before),
+            scopes=tuple(scopes),
+            limit=limit,
+            recipe=recipe,
+            methods=None if methods is None else tuple(methods),
+            reranker=reranker,
+            centre=centre,
+            seeds=tuple(seeds),
+            any_time=any_time,
+        )
+        view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
+        return await find_hits(self.store, self.embedder, asked, view=view)
+
+    async def context(
+        self,
+        query: str,
+        *,
+        group: str,
+        tokens: int = 1500,
+        as_of: When | None = None,
+        known_at: When | None = None,
+        said_after: When | None = None,
+        said_before: When | None = None,
+        scopes: Sequence[SearchScope] = SCOPES,
+        filters: Filters | None = None,
+    ) -> Context:
+        """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`.
+
+        The other arguments are those of `search`.
+        """
+        asked = Query(
+            text=query,
+            group=group,
+            as_of=_instant(as_of, "as_of"),
+            known_at=_instant(known_at, "known_at"),
+            filters=_filters(filters, said_after, said_before),
+            scopes=tuple(scopes),
+        )
+        view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
+        return await build_context(self.store, self.embedder, asked, tokens=tokens, view=view)
+
+    async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
+        """Return entities with a name like the query, best first; "": those with most facts first."""
+        if limit < 1:
+            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
+        check_group(group)
+        return at_one_moment(self.store, lambda: entities_like(self.store, group, query, limit))
+
+    async def history(
+        self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
+    ) -> History:
+        """Return the spans of an entity's facts, in order of their start.
+
+        name_or_id  a name or an alias that it showed at `known_at`, its id, or the beginning of its id
+        as_of       None = the spans of any time
+        Raises NotFound, and Ambiguous where several entities have the name.
+        """
+        check_group(group)
+        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
+
+        def read() -> History:
+            return history_of(self.store, self._view_at(group, known), name_or_id, moment)
+
+        return at_one_moment(self.store, read)
+
+    async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
+        """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
+
+        identifier  an id or the beginning of one, an episode's client id, or an entity's name
+        Raises NotFound, and Ambiguous where several things are called so.
+        """
+        return (await self.describe(identifier, group=group)).records
+
+    async def describe(self, identifier: str, *, group: str) -> Shown:
+        """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
+        check_group(group)
+
+        def read() -> Shown:
+            called = id_called(self.store, group, identifier)
+            return described(self.store, group, called, shown(self.store, group, called))
+
+        return at_one_moment(self.store, read)
+
+    async def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
+        """Return pairs of entities that may be one, the likeliest first, without those held apart."""
+        return at_one_moment(self.store, partial(likely_pairs, self.store, group, self.embedder, limit))
+
+    async def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
+        """Return the lines of the whole graph, sorted, without their newlines."""
+        return dumping.lines(self._dumped(group, known_at))
+
+    async def dump_hash(self, *, group: str, known_at: When | None = None) -> str:
+        """Return the SHA-256 of the dump, in hex."""
+        return dumping.digest(self._dumped(group, known_at))
+
+    def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
+        return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
+
+    def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
+        """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
+        if known_at is None:
+            return StoredView(self.store, group)
+        last = self.store.heads([group])[group].last_recorded
+        if known_at >= last:  # nothing was recorded since: the store holds what was known then
+            return StoredView(self.store, group)
+        # A view is valid until the group's next record, because what is removed since must not show.
+        key = (group, known_at, last)
+        view = self._views.pop(key, None) or derived(self.store, group, known_at)
+        self._views[key] = view
+        for old in list(self._views)[:-_VIEWS]:
+            del self._views[old]
+        return view
+
+
+def _instant(value: When | None, field: str) -> Instant | None:
+    """Return a caller's moment as an instant. Raises InputError that names the argument."""
+    if value is None:
+        return None
+    try:
+        return times.parse(value)[0]
+    except ValueError as error:
+        raise InputError(f"{field}: {error}", field=field) from None
+
+
+def _filters(filters: Filters | None, said_after: When | None, said_before: When | None) -> Filters:
+    """Return the filters, with the range of reference times that is asked for beside them."""
+    after, before = _instant(said_after, "said_after"), _instant(said_before, "said_before")
+    chosen = filters or Filters()
+    return chosen if after is None and before is None else replace(chosen, said=(after, before))

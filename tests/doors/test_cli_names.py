@@ -1,0 +1,125 @@
+"""Things are called by name, id, or the beginning of an id; what is mistyped is told what it is like."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.doors.shell import JOBS, told, triple
+
+SMITHS = (
+    told("s1", "2026-01-01", triple("Bob Smith", "WORKS_AT", "Acme")),
+    told("s2", "2026-01-02", triple("Robert Smith", "LIKES", "tea")),
+)
+
+
+@pytest.fixture
+def team(kgray):
+    assert kgray("add", kgray.write("a.jsonl", *JOBS, *SMITHS)).code == 0
+    return kgray
+
+
+def entities(kgray, *words: str) -> dict[str, str]:
+    """Return name -> id."""
+    found = kgray("entities", *words, "--group", "team", "--json").json["entities"]
+    return {row["name"]: row["id"] for row in found}
+
+
+def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
+    found = team("entities", "--group", "team", "--json").json["entities"]
+    assert [(row["name"], row["facts"]) for row in found] == [
+        ("Acme", 2), ("Alice Nguyen", 2), ("Beta", 1), ("Bob Smith", 1), ("Mug", 1), ("Robert Smith", 1),
+        ("tea", 1),
+    ]  # fmt: skip
+    assert found[1].keys() == {"id", "name", "aliases", "labels", "facts"}
+    assert list(entities(team, "smith")) == ["Bob Smith", "Robert Smith"]
+    assert list(entities(team, "ROBERT  smith")) == ["Robert Smith"]
+    assert next(iter(entities(team, "Robret Smith"))) == "Robert Smith"
+    assert list(entities(team, "--limit", "1")) == ["Acme"]
+    assert entities(team, "zzz") == {}
+    people = team("entities", "alice", "--group", "team")
+    assert people.out.split() == [
+        "id", "name", "type", "facts", "also", "known", "as",
+        entities(team)["Alice Nguyen"][:8], "Alice", "Nguyen", "2",
+    ]  # fmt: skip
+    assert team("entities", "--group", "team", "--limit", "0").code == 2
+
+
+@pytest.mark.parametrize("called", ["alice  NGUYEN", "id", "beginning"])
+def test_history_and_show_take_a_name_an_id_and_its_beginning(team, called):
+    id_ = entities(team)["Alice Nguyen"]
+    asked = {"id": id_, "beginning": id_[:4]}.get(called, called)
+    history = team("history", asked, "--group", "team", "--json").json
+    assert (history["entity"]["id"], len(history["facts"])) == (id_, 2)
+    shown = team("show", asked, "--group", "team", "--json").json["records"]
+    assert [row["id"] for row in shown if row["type"] == "entity" and row["name"] == "Alice Nguyen"] == [id_]
+
+
+def test_show_takes_the_beginning_of_the_id_of_an_episode_and_of_a_fact(team):
+    for scope in ("episode", "fact"):
+        hits = team("search", "Alice works", "--group", "team", "--scope", scope, "--json").json["hits"]
+        id_ = hits[0]["id"]
+        whole = team("show", id_, "--group", "team", "--json").json
+        assert team("show", id_[:8], "--group", "team", "--json").json == whole
+        assert whole["records"] != []
+
+
+def test_merge_and_split_take_names_and_beginnings(team):
+    ids = entities(team)
+    merged = team("merge", "bob smith", ids["Robert Smith"][:8], "--group", "team", "--json")
+    assert (merged.code, merged.json["sequence"] > 0) == (0, True)
+    (found,) = team("entities", "smith", "--group", "team", "--json").json["entities"]
+    assert (found["id"], found["name"], found["aliases"]) == (ids["Bob Smith"], "Bob Smith", ["Robert Smith"])
+    split = team("split", "Robert Smith", "--surface", "Robert Smith", "--group", "team", "--json")
+    assert split.code == 0
+    assert set(entities(team, "smith")) == {"Bob Smith", "Robert Smith"}
+
+
+def test_a_beginning_of_several_ids_exits_2_and_lists_them(kgray):
+    """Ids are hashes, so some two of enough entities begin alike."""
+    pairs = [triple(f"thing {n}", "LIKES", f"other {n}") for n in range(400)]
+    assert kgray("add", kgray.write("a.jsonl", told("t", "2026-01-01", *pairs))).code == 0
+    dumped = map(json.loads, kgray("dump", "--group", "team").out.splitlines())
+    beginnings: dict[str, list[str]] = {}
+    for row in dumped:
+        if row["type"] == "entity":
+            beginnings.setdefault(row["id"][:4], []).append(row["id"])
+    beginning, ids = max(beginnings.items(), key=lambda item: len(item[1]))
+    assert len(ids) > 1
+    for command in ("history", "show"):
+        answer = kgray(command, beginning, "--group", "team")
+        assert (answer.code, answer.out) == (2, "")
+        assert all(id_ in answer.err for id_ in ids)
+
+
+@pytest.mark.parametrize("command", [["history"], ["show"], ["merge", "Acme"]])
+def test_a_mistyped_name_is_told_what_it_is_like_and_changes_nothing(team, command):
+    before = team("dump", "--group", "team").out
+    answer = team(*command, "Alice Nguyn", "--group", "team")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.endswith("'Alice Nguyn': did you mean 'Alice Nguyen'?\n")
+    assert "'Alice Nguyen'" in team("history", "alice", "--group", "team").err
+    assert team("dump", "--group", "team").out == before
+
+
+def test_a_mistyped_group_reads_as_empty_and_says_which_there_is(team):
+    for command in (["search", "x"], ["context", "x"], ["dump"], ["entities"], ["status"], ["failures"]):
+        answer = team(*command, "--group", "taem")
+        assert answer.code == 0
+        assert "kgray: there is no group taem: did you mean 'team'?\n" in answer.err
+    assert "there is no group nothing\n" in team("search", "x", "--group", "nothing").err
+    for command in (["history", "Alice Nguyen"], ["show", "t1"], ["merge", "Acme", "Beta"]):
+        answer = team(*command, "--group", "taem")
+        said = "kgray: there is no group taem: did you mean 'team'?\n"
+        assert (answer.code, answer.out, answer.err) == (2, "", said)
+
+
+def test_what_is_pending_is_said_beside_the_answer(team):
+    more = told("p1", "2026-04-01", triple("Alice Nguyen", "WORKS_AT", "Gama"))
+    team("add", team.write("b.jsonl", more), "--accept-only")
+    for command in (["search", "Alice"], ["context", "Alice"], ["history", "Alice Nguyen"], ["entities"]):
+        answer = team(*command, "--group", "team", "--json")
+        assert answer.code == 0
+        assert "1 entry of group team is pending" in answer.err
+    assert team("search", "Alice", "--group", "team").out.count("Gama") == 0

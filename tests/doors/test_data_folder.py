@@ -1,0 +1,98 @@
+"""Who may read what a data folder holds: its owner alone, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import kgray
+from kgray import kinds, rows
+from kgray.backends.hashing import HashingEmbedder
+from kgray.stores.sqlite import open_sqlite
+
+LINES = [
+    '{"id": "a", "text": "I work at Acme.", "speaker": "Al Ng", "at": "2026-03-01"}',
+    '{"id": "b", "text": "I work at Beta Labs.", "speaker": "Al Ng", "at": "2026-04-01"}',
+    '{"id": "c", "text": ""}',
+]
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Return the permissions of a folder and of all in it."""
+    found = {path.relative_to(folder).as_posix(): path for path in [folder, *folder.rglob("*")]}
+    return {name: oct(stat.S_IMODE(path.stat().st_mode)) for name, path in found.items()}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_only_the_owner_can_read_what_is_kept(tmp_path, umask):
+    """The store, its log and index while it is open, the reply cache, the lock, and a run's reports."""
+    data, lines = tmp_path / "data", tmp_path / "lines.jsonl"
+    lines.write_text("\n".join(LINES))
+    before = os.umask(umask)
+    try:
+        for command in ("init", f"backfill {lines} --group g"):
+            run = [sys.executable, "-m", "kgray", *command.split(), "--data", str(data)]
+            assert subprocess.run(run, check=False).returncode == ("init" not in command)
+        with kgray.open(data) as memory:
+            memory.add("I live in Bonn.", group="g", speaker="Al Ng", at="2026-05-01")
+            with closing(open_sqlite(data, embedder=HashingEmbedder().identity, dimensions=1024)) as store:
+                (row,) = store.rows(kinds.EPISODES_AT, "g", [1])
+                store.responses(max_bytes=1 << 20).keep("key", "reply", rows.episode("g", row))
+                found = modes(data)
+    finally:
+        os.umask(before)
+
+    assert {mode for name, mode in found.items() if (data / name).is_dir()} == {"0o700"}
+    assert {mode for name, mode in found.items() if not (data / name).is_dir()} == {"0o600"}
+    files = {"kgray.sqlite3", "kgray.sqlite3-wal", "kgray.sqlite3-shm", "cache.sqlite3", "ingest.lock"}
+    assert files <= set(found)
+    assert {Path(name).name for name in found if name.startswith("runs/")} >= {"report.json", "refused.jsonl"}
+
+
+COMMANDS = (
+    "add lines.jsonl --group g",
+    "add lines.jsonl --group g --accept-only",
+    "backfill lines.jsonl --group g",
+    "search Acme --group g",
+    "init",
+)
+
+
+@pytest.mark.parametrize("loss", ["empty", "gone"])
+def test_a_store_that_was_lost_is_not_begun_anew(kgray, loss):
+    kgray.write("lines.jsonl", *LINES[:1])
+    assert kgray("add", "lines.jsonl", "--group", "g", "--accept-only").code == 0
+    path = kgray.folder / "kgray-data" / "kgray.sqlite3"
+    path.unlink()
+    if loss == "empty":
+        path.touch()
+    for command in COMMANDS:
+        answer = kgray(*command.split())
+        assert answer.code == 2, command
+        assert re.search(rf"kgray\.sqlite3 is {loss}.*restore it from a copy", answer.err), command
+        assert path.exists() == (loss == "empty")
+
+
+def test_what_is_said_goes_to_no_damaged_file(kgray):
+    """64 KB of noise: before, a message was told as committed, and reads refused the file."""
+    kgray.write("many.jsonl", *({"text": f"printer {n} " * 90, "at": 1.6e9 + n} for n in range(400)))
+    kgray.write("lines.jsonl", *LINES[:1])
+    assert kgray("add", "many.jsonl", "--group", "g", "--accept-only").code == 0
+    path = kgray.folder / "kgray-data" / "kgray.sqlite3"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(random.Random(5).randbytes(65_536))
+    before = path.read_bytes()
+    for command in COMMANDS[:3]:
+        answer = kgray(*command.split())
+        assert answer.code == 2, command
+        assert re.search(r"kgray\.sqlite3 is damaged \(.*\): restore it from a copy\n$", answer.err), command
+    assert path.read_bytes() == before

@@ -1,0 +1,120 @@
+"""A group whose records contradict each other: others go on, its commands say what to do, repair helps."""
+
+from __future__ import annotations
+
+import apsw
+import pytest
+
+from kgray.stores.sqlite.schema import FILE
+
+ALICE = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme"}
+BOB = {"source": "Bob", "relation": "KNOWS", "target": "Acme"}
+CARL = {"source": "Carl", "relation": "KNOWS", "target": "Acme"}
+
+
+def said(group, triple):
+    return {"triples": [triple], "group": group, "at": "2026-01-01T00:00:00Z", "id": triple["source"]}
+
+
+def damage(folder, statement):
+    """Change rows of the group `broken` behind the store's back."""
+    database = apsw.Connection(str(folder / "kgray-data" / FILE))
+    database.execute(statement.format(broken="(SELECT no FROM groups WHERE name = 'broken')"))
+    database.close()
+
+
+@pytest.fixture
+def folder(kgray):
+    """Return a folder with the groups `broken`, which lacks its births, and `whole`."""
+    rows = [said(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
+    assert kgray("add", kgray.write("rows.jsonl", *rows)).code == 0
+    kgray.dumped = kgray("dump", "--group", "broken").out
+    damage(kgray.folder, "DELETE FROM births WHERE no = {broken}")
+    return kgray
+
+
+def test_a_group_that_cannot_be_derived_is_in_nobody_elses_way(folder):
+    """R24: the rest of the folder works; what is meant for the group is kept."""
+    before = folder("dump", "--group", "whole", "--hash")
+    assert before.code == 0
+    assert [g["group"] for g in folder("groups", "--json").json["groups"]] == ["broken", "whole"]
+    assert folder("status").code == 0
+    assert folder("search", "Alice", "--group", "whole", "--json").json["hits"] != []
+
+    row = said("whole", CARL)
+    done = folder("add", folder.write("more.jsonl", row), "--json")
+    assert (done.code, done.json["committed"]) == (0, 1)
+    assert folder("remove", "--group", "whole", "--episode", "Carl", "--yes").code == 0
+    assert folder("dump", "--group", "whole", "--hash").out == before.out
+
+
+@pytest.mark.parametrize("command", ["dump", "merge"])
+def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command):
+    found = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
+    ids = [hit["id"] for hit in found if hit["scope"] == "entity"]
+    more = [*ids, *folder_ids(folder)][:2] if command == "merge" else []
+
+    done = folder(command, *more, "--group", "broken")
+
+    assert done.code in {2, 75}
+    [line] = [line for line in done.err.splitlines() if "cannot be derived" in line]
+    assert "`kgray doctor --repair --group broken`" in line
+
+
+def folder_ids(folder):
+    """Return the ids of the entities as the store has them."""
+    database = apsw.Connection(str(folder.folder / "kgray-data" / FILE))
+    found = [row[0] for row in database.execute("SELECT id FROM entities")]
+    database.close()
+    return found
+
+
+def test_what_is_added_to_it_waits_and_is_committed_after_the_repair(folder):
+    more = folder.write("both.jsonl", said("broken", CARL), said("whole", CARL))
+
+    waits = folder("add", more, "--json")
+
+    assert (waits.code, waits.json["accepted"], waits.json["committed"]) == (75, 2, 1)
+    assert "doctor --repair --group broken" in waits.err
+    repaired = folder("doctor", "--repair", "--group", "broken", "--json")
+    assert repaired.code == 0
+    assert list(repaired.json["repaired"]) == ["broken"]
+    assert folder("dump", "--group", "broken").out == folder.dumped
+    assert folder("add", more, "--json").json["committed"] == 1
+    assert folder("doctor").code == 0
+
+
+def test_repair_stores_what_the_records_derive_and_says_what_differed(folder):
+    assert folder("doctor", "--repair").code == 0
+    damage(folder.folder, "DELETE FROM facts WHERE no = {broken}")
+    assert "WRONG  graph of broken" in folder("doctor").out
+
+    done = folder("doctor", "--repair")
+
+    assert done.code == 0
+    assert "repaired broken: facts: 2 written anew" in done.out
+    assert "repaired whole: nothing differed from what its records derive" in done.out
+    assert folder("dump", "--group", "broken").out == folder.dumped
+
+
+def test_repair_sets_aside_records_that_contradict_each_other(folder):
+    damage(folder.folder, "DELETE FROM mentions WHERE no = {broken} AND sequence = 2 AND ordinal = 0")
+
+    done = folder("doctor", "--repair", "--group", "broken", "--json")
+
+    assert done.code == 0
+    told = done.json["repaired"]["broken"]
+    assert "set aside evidence 2.0: a mention that it names is not stored" in told
+    assert "Bob" not in " ".join(told)
+    left = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]
+    assert [line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line] == left
+
+
+def test_a_group_is_named_only_with_repair(folder):
+    assert folder("doctor", "--group", "broken").code == 2
+
+
+def test_a_group_that_is_not_there_is_not_repaired(folder):
+    done = folder("doctor", "--repair", "--group", "brken")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no group brken: did you mean 'broken'?" in done.err

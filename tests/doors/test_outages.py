@@ -1,0 +1,234 @@
+"""A server that is down is told of while it is waited for, when the command ends, and by `status` (R24)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.outages import OUTAGES
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.shell import Shell
+
+ROW = {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01", "group": "g"}
+NOTHING = as_json({"entities": [], "facts": []})
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    """Hold a port at which nobody listens, and nobody else can."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+def url(bound: socket.socket) -> str:
+    return f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+
+
+def at(address: str, section: str = "MODEL") -> dict[str, str]:
+    """Return the settings that name a server for the model, or for the embedder."""
+    own = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
+    more = {"EMBEDDER": {"DIMENSIONS": "64"}}.get(section, {})
+    return {f"KGRAY_{section}_{name}": value for name, value in (own | more).items()}
+
+
+def told_by(asked: Asked) -> str:
+    """Return the text of the episode that a request asks about."""
+    return str(asked.sections["EPISODE"]["text"])
+
+
+def line_of(running: subprocess.Popen[bytes]) -> str:
+    """Return the next line on a command's standard error."""
+    assert running.stderr is not None
+    return running.stderr.readline().decode()
+
+
+def test_a_server_that_is_down_is_told_of_and_when_it_answers_again(
+    kgray: Shell, taken: socket.socket
+) -> None:
+    kgray.env = at(url(taken))
+    kgray.write("in.jsonl", ROW)
+    began = time.monotonic()
+    running = kgray.start("add", "in.jsonl")
+
+    line = line_of(running)
+    assert time.monotonic() - began < 10, "three seconds, on a machine that has nothing else to do"
+    where = f"the model's server at {url(taken)}"
+    assert line.startswith(f"kgray: waiting: {where} cannot be reached (")
+    assert "it is tried again for up to 59" in line, "model.patience_s is 600"
+    assert line.endswith("Ctrl-C stops the command: what was accepted is safe, run it again\n")
+    down = kgray("status", "--json").json["outage"]
+    port = taken.getsockname()[1]
+    taken.close()
+    server = ChatServer(lambda _: NOTHING, port=port)
+    _, err = running.communicate(timeout=120)
+    server.close()
+
+    assert running.returncode == 0, err.decode()
+    assert f"kgray: {where} answers again after " in err.decode()
+    over = kgray("status", "--json").json["outage"]
+    assert (over["what"], down["until"], over["since"]) == (where, None, down["since"])
+    assert over["since"] < over["until"] <= over["seen"]
+    assert f"last outage: {where} cannot be reached" in kgray("status").out
+
+
+def test_a_signal_while_a_server_is_waited_for_tells_the_reason(kgray: Shell, taken: socket.socket) -> None:
+    kgray.env = at(url(taken))
+    kgray.write("in.jsonl", ROW)
+    running = kgray.start("add", "in.jsonl")
+    line_of(running)
+
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+
+    assert running.returncode == 75
+    last = err.decode().splitlines()[-1]
+    assert last.startswith(
+        f"kgray: stopped before the end (the model's server at {url(taken)} cannot be reached ("
+    )
+    assert last.endswith("; what was accepted is safe, run it again to go on")
+    assert out.decode() == "1 accepted, 0 duplicate, 0 refused, 0 committed, 0 failed\n"
+    assert kgray("status", "--json").json["outage"]["until"] is None
+
+
+def test_a_search_that_waits_for_its_embedder_says_so_and_is_stopped_with_the_reason(
+    kgray: Shell, taken: socket.socket
+) -> None:
+    kgray.env = at(url(taken), "EMBEDDER")
+    assert kgray("init").code == 0
+    kgray.env |= {"KGRAY_MODEL_BACKEND": "rules"}
+    kgray.write("in.jsonl", ROW)
+    kgray("add", "in.jsonl", "--accept-only")
+    running = kgray.start("search", "Where does Alice work?", "--group", "g")
+
+    where = f"the embedder's server at {url(taken)}"
+    assert line_of(running).startswith(f"kgray: waiting: {where} cannot be reached (")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+
+    assert running.returncode == 75
+    assert err.decode().strip().startswith(f"kgray: stopped ({where} cannot be reached (")
+
+
+def test_a_server_that_takes_a_call_and_says_nothing_is_told_of(kgray: Shell, taken: socket.socket) -> None:
+    taken.listen()
+    kgray.env = at(url(taken))
+    kgray.write("in.jsonl", ROW)
+    running = kgray.start("add", "in.jsonl")
+
+    line = line_of(running)
+
+    assert line.startswith(f"kgray: waiting: the model's server at {url(taken)} has not answered yet for ")
+    assert "it is given up to 11" in line, "model.timeout_s is 120"
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+
+
+def test_the_end_of_the_patience_tells_the_reason(kgray: Shell, taken: socket.socket) -> None:
+    kgray.env = at(url(taken)) | {"KGRAY_MODEL_PATIENCE_S": "1"}
+    kgray.write("in.jsonl", ROW)
+
+    answer = kgray("add", "in.jsonl")
+
+    last = answer.err.splitlines()[-1]
+    assert answer.code == 75
+    assert last.startswith(f"kgray: stopped before the end (The server at {url(taken)} cannot be reached (")
+    assert kgray("status", "--json").json["outage"]["what"] == f"the model's server at {url(taken)}"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_ledger_what_they_spent(
+    tmp_path: Path, taken: socket.socket
+) -> None:
+    """A reply that cannot be used counts as it does without Ray."""
+    from tests.ray_session import over_ray
+
+    OUTAGES.forget()
+    where, port = f"the model's server at {url(taken)}", taken.getsockname()[1]
+    settings: dict[str, Any] = {
+        "model_backend": "openai",
+        "model_name": "m",
+        "model_base_url": url(taken),
+        "model_cache_mb": 0,
+    }
+    with over_ray(tmp_path, **settings) as memory:
+        adding = asyncio.create_task(memory.add_many([ROW, ROW | {"id": "b", "text": "I live in Oslo."}]))
+        while not OUTAGES.why():
+            assert not adding.done()
+            await asyncio.sleep(0.05)
+        told = OUTAGES.why()
+        taken.close()
+        server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
+        report = await adding
+        (failed,) = await memory.failures()
+        counts = (await memory.status())["g"]
+        server.close()
+
+    assert told.startswith(f"{where} cannot be reached (")
+    assert (report.committed, report.failed, report.stopped) == (1, 1, False)
+    assert (failed.episode.client_id, failed.failure.raw) == ("b", "no")
+    made = len(server.asked) + len(server.probes)
+    assert (counts.calls, counts.prompt_tokens) == (made, made * 100)
+    assert OUTAGES.current() == []
+
+
+def checks(kgray: Shell) -> tuple[int, dict[str, dict[str, Any]]]:
+    answer = kgray("doctor", "--json")
+    return answer.code, {row["name"]: row for row in answer.json["checks"]}
+
+
+def test_doctor_asks_what_it_calls_ok_and_says_how_long_it_took(kgray: Shell) -> None:
+    """One that lists no models is asked for one token; a store is opened and read."""
+    server = ChatServer(lambda _: NOTHING)
+    kgray.env = at(server.url)
+    assert kgray("init").code == 0
+
+    code, found = checks(kgray)
+    server.close()
+
+    assert code == 0
+    took = r" \(\d+\.\d\d s\)$"
+    assert re.search(f"^openai: m at {server.url}; answers{took}", found["model"]["detail"])
+    assert re.search(f"; embeds a text{took}", found["embedder"]["detail"])
+    assert re.search(f"numbers a text\\){took}", found["store"]["detail"])
+    (asked,) = server.asked
+    assert asked.body["max_tokens"] == 1
+
+
+def test_doctor_says_not_ok_of_servers_that_are_down_and_of_one_that_says_nothing(
+    kgray: Shell, taken: socket.socket
+) -> None:
+    kgray.env = at(url(taken)) | at(url(taken), "EMBEDDER")
+
+    code, down = checks(kgray)
+    taken.listen()
+    kgray.env = at(url(taken))
+    _, mute = checks(kgray)
+
+    assert code == 1
+    assert [down[name]["ok"] for name in ("model", "embedder")] == [False, False]
+    where = f"the model's server at {url(taken)}"
+    assert f"{where} cannot be reached (" in down["model"]["detail"]
+    assert f"{where} gives no answer within 5 s (5.0" in mute["model"]["detail"]
+
+
+def test_doctor_names_the_setting_where_a_server_refuses_the_key(kgray: Shell) -> None:
+    server = ChatServer(lambda _: Say(status=401))
+    kgray.env = at(server.url)
+
+    code, found = checks(kgray)
+    server.close()
+
+    assert (code, found["model"]["ok"]) == (1, False)
+    assert "refuses the key: check model.api_key" in found["model"]["detail"]

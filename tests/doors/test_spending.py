@@ -1,0 +1,176 @@
+"""What a model has cost counts, whether its replies could be used or not: status, report, bound (R24)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.shell import Shell
+
+ROWS = [
+    {"id": f"m{n}", "speaker": "Alice", "text": f"I saw number {n}.", "at": "2026-01-01"} for n in range(40)
+]
+NOTHING = as_json({"entities": [], "facts": []})
+Serve = Callable[[Callable[[Asked], Say]], ChatServer]
+
+
+def model(server: ChatServer, **more: str) -> dict[str, str]:
+    """Return the settings that name a server."""
+    return {
+        "KGRAY_MODEL_BACKEND": "openai",
+        "KGRAY_MODEL_NAME": "m",
+        "KGRAY_MODEL_BASE_URL": server.url,
+        "KGRAY_MODEL_CACHE_MB": "0",
+        **more,
+    }
+
+
+@pytest.fixture
+def serve(kgray: Shell) -> Iterator[Serve]:
+    servers: list[ChatServer] = []
+
+    def start(answer: Callable[[Asked], Say]) -> ChatServer:
+        servers.append(ChatServer(answer))
+        kgray.env = model(servers[-1])
+        kgray.write("in.jsonl", *ROWS)
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def calls(server: ChatServer) -> int:
+    """Return how many calls of the model a server has answered."""
+    return len(server.asked) + len(server.probes)
+
+
+def spent(kgray: Shell) -> dict[str, int]:
+    """Return what `kgray status` says the model has cost."""
+    return dict(kgray("status", "--json").json["model"])
+
+
+def test_a_bound_of_ten_calls_holds_where_no_reply_can_be_used(kgray: Shell, serve: Serve) -> None:
+    """Three calls an episode: what is on its way when the bound is met may exceed it by one episode's."""
+    server = serve(lambda _: Say("I would rather not."))
+
+    answer = kgray("backfill", "in.jsonl", "--group", "g", "--max-calls", "10", "--json")
+
+    report = answer.json["report"]
+    made = calls(server)
+    assert 10 <= made <= 13
+    assert (answer.code, report["state"]) == (75, "stopped")
+    assert report["reason"] == f"--max-calls 10 is spent: {made} calls were made"
+    cost = {"calls": made, "prompt_tokens": made * 100, "completion_tokens": made * 20}
+    assert {name: report[name] for name in cost} == spent(kgray) == cost
+    assert answer.json["failed"] == len(server.asked) / 3
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_bound_holds_for_what_was_pending_before(kgray: Shell, serve: Serve, *, usable: bool) -> None:
+    """Not a window of it is asked, but as much as the bound pays for."""
+    server = serve(lambda _: NOTHING if usable else Say("I would rather not."))
+    kgray("add", "in.jsonl", "--group", "g", "--accept-only")
+    kgray.write("more.jsonl", ROWS[0])
+
+    answer = kgray("backfill", "more.jsonl", "--group", "g", "--max-calls", "10", "--json")
+
+    assert 10 <= calls(server) <= 16
+    assert answer.code == 75
+    assert 0 <= calls(server) - answer.json["report"]["calls"] <= 1, "one that was cancelled before its reply"
+    assert kgray("status", "--json").json["groups"]["g"]["accepted"] > 20
+
+
+@pytest.mark.parametrize(
+    ("bad", "answered"),
+    [
+        pytest.param(Say("no JSON"), True, id="no-json"),
+        pytest.param(Say('{"entities": [', finish="length"), True, id="cut"),
+        pytest.param(Say(refusal="I will not."), True, id="refused-by-the-model"),
+        pytest.param(Say("too long", status=400), False, id="refused-by-the-server"),
+    ],
+)
+def test_every_call_of_an_episode_that_fails_counts(
+    kgray: Shell, serve: Serve, bad: Say, answered: bool
+) -> None:
+    """Beside one that is read, whose calls counted always. A server bills no tokens of what it refuses."""
+    server = serve(lambda asked: bad if "number 1." in asked.data else NOTHING)
+    kgray.write("in.jsonl", *ROWS[:2])
+
+    added = kgray("add", "in.jsonl", "--group", "g", "--json")
+
+    assert (added.json["committed"], added.json["failed"]) == (1, 1)
+    billed = calls(server) if answered else 2  # the probe and the episode that is read
+    assert spent(kgray) == {
+        "calls": calls(server),
+        "prompt_tokens": billed * 100,
+        "completion_tokens": billed * 20,
+    }
+
+
+def test_a_question_without_a_usable_answer_counts(kgray: Shell, serve: Serve) -> None:
+    """The extraction is kept in the journal; the judge's three calls are not, and are counted beside it."""
+
+    def say(asked: Asked) -> Say:
+        if asked.task != "combined":
+            return Say("Who knows?")
+        name = asked.sections["EPISODE"]["text"].removeprefix("I saw ").rstrip(".")
+        fact = {"source": 0, "target": 1, "relation": "VISITED", "fact": f"Alice saw {name}", "kind": "holds"}
+        dates = {"valid_at": None, "invalid_at": None, "value": None}
+        names = [{"name": name, "type": ""} for name in ("Alice", name)]
+        return as_json({"entities": names, "facts": [fact | dates]})
+
+    server = serve(say)
+    texts = ("I saw Acme Industries.", "I saw Acme.")
+    kgray.write("in.jsonl", *(row | {"text": text} for row, text in zip(ROWS, texts, strict=False)))
+
+    added = kgray("add", "in.jsonl", "--group", "g", "--json")
+
+    assert (added.json["committed"], added.json["failed"]) == (1, 1)
+    assert sorted(server.tasks()) == [*["batched"] * 3, *["combined"] * 2]
+    assert spent(kgray)["calls"] == calls(server) == 6
+
+
+def test_a_call_that_timed_out_after_it_was_sent_counts_and_one_that_never_arrived_does_not(
+    kgray: Shell, serve: Serve
+) -> None:
+    slow = iter([True])
+    server = serve(lambda _: Say(NOTHING.text, delay=2.5 if next(slow, False) else 0.0))
+    kgray.env |= {"KGRAY_MODEL_TIMEOUT_S": "1"}
+    kgray.write("in.jsonl", ROWS[0])
+
+    added = kgray("add", "in.jsonl", "--group", "g", "--json")
+
+    assert (added.json["committed"], len(server.asked)) == (1, 2)
+    assert spent(kgray)["calls"] == calls(server) == 3
+    kgray.write("in.jsonl", ROWS[1])
+    server.close()
+    kgray.env |= {"KGRAY_MODEL_PATIENCE_S": "1"}
+    assert kgray("add", "in.jsonl", "--group", "g").code == 75
+    assert spent(kgray)["calls"] == 3
+
+
+def test_a_failed_episode_shows_the_last_reply_and_takes_it_along_when_it_is_removed(
+    kgray: Shell, serve: Serve
+) -> None:
+    serve(lambda _: Say("I would rather not."))
+    kgray.write("in.jsonl", ROWS[0])
+    kgray("add", "in.jsonl", "--group", "g")
+
+    (failed,) = kgray("failures", "--json").json["failures"]
+    shown = kgray("show", "m0", "--group", "g", "--json").json["records"]
+
+    why = {
+        "class": "InvalidAnswer",
+        "message": "no usable reply in 3 calls: the reply holds no JSON object",
+        "attempts": 1,
+        "reply": "I would rather not.",
+    }
+    id_ = failed["id"]
+    assert failed == {"id": id_, "client_id": "m0", "group": "g", **why}
+    assert [row for row in shown if row["type"] == "failure"] == [{"type": "failure", "episode": id_, **why}]
+    assert "I would rather not." in kgray("show", "m0", "--group", "g").out
+    assert kgray("remove", "--group", "g", "--episode", "m0", "--yes").code == 0
+    assert b"rather not" not in (kgray.folder / "kgray-data" / "kgray.sqlite3").read_bytes()

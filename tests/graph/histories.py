@@ -1,0 +1,240 @@
+"""Random histories of everything that can happen to a group, and what must hold after each step.
+
+A history is a list of steps: it can be printed, cut short and played again. Each episode brings a word of its
+own, in its wordings and sometimes in a relation's name, and the judge quotes what it was shown: so what is
+left of a removed episode can be looked for in every stored row.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgray import kinds, times
+from kgray.derivation.compare import differences
+from kgray.errors import InvalidAnswer
+from kgray.ledger import retry
+from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
+from kgray.records import Extraction
+from tests.graph.engine import Engine, ReadsItself, WildJudge, reading
+
+PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]
+THINGS = ["Acme", "Acme Inc", "Beta", "IBM"]
+RELATIONS = ["WORKS_AT", "MANAGES", "REPORTS_TO", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "COSTS"]
+CORRECTIONS = ["merge", "merge", "split", "undo", "retract", "remove", "remove", "replace", "retry"]
+WORD = re.compile(r"(?<![a-z0-9])w\d+z")  # the word of an episode; one that is cut short does not count
+Step = tuple[Any, ...]
+Row = dict[str, Any]
+
+
+class Quoting(WildJudge):
+    """A judge whose reasons quote what it was shown."""
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Answer each question, with a reason."""
+        judged = await super().judge(request)
+        pairs = zip(request.questions, judged.answers, strict=True)
+        answers: tuple[Answer, ...] = tuple(
+            {**answer, "reason": " / ".join((q.item, *q.candidates, *q.cards))} for q, answer in pairs
+        )
+        return Judged(answers=answers, calls=1)
+
+
+class Refuses(ReadsItself):
+    """A reader that fails on the episodes whose client ids it is given."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Parse the text, unless it is refused."""
+        if request.episode.client_id in self.refused:
+            raise InvalidAnswer("no extraction", raw="?")
+        return await super().extract(request)
+
+
+def history(seed: int, steps: int = 12) -> list[Step]:
+    """Return a random history; equal seeds give equal histories."""
+    rng = random.Random(seed)
+    told: list[Step] = []
+    for number in range(steps):
+        if number < 2 or rng.random() < 0.5:
+            told.append(episode(rng, number))
+        else:
+            told.append((rng.choice(CORRECTIONS), rng.randrange(30), rng.randrange(30)))
+    return told
+
+
+def episode(rng: random.Random, number: int) -> Step:
+    """Return the step that adds an episode: its day, its facts, and whether its reader fails."""
+    facts = []
+    for _ in range(rng.randint(1, 3)):
+        source, target = rng.sample(PEOPLE + THINGS, 2)
+        relation = rng.choice([*RELATIONS, f"TOLD_BY_W{number}Z"])
+        # A wording with digits names a variant; one without says an end or a denial of them all (R6).
+        own = rng.choice([f" w{number}z", f" w{number}z", "", " part-time"])
+        fact = {"source": source, "relation": relation, "fact": f"{source}{own} {relation} {target}"}
+        fact["kind"] = rng.choice(["holds", "holds", "holds", "ended", "denied", "happened"])
+        fact |= {"target": target} if rng.random() < 0.9 else {"value": rng.choice([100, "done"])}
+        facts.append(fact)
+    return ("add", rng.randrange(12), facts, rng.random() < 0.1)
+
+
+@dataclass
+class Played:
+    """An engine with a history, and what was seen on the way.
+
+    dumps       (record time, stored sequences, rows of the dump) after each step
+    erased      sequences of removed episodes
+    """
+
+    engine: Engine
+    reader: Refuses
+    dumps: list[tuple[int, set[int], list[Row]]] = field(default_factory=list)
+    erased: set[int] = field(default_factory=set)
+
+    def play(self, told: list[Step]) -> None:
+        """Carry the steps out one by one, and check after each."""
+        for number, step in enumerate(told):
+            self._one(number, step)
+            self.engine.check()
+            assert differences(self.engine.store, self.engine.named()) == []
+            self._nothing_erased_is_stored()
+            self._what_was_known_is_known()
+            taken = self.engine.last_recorded(), self._sequences(), rows(self.engine.dump())
+            self.dumps.append(taken)
+
+    def _one(self, number: int, step: Step) -> None:
+        kind = step[0]
+        if kind in {"add", "replace", "retry"}:
+            getattr(self, f"_{kind}")(number, step)
+            return
+        self._correct(kind, step[1], step[2])
+
+    def _add(self, number: int, step: Step) -> None:
+        _, at, facts, fails = step
+        if fails:
+            self.reader.refused.add(f"e{number}")
+        self.engine.add(reading(at, [], facts, client_id=f"e{number}"))
+
+    def _replace(self, number: int, step: Step) -> None:
+        facts = [{"source": "Bob", "relation": "LIKES", "target": "tea", "fact": f"Bob w{number}z likes tea"}]
+        chosen = f"e{step[1] % number}"
+        self.engine.add(reading(step[2] % 12, [], facts, client_id=chosen), replace=True)
+
+    def _retry(self, _number: int, _step: Step) -> None:
+        self.reader.refused.clear()
+        retry(self.engine.store, self.engine.named(), [], now=times.now())
+        self.engine.run()
+
+    def _correct(self, kind: str, a: int, b: int) -> None:
+        # By birth and by sequence, not by id: a history is the same in every group.
+        entities = [e.id for e in sorted(self.engine.view().all_entities(), key=lambda e: e.born)]
+        found = sorted(of(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
+        episodes = [row["id"] for row in found]
+        if kind == "merge" and entities:
+            self.engine.ask("merge", entities=(entities[a % len(entities)], entities[b % len(entities)]))
+        elif kind == "split" and entities:
+            entity = entities[a % len(entities)]
+            surfaces = sorted(self.engine.view().graph.entities[entity].surfaces)
+            self.engine.ask("split", entities=(entity,), surfaces=(surfaces[b % len(surfaces)],))
+        elif kind == "undo":
+            self.engine.ask("undo", target=self._correction(a))
+        elif kind in {"retract", "remove"} and episodes:
+            before = self._sequences()
+            self.engine.ask(kind, episodes=(episodes[a % len(episodes)],))
+            self.erased |= before - self._sequences()
+
+    def _correction(self, a: int) -> int:
+        found = [row[0] for row in self._rows("operations") if row[1] in {"merge", "split"}]
+        return int(found[a % len(found)]) if found else a
+
+    def _sequences(self) -> set[int]:
+        return {row[0] for row in self._rows("episodes")}
+
+    def _rows(self, kind: str) -> list[tuple[Any, ...]]:
+        return list(self.engine.store.rows(kinds.ALL[kind], self.engine.named()))
+
+    def _nothing_erased_is_stored(self) -> None:
+        """R25: no row has a word that no stored text has; the answers are the journal's business."""
+        texts = json.dumps([row[4] for row in self._rows("episodes")]).casefold()
+        stored = [self._rows(kind.name) for kind in kinds.KINDS if kind is not kinds.ANSWERS]
+        everywhere = json.dumps(stored, default=lambda _: "").casefold()  # without vectors
+        assert set(WORD.findall(everywhere)) - set(WORD.findall(texts)) == set()
+
+    def _what_was_known_is_known(self) -> None:
+        """R4: the dump at an earlier moment is the one taken then, but for what was removed since."""
+        for known_at, stored, then in self.dumps:
+            now = rows(self.engine.dump(known_at))
+            if stored.isdisjoint(self.erased):
+                assert now == then
+                continue
+            gone = {r["id"] for r in then if r["type"] == "episode" and r["sequence"] in self.erased}
+            for kind in ("episode", "mention", "evidence"):
+                left = [r for r in of(then, kind) if r.get("episode", r.get("id")) not in gone]
+                assert plain(of(now, kind)) == plain(left)
+            self._relations_are_kept(now, then, gone)
+
+    @staticmethod
+    def _relations_are_kept(now: list[Row], then: list[Row], gone: set[str]) -> None:
+        """R25: what was ruled on the names that are left still holds while later episodes are left."""
+        left = [
+            r["sequence"] for r in of(then, "episode") if r["id"] not in gone and r["state"] == "committed"
+        ]
+        erased = [r["sequence"] for r in of(then, "episode") if r["id"] in gone]
+        if max(left, default=0) < max(erased, default=0):
+            return
+        before, after = classes(then), classes(now)
+        for name, shown in after.items():
+            assert {n for n, s in after.items() if s == shown} == {
+                n for n, s in before.items() if s == before[name] and n in after
+            }
+            assert traits(now, shown) == traits(then, before[name]) or flips(now, then, name)
+
+
+def rows(lines: list[str]) -> list[Row]:
+    """Return the rows of a dump."""
+    return [json.loads(line) for line in lines]
+
+
+def of(found: list[Row], kind: str) -> list[Row]:
+    """Return the rows of one type."""
+    return [row for row in found if row["type"] == kind]
+
+
+def plain(found: list[Row]) -> list[Row]:
+    """Return the rows without the statement, whose id may be that of an erased one, in a fixed order."""
+    return sorted(({k: v for k, v in row.items() if k != "statement"} for row in found), key=json.dumps)
+
+
+def classes(found: list[Row]) -> dict[str, str]:
+    """Return relation name -> the name it shows as."""
+    return {r["name"]: r["same_as"] or r["inverse_of"] or r["name"] for r in of(found, "relation")}
+
+
+def traits(found: list[Row], name: str) -> str | None:
+    """Return the cardinality of a shown name."""
+    return next(str(r["cardinality"]) for r in of(found, "relation") if r["name"] == name)
+
+
+def flips(now: list[Row], then: list[Row], name: str) -> bool:
+    """Whether a name shows the other way round than it did: its cardinality does, too."""
+    return turned(now, name) != turned(then, name)
+
+
+def turned(found: list[Row], name: str) -> bool:
+    """Whether a name shows with its ends swapped."""
+    return next(r["inverse_of"] is not None for r in of(found, "relation") if r["name"] == name)
+
+
+def played(make: Callable[..., Engine], told: list[Step], judging: str = "relation") -> Played:
+    """Play a history on a new engine."""
+    reader = Refuses()
+    engine = make(judge=Quoting(), extractor=reader, judging=judging)
+    found = Played(engine, reader)
+    found.play(told)
+    return found

@@ -1,0 +1,58 @@
+"""Random histories: after every step the graph follows from the records, and nothing removed is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.graph.engine import Engine
+from tests.graph.histories import history, played
+from tests.graph.stores import SqliteStores, Stores
+
+MANY = {"sqlite": 1000, "neo4j": 50}
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Engine]]:
+    """Yield a function that makes an engine with a group of its own, all in one store."""
+    stores = SqliteStores(tmp_path_factory.mktemp("histories"))
+    store = stores.open()
+    yield lambda **how: Engine(store=store, prefix=stores.fresh(), **how)
+    stores.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
+    fresh: Callable[..., Engine], seed: int
+) -> None:
+    """R4, R16, R20, R25, R26: whatever is added, merged, split, undone, replaced, retracted or removed."""
+    play(fresh, seed)
+
+
+def test_a_history_on_each_store(stores: Stores) -> None:
+    """The same on every store; a few, since what is tested is decided above them."""
+    store = stores.open()
+    for seed in range(min(stores.examples, 3)):
+        play(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), seed)
+
+
+@pytest.mark.slow
+def test_many_histories_on_each_store(stores: Stores) -> None:
+    """1,000 on the embedded store, 50 on a server: 10 to 20 minutes."""
+    store = stores.open()
+    many = MANY["sqlite" if isinstance(stores, SqliteStores) else "neo4j"]
+    failed = {}
+    for seed in range(many):
+        try:
+            play(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), seed)
+        except Exception as error:  # noqa: BLE001 - any is a finding: all are told
+            failed[seed] = repr(error)[:200]
+
+    assert failed == {}
+
+
+def play(make: Callable[..., Engine], seed: int) -> None:
+    """Play the history of a seed: of 8 to 19 steps, every second with each pair of statements judged."""
+    told = history(seed, steps=8 + seed % 12)
+    played(make, told, judging="statement" if seed % 2 else "relation")

@@ -1,0 +1,214 @@
+"""Two things of one name: what speaks against the one that is known, so that the judge is asked (R14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.world import Oracle, World, WorldModel, WorldPlan
+from kgray.backends.question_key import questions_key
+from kgray.ports import Judged, Question, QuestionRequest
+from kgray.records import Draft
+from tests.graph.engine import Engine, reading
+
+ANNA = {"name": "Anna Berg", "type": "Person"}
+
+
+class Listening:
+    """A judge of entities that notes what it is asked."""
+
+    identity = "listening"
+
+    def __init__(self, answer: Callable[[Question], int | None]) -> None:
+        self.asked: list[Question] = []
+        self._answer = answer
+
+    def key(self, request: QuestionRequest) -> str:
+        return questions_key(self.identity, request.questions)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        self.asked += request.questions
+        return Judged(answers=tuple({"duplicate_of": self._answer(q)} for q in request.questions), calls=1)
+
+
+def says(at: float, relation: str, other: str | None, text: str, **more: Any) -> Draft:
+    """Return an episode about Anna Berg; other None: it has a value."""
+    end = {} if other is None else {"target": other}
+    return reading(
+        at,
+        [ANNA],
+        [{"source": "Anna Berg", "relation": relation, "fact": text, **end, **more}],
+        client_id=text,
+    )
+
+
+def known(engine: Engine) -> None:
+    """Have Anna Berg work at Acme and be so well known that a new context alone is nothing against her."""
+    for number in range(6):
+        engine.add(says(number, "WORKS_AT", "Acme", f"Anna Berg works at Acme {'really ' * number}"))
+
+
+@pytest.mark.parametrize(
+    ("then", "asked"),
+    [
+        pytest.param(says(9, "LIKES", "tea", "Anna Berg likes tea"), False, id="nothing-speaks-against"),
+        pytest.param(says(9, "WORKS_AT", "Acme", "Anna Berg works there"), False, id="the-same-end"),
+        pytest.param(
+            says(9, "WORKS_AT", "Acme GmbH", "She works there"), False, id="the-end-by-another-name"
+        ),
+        pytest.param(says(9, "WORKS_AT", "Beta", "Anna Berg works at Beta"), True, id="another-end"),
+        pytest.param(says(9, "WORKS_AT", "Beta", "Anna Berg now works at Beta"), False, id="a-change"),
+        pytest.param(
+            says(9, "WORKS_AT", "Beta", "Anna Berg works at Beta", valid_at="2026-01-08"),
+            False,
+            id="a-start-after-what-was-said-last",
+        ),
+        pytest.param(
+            says(9, "WORKS_AT", "Beta", "Anna Berg works at Beta", valid_at="2026-01-03"),
+            True,
+            id="a-start-while-the-other-end-was-said-to-hold",
+        ),
+        pytest.param(
+            says(9, "WORKS_AT", "Beta", "She was at Beta", valid_at="2025-01-03", invalid_at="2025-06-01"),
+            False,
+            id="a-span-that-is-over",
+        ),
+        pytest.param(
+            says(9, "WORKS_AT", "Beta", "Anna Berg left Beta", kind="ended"),
+            True,
+            id="an-end-of-what-never-was",
+        ),
+        pytest.param(
+            says(9, "WORKS_AT", "Acme", "Anna Berg left Acme", kind="ended"),
+            False,
+            id="an-end",
+        ),
+        pytest.param(
+            says(9, "LIVES_IN", "Oslo", "Anna Berg lives in Oslo"),
+            False,
+            id="an-empty-slot",
+        ),
+        pytest.param(
+            reading(9, [{"name": "Anna Berg", "type": "Product"}], [], client_id="p"), True, id="another-type"
+        ),
+    ],
+)
+def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
+    tmp_path: Path, then: Draft, asked: bool
+) -> None:
+    """One exact full name is enough alone only where type and ends go with what is known."""
+    judge = Listening(lambda _: 0)
+    engine = Engine(tmp_path, judge=judge)
+    known(engine)
+    judge.asked.clear()
+
+    engine.add(then)
+
+    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Berg", ("Anna Berg",))] * asked
+    engine.check()
+
+
+def test_a_person_who_is_hardly_known_is_asked_about_where_nothing_ties_them(tmp_path: Path) -> None:
+    judge = Listening(lambda _: 0)
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(says(0, "WORKS_AT", "Acme", "Anna Berg works at Acme"))
+    engine.add(says(1, "WORKS_AT", "Acme", "Anna Berg is at Acme"))
+    assert judge.asked == []
+
+    engine.add(says(2, "LIKES", "tea", "Anna Berg likes tea"))
+
+    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Berg", ("Anna Berg",))]
+
+
+def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None:
+    """Once there are two, every mention of the name is asked about, in their order of birth."""
+    judge = Listening(lambda question: 1 if len(question.candidates) == 2 else None)
+    engine = Engine(tmp_path, judge=judge)
+    known(engine)
+    judge.asked.clear()
+
+    engine.add(says(9, "WORKS_AT", "Beta", "Anna Berg works at Beta"))
+    engine.add(says(10, "LIKES", "tea", "Anna Berg likes tea"))
+
+    assert engine.spans() == {"Acme": [(0, None)], "Beta": [(9, None)]}
+    first, second = (
+        e.id for e in sorted(engine.view().all_entities(), key=lambda e: e.born) if e.name == "Anna Berg"
+    )
+    assert [(f.source, f.relation) for f in engine.view().all_facts() if f.relation == "LIKES"] == [
+        (second, "LIKES")
+    ]
+    assert [q.candidates for q in judge.asked] == [("Anna Berg",), ("Anna Berg", "Anna Berg")]
+    assert first != second
+    engine.check()
+
+
+def test_values_speak_against_persons_alone(tmp_path: Path) -> None:
+    """A price or a state changes, and is no sign of another thing; a role is one of another person."""
+    judge = Listening(lambda _: 0)
+    engine = Engine(tmp_path, judge=judge)
+    known(engine)
+    lamp = [{"name": "Kestrel lamp", "type": "Product"}]
+    for at, price in ((0, "10"), (1, "20")):
+        cost = {"type": "number", "value": price, "unit": "EUR"}
+        fact = {"source": "Kestrel lamp", "relation": "COSTS", "value": cost, "fact": f"It costs {price} EUR"}
+        engine.add(reading(at, lamp, [fact], client_id=price))
+    engine.add(says(10, "HAS_ROLE", None, "Anna Berg is a designer", value="designer"))
+    judge.asked.clear()
+
+    engine.add(says(11, "HAS_ROLE", None, "Anna Berg is a surgeon", value="surgeon"))
+
+    assert [q.item for q in judge.asked] == ["Anna Berg"]
+
+
+def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: Path) -> None:
+    """R16: a known name is asked about because another is like it, until the two are said to be distinct."""
+
+    def seen(at: float, name: str) -> Draft:
+        fact = {
+            "source": name,
+            "relation": "WORKS_AT",
+            "target": "Acme",
+            "fact": f"{name} works at Acme {at}",
+        }
+        return reading(at, [{"name": name, "type": "Person"}], [fact], client_id=f"{name} {at}")
+
+    judge = Listening(lambda question: None if len(question.candidates) == 1 else 1)
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(seen(0, "Bobby Webb"))
+    engine.add(seen(1, "Bob Webb"))
+    engine.add(seen(2, "Bob Webb"))
+    both = {e.name: e.id for e in engine.view().all_entities() if e.name != "Acme"}
+    assert [q.candidates for q in judge.asked if q.kind == "entity"] == [
+        ("Bobby Webb",),
+        ("Bobby Webb", "Bob Webb"),
+    ]
+    judge.asked.clear()
+
+    said = engine.ask("distinct", entities=(both["Bobby Webb"], both["Bob Webb"]))
+    engine.add(seen(3, "Bob Webb"))
+    assert [q.kind for q in judge.asked if q.kind == "entity"] == []
+
+    engine.ask("undo", target=said["sequence"])
+    engine.add(seen(4, "Bob Webb"))
+    assert [q.candidates for q in judge.asked if q.kind == "entity"] == [("Bobby Webb", "Bob Webb")]
+    engine.check()
+
+
+@pytest.mark.parametrize("window", [1, 16])
+def test_homonyms_are_told_apart_alike_in_every_window(tmp_path: Path, window: int) -> None:
+    """R20: what is asked ahead is only found early; the graph is the plain loop's."""
+    world = World(plan=WorldPlan(seed=2, episodes=80, entities=40, homonyms=0.4))
+    dumps = []
+    for width in (0, window):
+        model = WorldModel(Oracle(world))
+        engine = Engine(tmp_path / str(width), judge=model, window=width)
+        engine.loop = type(engine.loop)(replace(engine.parts, extractor=model))
+        engine.add(*(episode.draft for episode in world))
+        dumps.append(engine.dump(group="world-0"))
+        asked = model.oracle.counts.questions["entity"]
+        assert asked > 10
+    assert dumps[0] == dumps[1]

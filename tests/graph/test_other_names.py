@@ -1,0 +1,210 @@
+"""Names without common letters are asked about: codes, and names that a text itself gives (R14, R15)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgray.ingest.aliases import told_names
+from kgray.ingest.candidates import NameIndex, code, code_match
+from kgray.records import Draft, Episode, ExtractedEntity, ExtractedFact, Extraction, Value
+from tests.graph.engine import GROUP, Engine, day, reading
+from tests.graph.test_homonyms import Listening
+
+
+@pytest.mark.parametrize(
+    ("letters", "name", "rank"),
+    [
+        ("IBM", "International Business Machines", 0),
+        ("I.B.M.", "International Business Machines Corp", 0),
+        ("RR-NG", "Ravenridge Northgate", 0),
+        ("TH-ER", "Thomas Erikson", 0),
+        ("BMW", "Bayerische Motoren Werke AG", 0),
+        ("AT&T", "American Telephone and Telegraph", 0),
+        ("BOA", "Bank of America", 0),
+        ("МГУ", "Московский государственный университет", 0),
+        ("NGAS", "Nord Gas", 1),
+        ("MSFT", "Microsoft", 2),
+        ("RR-NG", "Rosa Norberg", None),
+        ("ACME", "Acme", None),
+        ("NG", "Nordgas", None),
+        ("ibm", "International Business Machines", None),
+        ("Q4", "Quarter four", None),
+    ],
+)
+def test_a_code_takes_letters_of_a_name_from_each_word_its_first(
+    letters: str, name: str, rank: int | None
+) -> None:
+    """0: a letter or a part for each word; 1: more; 2: one word; both ways round."""
+    assert (code_match(letters)(name), code_match(name)(letters)) == (rank, rank)
+
+
+def test_a_code_is_found_among_many_names_and_a_name_among_many_codes() -> None:
+    """The keys hold in both directions whichever came first, and the likeliest is no later than its likes."""
+    index = NameIndex()
+    for number in range(3000):
+        index.add(f"other {number}", f"Ibo{number % 17}m Berg {number}")
+    index.add("company", "International Business Machines")
+    index.add("ticker", "RR-NG")
+
+    assert "company" in index.coded("IBM")
+    assert "ticker" in index.coded("Ravenridge Northgate")
+    assert [code(name) for name in ("IBM", "RR-NG", "I.B.M.", "Ibm", "B2B", "X")] == [
+        "ibm",
+        "rrng",
+        "ibm",
+        "",
+        "",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("Ravenridge Northgate", "RR-NG"), ("RR-NG", "Ravenridge Northgate")]
+)
+@pytest.mark.parametrize("answer", [0, None])
+def test_a_code_and_its_name_are_asked_about_and_never_one_unasked(
+    tmp_path: Path, first: str, then: str, answer: int | None
+) -> None:
+    judge = Listening(lambda _: answer)
+    engine = Engine(tmp_path, judge=judge)
+    for number, name in enumerate((first, then, then)):
+        fact = {"source": name, "relation": "LIKES", "target": f"tea {number}x", "fact": f"{name} likes it"}
+        engine.add(reading(number, [], [fact], client_id=f"n{number}"))
+
+    assert [(q.item, q.candidates) for q in judge.asked] == [(then, (first,))]
+    found = sorted({first, then} & {e.name for e in engine.view().all_entities()})
+    assert found == ([first] if answer == 0 else sorted((first, then)))
+    engine.check()
+
+
+def message(
+    text: str, speaker: str | None, *listed: str, facts: tuple[ExtractedFact, ...] = ()
+) -> tuple[Extraction, Episode]:
+    """Return what an extractor lists of a message, and the message."""
+    draft = Draft(group=GROUP, source="s", kind="message" if speaker else "text", text=text, speaker=speaker)
+    episode = Episode(
+        group=GROUP,
+        sequence=1,
+        id=draft.id,
+        source="s",
+        kind=draft.kind,
+        text=text,
+        speaker=speaker,
+        reference_time=day(0),
+        content_sha256=draft.content_sha256,
+    )
+    people = tuple(ExtractedEntity(name=name, type="Person") for name in listed)
+    return Extraction(entities=people, facts=facts), episode
+
+
+@pytest.mark.parametrize(
+    ("text", "speaker", "listed", "pairs"),
+    [
+        ("Please call me Kathi.", "Katharina Webb", [], [("Katharina Webb", "Kathi")]),
+        ("My friends call me “Kathi”!", "Katharina Webb", [], [("Katharina Webb", "Kathi")]),
+        ("Katharina, known as Kathi, likes tea.", None, ["Katharina"], [("Katharina", "Kathi")]),
+        ("Katharina Webb (aka Kathi) likes tea.", "Tom", ["Katharina Webb"], [("Katharina Webb", "Kathi")]),
+        (
+            "Tom met Katharina Webb, also known as Kathi.",
+            None,
+            ["Tom", "Katharina Webb"],
+            [("Katharina Webb", "Kathi")],
+        ),
+        (
+            "I'm Anna Weber now, formerly Anna Schmidt.",
+            "Anna Weber",
+            ["Anna Schmidt"],
+            [("Anna Weber", "Anna Schmidt")],
+        ),
+        ("I'm Anna Weber now, formerly Anna Schmidt.", "Anna Weber", [], [("Anna Weber", "Anna Schmidt")]),
+        ("I'm Anna Weber now.", "Anna Schmidt", [], [("Anna Schmidt", "Anna Weber")]),
+        ("Anna Weber, née Schmidt, moved.", None, ["Anna Weber"], [("Anna Weber", "Anna Schmidt")]),
+        (
+            "Anna Weber, formerly Anna Schmidt, is back.",
+            None,
+            ["Anna Schmidt"],
+            [("Anna Schmidt", "Anna Weber")],
+        ),
+        ("Alle nennen mich Kathi.", "Katharina Webb", [], [("Katharina Webb", "Kathi")]),
+        ("Anna Weber, geb. Schmidt, ist umgezogen.", None, ["Anna Weber"], [("Anna Weber", "Anna Schmidt")]),
+        ("Appelle-moi Kathi.", "Katharina Webb", [], [("Katharina Webb", "Kathi")]),
+        ("Зовите меня Катя.", "Екатерина Орлова", [], [("Екатерина Орлова", "Катя")]),
+        ("Tom called Anna yesterday.", None, ["Tom", "Anna"], []),
+        ("Call me tomorrow.", "Anna", [], []),
+        ("I'm now at home.", "Anna", [], []),
+        ("She is known as a good cook.", "Anna", ["Tom"], []),
+        ("Tom likes tea.", "Anna", ["Tom"], []),
+    ],
+)
+def test_a_name_that_a_text_gives_is_told_to_be_anothers(
+    text: str, speaker: str | None, listed: list[str], pairs: list[tuple[str, str]]
+) -> None:
+    """Whether the extractor listed it or not; what only looks like one gives nothing."""
+    told = told_names(*message(text, speaker, *([speaker] if speaker else []), *listed))
+
+    found = {tuple(sorted((a, b))) for a, others in told.others.items() for b in others}
+    names = [entity.name for entity in told.extraction.entities]
+    assert sorted(sorted((names[a], names[b])) for a, b in found) == sorted(map(sorted, pairs))
+    assert len(names) == len(set(names))
+
+
+def test_a_fact_about_names_tells_of_another_name() -> None:
+    """An extractor may say it as a fact, with a name or with a value."""
+    facts = (
+        ExtractedFact(source=0, target=1, relation="FORMERLY_KNOWN_AS", text="Anna Weber was Anna Schmidt"),
+        ExtractedFact(
+            source=0, value=Value("text", "Momo"), relation="HAS_NICKNAME", text="Her nickname is Momo"
+        ),
+    )
+    told = told_names(*message("...", None, "Anna Weber", "Anna Schmidt", facts=facts))
+
+    assert [entity.name for entity in told.extraction.entities] == ["Anna Weber", "Anna Schmidt", "Momo"]
+    assert told.others == {1: [0], 0: [1, 2], 2: [0]}
+
+
+@pytest.mark.parametrize("answer", [0, None])
+def test_a_nickname_is_asked_about_once_and_then_known(tmp_path: Path, answer: int | None) -> None:
+    """R14, R15: never merged unasked; a yes makes it an alias, a no an entity of its own."""
+    judge = Listening(lambda _: answer)
+    engine = Engine(tmp_path, judge=judge)
+    given = {
+        "source": "Katharina",
+        "relation": "HAS_NICKNAME",
+        "value": "Momo",
+        "fact": "Her nickname is Momo",
+    }
+    used = {"source": "Momo", "relation": "LIKES", "target": "tea", "fact": "Momo likes tea"}
+    engine.add(reading(0, ["Katharina"], [given], client_id="given"))
+    engine.add(reading(1, [], [used], client_id="used"))
+
+    assert [(q.item, q.candidates) for q in judge.asked] == [("Momo", ("Katharina",))]
+    likes = [f.source for f in engine.view().all_facts() if f.relation == "LIKES"]
+    names = {e.id: (e.name, e.aliases) for e in engine.view().all_entities()}
+    assert [names[id_] for id_ in likes] == [("Katharina", ("Momo",)) if answer == 0 else ("Momo", ())]
+    engine.check()
+
+
+def test_a_married_name_brings_the_former_one_to_the_judge(tmp_path: Path) -> None:
+    """The new name is new to the group; the text ties it to the old one, which is known."""
+    judge = Listening(lambda _: 0)
+    engine = Engine(tmp_path, judge=judge)
+    worked = {
+        "source": "Anna Schmidt",
+        "relation": "WORKS_AT",
+        "target": "Acme",
+        "fact": "Anna works at Acme",
+    }
+    renamed = {
+        "source": "Anna Weber",
+        "relation": "FORMERLY_KNOWN_AS",
+        "target": "Anna Schmidt",
+        "fact": "Anna Weber was Anna Schmidt",
+    }
+    engine.add(reading(0, [], [worked], client_id="worked"))
+    engine.add(reading(1, [], [renamed], client_id="renamed"))
+
+    assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Weber", ("Anna Schmidt",))]
+    people = [(e.name, e.aliases) for e in engine.view().all_entities() if e.name.startswith("Anna")]
+    assert people == [("Anna Schmidt", ("Anna Weber",))]

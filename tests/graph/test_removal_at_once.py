@@ -1,0 +1,206 @@
+"""Retractions and removals wait for nothing; the place recorded with them gives the same graph (R20, R27)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kgray.errors import InvalidAnswer, Unavailable
+from kgray.ingest.runner import Runner
+from kgray.ingest.withdraw import withdraw_requested
+from kgray.ledger import request, result
+from kgray.ports import ExtractionRequest
+from kgray.records import Extraction, Operation
+from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works
+from tests.graph.stores import Stores
+from tests.graph.test_runner import COUNT, Shuffled, drafts
+
+
+class Asking:
+    """Asks for retractions and removals while a run goes on, of episodes that are committed or pending."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self._engine, self._rng = engine, random.Random(seed)
+        self.asked: list[tuple[int, Operation]] = []
+        self.steps = 0
+
+    def __call__(self, _group: str, _sequence: int, outcome: str) -> None:
+        """Be told of a step; ask now and then."""
+        self.steps += 1
+        if outcome == "done" or self._rng.random() < 0.8:
+            return
+        kind = self._rng.choice(["retract", "remove"])
+        named = tuple(f"e{self._rng.randrange(COUNT)}" for _ in range(self._rng.randrange(1, 4)))
+        operation = Operation(group=GROUP, kind=kind, episodes=named)
+        self.asked.append((request(self._engine.store, operation), operation))
+
+
+def places(engine: Engine, asked: list[tuple[int, Operation]]) -> list[int]:
+    """Return the recorded place of each."""
+    answers = [result(engine.store, GROUP, sequence) for sequence, _ in asked]
+    assert None not in answers
+    return [answer["after"] for answer in answers if answer is not None]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_places(tmp_path, seed):
+    """Promise 1, in windows of 4 to 64, with wild answers, outages, refused texts, in any order.
+
+    A run may end before it looks for requests again, so several follow one another.
+    """
+    engine = Engine(tmp_path / "windowed", judge=WildJudge())
+    engine.accept(*drafts(seed, COUNT))
+    model = Shuffled(engine.parts.extractor, engine.parts.judge, seed)
+    window = [4, 8, 16, 32, 48, 64][seed]
+    parts = replace(engine.parts, extractor=model, judge=model, window=window, streams=8, patience_s=30)
+    asking = Asking(engine, seed)
+    while engine.store.pending_count():
+        bound = asking.steps + COUNT // 4
+        with engine.store.writing():
+            asyncio.run(Runner(parts).run(on_step=asking, stop=lambda: asking.steps >= bound))  # noqa: B023
+    recorded = places(engine, asking.asked)
+    assert recorded == sorted(recorded)
+    assert len(set(recorded)) > 2, "they came while episodes were pending"
+
+    plain = Engine(tmp_path / "plain", judge=WildJudge())
+    plain.accept(*drafts(seed, COUNT))
+    model = Shuffled(plain.parts.extractor, plain.parts.judge, seed)
+    plain.loop = type(plain.loop)(replace(plain.parts, extractor=model, patience_s=30))
+    for (sequence, operation), place in zip(asking.asked, recorded, strict=True):
+        replay(plain, until=place)
+        assert request(plain.store, operation) == sequence
+        with plain.store.writing():
+            asyncio.run(withdraw_requested(plain.store, SMALL, GROUP))
+    plain.run()
+    assert places(plain, asking.asked) == recorded
+    assert engine.dump() == plain.dump()
+    engine.check()
+
+
+def replay(engine: Engine, until: int) -> None:
+    """Carry out what is pending, one by one, up to a sequence."""
+
+    def reached() -> bool:
+        pending = engine.store.pending_sequences(GROUP, 0, 1)
+        return not pending or pending[0][0] > until
+
+    with engine.store.writing():
+        asyncio.run(engine.loop.run(stop=reached))
+
+
+class Silent:
+    """A model that never answers; its extractions of some episodes are refused instead."""
+
+    identity = "silent"
+
+    def __init__(self, refused: frozenset[int] = frozenset()) -> None:
+        self._refused = refused
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Wait for ever."""
+        if request.episode.sequence in self._refused:
+            raise InvalidAnswer("no usable answer")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the other tasks run until a condition holds."""
+    for _ in iter(condition, True):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["retract", "remove"])
+def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind):
+    """What is in flight is dropped, what is named leaves the log, and the rest is taken again."""
+    engine = Engine(tmp_path)
+    engine.add(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(1, 4)))
+    engine.accept(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(4, 8)))
+    runner = Runner(replace(engine.parts, extractor=Silent(frozenset({4})), window=3))
+
+    async def served() -> int:
+        running = asyncio.create_task(runner.run())
+        await until(lambda: runner.in_flight() == 3 and engine.store.counts(GROUP)[GROUP].failed == 1)
+        sequence = request(engine.store, Operation(group=GROUP, kind=kind, episodes=("e2", "e6")))
+        await until(lambda: result(engine.store, GROUP, sequence) is not None)
+        await until(lambda: runner.in_flight() == 2)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        return sequence
+
+    with engine.store.writing():
+        sequence = asyncio.run(served())
+    told = result(engine.store, GROUP, sequence)
+    assert told is not None
+    assert (told["after"], told["episodes"]) == (4, 2)
+    assert [item.sequence for item in engine.store.pending(GROUP, 9)] == [5, 7]
+    engine.run()
+    assert list(engine.spans()) == ["F1", "F3", "F5", "F7"]
+    engine.check()
+
+
+def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
+    """A merge keeps its place behind a pending episode, and is decided on what is left then."""
+    engine = Engine(tmp_path)
+    engine.add(reading(1, [], [works("Acme")], client_id="a"), reading(2, [], [works("Beta")], client_id="b"))
+    engine.accept(reading(3, [], [works("Gama")], client_id="c"))
+    names = {e.name: e.id for e in engine.view().all_entities()}
+    merge = request(
+        engine.store, Operation(group=GROUP, kind="merge", entities=(names["Acme"], names["Beta"]))
+    )
+    gone = request(engine.store, Operation(group=GROUP, kind="remove", episodes=("b",)))
+    engine.loop = Runner(replace(engine.parts, window=8))
+    engine.run()
+    removed, refused = result(engine.store, GROUP, gone), result(engine.store, GROUP, merge)
+    assert removed is not None
+    assert refused is not None
+    assert removed["after"] == 2
+    assert names["Beta"] in refused["error"]
+    assert list(engine.spans()) == ["Acme", "Gama"]
+
+
+@pytest.mark.parametrize("kind", ["retract", "remove"])
+def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) -> None:
+    """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""
+    engine = engine_on(stores)
+    engine.add(reading(1, [], [works("Acme")], client_id="a"))
+    before, known = engine.dump(), engine.last_recorded()
+    engine.accept(reading(2, [], [works("Beta")], client_id="b"))
+    told = engine.ask(kind, episodes=("b",))
+    assert told == {
+        "after": 1, "episodes": 1, "statements": 0, "facts_closed": 0, "facts_reopened": 0, "entities": 0
+    }  # fmt: skip
+    assert engine.store.pending_count(engine.named()) == 0
+    for at in (None, known, engine.last_recorded() - 1, engine.last_recorded()):
+        assert engine.dump(at) == before
+    counts = engine.store.counts(engine.named())[engine.named()]
+    assert (counts.accepted, counts.committed, counts.failed) == (0, 1, 0)
+    assert engine.store.heads([engine.named()])[engine.named()].last == 3
+
+
+def test_an_outage_and_a_removal_of_all_leave_nothing(tmp_path: Path) -> None:
+    """R27: a group is emptied whatever is pending; what is accepted after it is its own."""
+    engine = Engine(tmp_path)
+    engine.accept(*drafts(1, 5))
+
+    class Away:
+        identity = "away"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            raise Unavailable(f"nobody answers for {request.episode.sequence}")
+
+    request(engine.store, Operation(group=GROUP, kind="remove", everything=True))
+    engine.accept(reading(1, [], [works("Acme")], client_id="a"))
+    parts = replace(engine.parts, extractor=Away(), patience_s=0)
+    with engine.store.writing(), pytest.raises(Unavailable, match="nobody answers for 7"):
+        asyncio.run(Runner(parts).run())
+    assert [item.sequence for item in engine.store.pending(GROUP, 9)] == [7]
+    engine.run()
+    assert list(engine.spans()) == ["Acme"]

@@ -1,0 +1,65 @@
+"""`show` derives the part of a group around one id; what it prints is what the whole group would give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray.kinds import ALL
+from kgray.ledger import dumped_episodes, find
+from kgray.memory.around import view_around
+from kgray.memory.reports import matches, shown
+from tests.graph.engine import Engine, WildJudge, triples, works
+from tests.graph.stores import SqliteStores
+from tests.graph.test_promises import HISTORIES, SLOW, play
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
+    made = SqliteStores(tmp_path_factory.mktemp("shown"))
+    yield made
+    made.close()
+
+
+def ids_of(engine: Engine) -> set[str]:
+    """Return every id that something in the group has or had: the client's, recorded ones, derived ones."""
+    store, group = engine.store, engine.named()
+    found = {row[0] for row in store.rows(ALL["births"], group)}
+    for row in store.rows(ALL["episodes"], group):
+        found |= {row[1], row[8]}
+    for row in map(json.loads, engine.dump()):
+        found |= {row[key] for key in ("id", "statement") if row.get(key)}
+    return {id_ for id_ in found if id_ is not None and find(store, group, id_)}
+
+
+@given(history=HISTORIES, judging=st.sampled_from(["relation", "statement"]))
+@SLOW
+def test_what_is_shown_is_what_the_whole_group_derives(stores, history, judging):
+    engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge(), judging=judging)
+    play(engine, history)
+    store, group = engine.store, engine.named()
+    view, episodes = engine.view(), list(dumped_episodes(store, group))
+
+    for id_ in sorted(ids_of(engine)):
+        assert shown(store, group, id_) == matches(id_, find(store, group, id_), view, episodes), id_
+    stores.close()
+
+
+def test_only_the_episodes_around_an_id_are_derived(stores):
+    """300 people work at 7 companies; to show what one of them said takes what the others said no part."""
+    engine = Engine(store=stores.open(), prefix=stores.fresh())
+    said = [
+        triples(n, works(f"Company {n % 7}", source=f"Person {n}"), client_id=f"e{n}") for n in range(300)
+    ]
+    said += [triples(400 + n, works(f"Shop {n}", source="Person 5"), client_id=f"p{n}") for n in range(2)]
+    engine.add(*said)
+    store, group = engine.store, engine.named()
+
+    view = view_around(store, group, "p1", find(store, group, "p1"))
+
+    assert [head.sequence for head in view.records.heads] == [6, 301, 302]
+    stores.close()

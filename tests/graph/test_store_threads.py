@@ -1,0 +1,79 @@
+"""One store, and one Memory, used by several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import kgray
+from tests.graph.by_hand import append, draft, everything, pointing, small, tell
+
+THREADS = 4
+PLACES, KINDS = ("North", "South", "East", "West"), ("gate Labs", "field Labs", "ford Labs", "wick Labs")
+
+
+def together(work: Callable[[int], object]) -> list[object]:
+    """Run `work` in several threads that start at one moment; return what they returned."""
+    start = threading.Barrier(THREADS)
+
+    def run(number: int) -> object:
+        start.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(run, range(THREADS)))
+
+
+def test_a_memory_adds_and_searches_in_several_threads(tmp_path):
+    """Each finds what it added itself, and nobody loses a message."""
+    with kgray.open(tmp_path) as memory:
+
+        def work(number: int) -> list[str]:
+            found = []
+            for n in range(4):
+                text = f"I work at {PLACES[number]}{KINDS[n]}."
+                memory.add(text, group=f"g{number}", speaker="Alice Nguyen", at=f"2026-03-0{1 + n}")
+                hits = memory.search("Where does Alice work?", group=f"g{number}", scopes=["fact"], limit=1)
+                found.append(hits[0].text)
+            return found
+
+        assert together(work) == [
+            [f"Alice Nguyen works at {place}{kind}" for kind in KINDS] for place in PLACES
+        ]
+        assert {group: counts.committed for group, counts in memory.groups().items()} == {
+            f"g{number}": 4 for number in range(THREADS)
+        }
+
+
+def test_threads_read_at_once(tmp_path):
+    """Reads long enough to meet: the driver refuses a connection that is busy in another thread."""
+    store = small(tmp_path)
+    append(store, *(draft(f"printer {n} " * 50, client_id=str(n)) for n in range(3000)))
+
+    assert together(lambda _: [len(store.pending("g", 5000)) for _ in range(10)]) == [[3000] * 10] * THREADS
+    store.close()
+
+
+def test_threads_share_a_store(store, group, other):
+    """Reads in one thread, snapshots in another, appends in the third: each answer is whole."""
+    times = 15 if store.remote else 60
+    with store.writing():
+        for n in range(20):
+            tell(store, f"Al{n}", "one", group=group)
+    whole = everything(store, group)
+
+    def work(number: int) -> object:
+        for n in range(times):
+            if number == 0:
+                append(store, draft("more", group=other, client_id=str(n)))
+            elif number == 1:
+                with store.reading():
+                    assert everything(store, group) == whole
+            elif number == 2:
+                assert len(store.lexical(group, "fact", "says one", 30)) == 20
+            else:
+                assert len(store.nearest(group, "fact", pointing(1), 5)) <= 5
+        return store.pending_count(other)
+
+    assert together(work)[0] == times

@@ -1,0 +1,91 @@
+"""R18: a fact's text follows the names of its ends and its relation's words, kept and derived alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kgray.ontology import shipped
+from tests.graph.engine import Engine, engine_on, reading
+from tests.graph.stores import Stores
+
+
+def works(at: float, name: str, target: str = "Acme", text: str = "", **more: Any) -> Any:
+    """Return an episode that says where somebody works, in a sentence of its own."""
+    fact = {
+        "source": name,
+        "target": target,
+        "relation": "WORKS_AT",
+        "fact": text or f"{name} joined {target}",
+    }
+    return reading(at, [], [fact | more], client_id=f"{name} {at}")
+
+
+def texts(engine: Engine, known_at: int | None = None) -> list[str]:
+    """Return the texts of all facts, by start."""
+    engine.check()
+    facts = engine.view(known_at).all_facts()
+    return [f.text for f in sorted(facts, key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))]
+
+
+def test_a_fact_says_its_ends_as_they_are_named_now(stores: Stores) -> None:
+    """R16: the later, longer name is shown, at either end; a removal brings the earlier one back."""
+    engine = engine_on(stores)
+    engine.add(works(0, "M. Webb"), works(1, "Ann", "M. Webb"), works(2, "Bob", "Beta"))
+    before = engine.last_recorded()
+    assert texts(engine) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
+    engine.add(works(5, "Marcus Webb", "Gama"))
+    now = [
+        "Marcus Webb works at Acme",
+        "Ann works at Marcus Webb",
+        "Bob works at Beta",
+        "Marcus Webb works at Gama",
+    ]
+    assert texts(engine) == now
+    assert texts(engine, before) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
+    engine.ask("remove", episodes=("Marcus Webb 5",))
+    assert texts(engine) == ["M. Webb works at Acme", "Ann works at M. Webb", "Bob works at Beta"]
+
+
+def test_a_merge_and_its_undo_tell_the_facts_anew(tmp_path: Path) -> None:
+    """R16."""
+    engine = Engine(tmp_path)
+    engine.add(works(0, "Bob Jones"), works(1, "Robert", "Beta"))
+    ids = {e.name: e.id for e in engine.view().all_entities()}
+    done = engine.ask("merge", entities=(ids["Bob Jones"], ids["Robert"]))
+    assert texts(engine) == ["Bob Jones works at Acme", "Bob Jones works at Beta"]
+    engine.ask("undo", target=done["sequence"])
+    assert texts(engine) == ["Bob Jones works at Acme", "Robert works at Beta"]
+
+
+def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
+    """R17: the name used first; the ends stand as that name has them."""
+    engine = Engine(tmp_path)
+    engine.add(reading(0, [], [{"source": "Acme", "target": "Ann", "relation": "EMPLOYS"}]), works(1, "Bob"))
+    assert texts(engine) == ["Acme employs Ann", "Acme employs Bob"]
+
+
+def test_changed_words_of_the_ontology_are_told_from_the_next_commit_on(tmp_path: Path) -> None:
+    """R17: recorded as a ruling, so that what was known before reads as it did."""
+    told = {"source": "Ann", "relation": "HAS_ROLE", "value": "captain", "fact": "Ann became captain"}
+    engine = Engine(tmp_path)
+    engine.add(reading(0, [], [told]), works(0, "Ann"))
+    before, dumped = engine.last_recorded(), engine.dump()
+    assert sorted(texts(engine)) == ["Ann has the role captain", "Ann works at Acme"]
+    changed = {"HAS_ROLE": {"text": "is a"}, "WORKS_AT": {"text": "earns a living at"}}
+    engine = Engine(tmp_path, ontology=shipped().extended(changed))
+    engine.add(reading(2, ["Ann"], []))
+    assert sorted(texts(engine)) == ["Ann earns a living at Acme", "Ann is a captain"]
+    assert engine.dump(before) == dumped
+    engine = Engine(tmp_path)
+    engine.add(reading(3, ["Ann"], []))
+    assert sorted(texts(engine)) == ["Ann has the role captain", "Ann works at Acme"]
+
+
+def test_a_variant_says_what_sets_it_apart_while_its_first_sentence_is_there(tmp_path: Path) -> None:
+    """R18, R25: the first remaining evidence gives the words."""
+    engine = Engine(tmp_path)
+    engine.add(works(0, "Ann"), works(5, "Ann", text="Ann works part-time at Acme"))
+    assert texts(engine) == ["Ann works at Acme", "Ann works at Acme (part-time)"]
+    engine.ask("remove", episodes=("Ann 5",))
+    assert texts(engine) == ["Ann works at Acme"]

@@ -1,0 +1,173 @@
+"""R18: the text of a fact, from the names of its ends, its relation, what sets it apart, and its date."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray import times
+from kgray.derivation.names import EntityNote
+from kgray.derivation.relations import Relations, verb_phrase
+from kgray.derivation.statements import Statement, statement_text
+from kgray.ontology import shipped
+from kgray.records import Evidence, Ruling, Value, as_value
+
+# name: as a state, as an event
+PHRASES = {
+    # third person, and the base form
+    "WORKS_AT": ("works at", "worked at"),
+    "WORK_AT": ("works at", "worked at"),
+    "HAVE": ("has", "had"),
+    "STUDY": ("studies", "studied"),
+    "TEACH": ("teaches", "taught"),
+    "PREFERS": ("prefers", "preferred"),
+    "WATCHES": ("watches", "watched"),
+    "PLANS_TO_VISIT": ("plans to visit", "planned to visit"),
+    "CONSISTS_OF": ("consists of", "consisted of"),
+    # IS_ and HAS_
+    "IS_OPEN_TO": ("is open to", "was open to"),
+    "HAS_BUDGET": ("has budget", "had budget"),
+    # participles
+    "LOCATED_IN": ("is located in", "was located in"),
+    "MARRIED_TO": ("is married to", "was married to"),
+    "MADE_BY": ("is made by", "was made by"),
+    "REPAIRED_BY": ("is repaired by", "was repaired by"),
+    "BORN_IN": ("was born in", "was born in"),
+    "WORKING_ON": ("is working on", "was working on"),
+    # nouns, adjectives, prepositions
+    "MANAGER_OF": ("is manager of", "was manager of"),
+    "BOSS_OF": ("is boss of", "was boss of"),
+    "ALLERGIC_TO": ("is allergic to", "was allergic to"),
+    "RESPONSIBLE_FOR": ("is responsible for", "was responsible for"),
+    "NEAR": ("is near", "was near"),
+    # the past: of states it becomes the present, of acts it stays true
+    "WORKED_AT": ("works at", "worked at"),
+    "OWNED": ("owns", "owned"),
+    "FOUNDED": ("founded", "founded"),
+    "CONTRIBUTED_TO": ("contributed to", "contributed to"),
+    "USED_TO_WORK_AT": ("works at", "worked at"),
+    # the future: a fact about it begins when it does
+    "WILL_START": ("starts", "started"),
+    "WILL_BE_AT": ("is at", "was at"),
+    "BOUGHT": ("bought", "bought"),
+    "MET_WITH": ("met with", "met with"),
+    # events named in the present
+    "RESTARTS": ("restarts", "restarted"),
+    "VISITS": ("visits", "visited"),
+    "TRIES": ("tries", "tried"),
+    "BUYS": ("buys", "bought"),
+    # what is no English verb stays as it is
+    "ARBEITET_BEI": ("arbeitet bei", "arbeitet bei"),
+    "STATUS": ("status", "status"),
+    "住在": ("住在", "住在"),
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), PHRASES.items())
+def test_a_relation_reads_as_its_name_says(name, expected):
+    assert (verb_phrase(name), verb_phrase(name, event=True)) == expected
+
+
+def told(relation: str, text: str, target: str | Value = "Acme", words: str = "", **said: object) -> str:
+    """Return the text of a statement about Tom whose first evidence is this."""
+    relations = Relations()
+    if words:
+        ruling = Ruling(sequence=1, ordinal=0, name=relation, aspect="text", value=words, judge="ontology")
+        relations.rule(ruling, 1)
+    entity, value = (target, None) if isinstance(target, str) else (None, target)
+    first = Evidence(
+        sequence=1, ordinal=0, statement="s", variant=0, relation=relation, text=text, subject=0,
+        object=None if value else 1, value=value, **({"kind": "holds"} | said),
+    )  # fmt: skip
+    notes = {name: EntityNote(name, (1, 0), name) for name in ("Tom", entity) if name}
+    return statement_text(Statement("s", (1, 0), "Tom", relation, entity, value, 0, first), notes, relations)
+
+
+MARCH_5 = times.parse("2026-03-05T09:30:00Z")[0]
+AMOUNT = as_value({"value": 100, "unit": "eur"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(told("WORKS_AT", "Tom joined Acme"), "Tom works at Acme", id="joined"),
+        pytest.param(told("WORKS_AT", "Tom quit his job", kind="ended"), "Tom works at Acme", id="quit"),
+        pytest.param(told("WORKS_AT", "Tom will start at Acme"), "Tom works at Acme", id="will-start"),
+        pytest.param(
+            told("OWNS", "Tom sold his house in Munich in April", "house in Munich", kind="ended"),
+            "Tom owns house in Munich",
+            id="sold",
+        ),
+        pytest.param(told("COSTS", "Tom is now 100 EUR", AMOUNT), "Tom costs 100 EUR", id="value"),
+        pytest.param(
+            told("HAS_STATUS", "Tom was delayed", as_value("delayed"), "has the status"),
+            "Tom has the status delayed",
+            id="declared-words",
+        ),
+        pytest.param(
+            told("HAS_COLOR", "Tom is not blue but dark blue", as_value("blue")),
+            "Tom has color blue (not, dark)",
+            id="the-value-sets-nothing-apart",
+        ),
+        pytest.param(
+            told("HAS_STOCK", "12 of Tom are there", as_value(12), "has {object} in stock"),
+            "Tom has 12 in stock",
+            id="declared-words-around-the-object",
+        ),
+        pytest.param(
+            told("IN_STOCK", "Tom is available", as_value(True)), "Tom is in stock: true", id="boolean"
+        ),
+        # A variant says what sets it apart, and not what the names, the value or the dates say.
+        pytest.param(
+            told("WORKS_AT", "Tom works part-time at Acme"), "Tom works at Acme (part-time)", id="qualifier"
+        ),
+        pytest.param(
+            told("WORKS_AT", "Tom works 3 days at Acme 360", "Acme 360"),
+            "Tom works at Acme 360 (3 days)",
+            id="digits",
+        ),
+        pytest.param(told("LIKES", "Tom doesn't like tea", "tea"), "Tom likes tea (not)", id="negation"),
+        pytest.param(told("DISLIKES", "Tom doesn't like tea", "tea"), "Tom dislikes tea", id="said"),
+        pytest.param(told("LIKES", "No, Tom likes tea", "tea"), "Tom likes tea", id="no-to-something-else"),
+        pytest.param(
+            told("WORKS_AT", "Tom, a former clerk of Acme", kind="ended"), "Tom works at Acme", id="former"
+        ),
+        pytest.param(
+            told("WORKS_AT", "Tom works at Acme since 2018", valid_from=times.parse("2018")[0]),
+            "Tom works at Acme",
+            id="the-date-is-no-variant",
+        ),
+        # An event: the past, and its date as precise as it was said.
+        pytest.param(
+            told("RESTARTED", "Tom restarted it 2 times", "printer", kind="happened", valid_from=MARCH_5,
+                 from_precision="instant"),
+            "Tom restarted printer on 2026-03-05",
+            id="event",
+        ),
+        pytest.param(
+            told("VISITS", "Tom went to Rome", "Rome", kind="happened", valid_from=times.parse("2026-03")[0],
+                 from_precision="month"),
+            "Tom visited Rome in 2026-03",
+            id="event-of-a-month",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fact_says_its_relation_between_its_ends(text, expected):
+    assert text == expected
+
+
+def test_the_shipped_relations_read_well_in_a_sentence():
+    declared = {kind.name: kind.text or verb_phrase(kind.name) for kind in shipped()}
+    assert {name: declared[name] for name in ("MEMBER_OF", "HAS_ROLE", "REPORTS_TO", "HAS_DEADLINE")} == {
+        "MEMBER_OF": "is a member of",
+        "HAS_ROLE": "has the role",
+        "REPORTS_TO": "reports to",
+        "HAS_DEADLINE": "is due on",
+    }
+
+
+@pytest.mark.parametrize("words", ["of {subject}", "{object} or {object}", "x" * 81])
+def test_words_that_could_not_be_shown_are_refused(words):
+    from kgray.errors import SettingsError
+
+    with pytest.raises(SettingsError, match=r"ontology\.relations\.AA\.text = .* the words between subject"):
+        shipped().extended({"AA": {"text": words}})

@@ -1,0 +1,222 @@
+"""What a reply says must be in what was read; what only looks foreign to it stays (R18)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from kgray import times
+from kgray.ingest.grounding import ground
+from kgray.ports import ExtractionRequest
+from kgray.prompting.prompts import load
+from kgray.prompting.replies import parse_extraction
+from kgray.records import Episode, Extraction
+
+NOW = times.parse("2026-03-05T09:00:00Z")[0]
+
+
+def episode(text: str, speaker: str | None = None, kind: Any = None) -> Episode:
+    """Return an episode said on 5 March 2026."""
+    return Episode(
+        group="g",
+        sequence=1,
+        id="e",
+        source="s",
+        kind=kind or ("message" if speaker else "text"),
+        text=text,
+        speaker=speaker,
+        reference_time=NOW,
+        content_sha256="0",
+    )
+
+
+def read(
+    text: str, reply: dict[str, Any], *, speaker: str | None = None, before: tuple[Episode, ...] = ()
+) -> Extraction:
+    """Return a reply, grounded in a text."""
+    said = episode(text, speaker)
+    return ground(parse_extraction(reply, said), ExtractionRequest(episode=said, previous=before))
+
+
+def names_in(
+    text: str, *names: str, speaker: str | None = None, before: tuple[Episode, ...] = ()
+) -> list[str]:
+    """Return which of some names stay."""
+    found = read(
+        text, {"entities": [{"name": n} for n in names], "facts": []}, speaker=speaker, before=before
+    )
+    return [entity.name for entity in found.entities if entity.name in names]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        pytest.param("Annas Hund heißt Rex.", "Anna", id="German genitive"),
+        pytest.param("Peter's desk is broken.", "Peter", id="English genitive"),
+        pytest.param("Bydlím v Praze.", "Praha", id="Czech case"),
+        pytest.param("Я живу в Праге.", "Прага", id="Russian case"),
+        pytest.param("Встретил Петром Ивановым.", "Петр Иванов", id="Russian name in a case"),
+        pytest.param("Asun Helsingissä.", "Helsinki", id="Finnish case"),
+        pytest.param("Two Kestrel lamps stand there.", "Kestrel lamp", id="plural"),
+        pytest.param("We sold three phones.", "phone", id="plural of a common noun"),
+        pytest.param("I.B.M. has called.", "International Business Machines", id="code in the text"),
+        pytest.param("International Business Machines has called.", "IBM", id="code in the reply"),
+        pytest.param("M. Webb left.", "Marcus Webb", id="initial in the text"),
+        pytest.param("Marcus Webb left.", "M. Webb", id="initial in the reply"),
+        pytest.param("Dr. Webb left.", "Doctor Marcus Webb", id="title written out"),
+        pytest.param("I met the CEO of Nordglas.", "Nordglas AG", id="legal form added"),
+        pytest.param("I work at Microsft.", "Microsoft", id="misspelt in the text"),
+        pytest.param("Ich wohne in München.", "Munich", id="translated"),
+        pytest.param("Zoe called.", "Zoë", id="accent"),
+        pytest.param("Ich wohne in Wien.", "Vienna", id="place in another language"),
+        pytest.param("J'habite en Allemagne.", "Germany", id="country in another language"),
+        pytest.param("Søren works at Ørsted.", "Orsted", id="letter that is no accent"),
+        pytest.param("Łukasz called.", "Lukasz", id="first letter that is no accent"),
+        pytest.param("Tom bought it.", "Thomas", id="shortened, letters left out"),
+        pytest.param("Liz called.", "Elizabeth Moore", id="shortened to its middle"),
+        pytest.param("Kathi called.", "Katharina Brandt", id="pet name"),
+        pytest.param("I moved to New York.", "NYC", id="initials and a word that the text leaves out"),
+        pytest.param("I drive a Volkswagen.", "VW", id="two letters of one word"),
+        pytest.param("Я живу в Москве.", "Moscow", id="Cyrillic in Latin letters"),
+        pytest.param("Μένω στην Αθήνα.", "Athens", id="Greek in Latin letters"),
+        pytest.param("أعيش في القاهرة", "Cairo", id="Arabic in Latin letters"),
+        pytest.param("أعيش في القاهرة", "قاهرة", id="Arabic with an article"),
+        pytest.param("我住在北京市。", "北京", id="Chinese without spaces"),
+        pytest.param("我住在北京市。", "Beijing", id="Chinese in Latin letters"),
+        pytest.param("東京に住んでいます。", "東京", id="Japanese"),
+        pytest.param("The Kundenportalprojekt is late.", "Kundenportal", id="part of a compound"),
+        pytest.param("my boss is ill", "my boss", id="no proper name"),
+        pytest.param("I like tea.", "User", id="who speaks in a text without a speaker"),
+        pytest.param("We use C++ at work.", "C++", id="signs"),
+    ],
+)
+def test_a_name_that_stands_in_the_text_in_any_form_stays(text: str, name: str) -> None:
+    assert names_in(text, name) == [name]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Tomorrow I meet the customer about the atom.", "Tom"),
+        ("The rain has stopped.", "Nordwind"),
+        ("Lunch is at noon.", "Mia"),
+        ("The company is large.", "The Nordwind"),
+        ("Bob paid for it.", "IBM"),
+        ("Ich wohne in Hamburg.", "Anna"),
+        ("The market is up.", "Mary"),
+        ("Marina is here.", "Marcus"),
+        ("Ich wohne in Prag.", "Vienna"),
+    ],
+)
+def test_a_name_of_which_nothing_stands_in_the_text_is_dropped(text: str, name: str) -> None:
+    assert names_in(text, name) == []
+
+
+def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
+    """A pronoun is resolved from them."""
+    before = (episode("Elena Fisk has bought a lamp.", "Tom"),)
+    assert names_in("She likes it.", "Elena Fisk", "lamp", "Tom", before=before) == [
+        "Elena Fisk",
+        "lamp",
+        "Tom",
+    ]
+    assert names_in("I like tea.", "Ann Lee", speaker="Ann Lee") == ["Ann Lee"]
+    assert names_in("She likes it.", "Elena Fisk") == []
+
+
+def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> None:
+    """The example's reply, given to a message about other people."""
+    shown = re.search(r"^Example\. .*\n(\{.*\})$", load("combined"), re.MULTILINE)
+    assert shown is not None
+    copied = json.loads(shown[1])
+    found = read("The new printer has arrived, and Bob has set it up.", copied, speaker="Carol Dunn")
+
+    assert [entity.name for entity in found.entities] == ["Carol Dunn"]
+    assert found.facts == ()
+    assert len(found.dropped) == len(copied["entities"]) + len(copied["facts"])
+
+
+def fact(**more: Any) -> dict[str, Any]:
+    """Return a reply about a lamp."""
+    one = {"source": "lamp", "relation": "COSTS", "fact": "The lamp costs it", "kind": "holds", **more}
+    return {"entities": [{"name": "lamp"}], "facts": [one]}
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "stays"),
+    [
+        ("The lamp is 90 EUR.", "90", True),
+        ("The lamp is 1,200.50 EUR.", "1200.5", True),
+        ("Die lamp kostet 1.200 Euro.", "1200", True),
+        ("The lamp is 1.5 million.", "1500000", True),
+        ("The lamp is 5k.", "5000", True),
+        ("The lamp is twenty-five EUR.", "25", True),
+        ("Die lamp kostet fünfundzwanzig Euro.", "25", True),
+        ("A dozen lamp is there.", "12", True),
+        ("lamppu maksaa kaksikymmentä euroa", "20", True),
+        ("这盏灯三十块 lamp", "30", True),
+        ("This is a lamp.", "1", True),
+        ("The lamp came third.", "3", True),
+        ("The lamp is from the XIV century.", "14", True),
+        ("The lamp is ½ of the price.", "0.5", True),
+        ("This lamp is for his thirties.", "30", True),
+        ("The lamp is expensive.", "90", False),
+        ("The lamp is 80 EUR.", "90", False),
+    ],
+)
+def test_a_number_that_nothing_says_goes_with_its_fact(text: str, number: str, stays: bool) -> None:
+    found = read(text, fact(target=None, value={"type": "number", "value": number, "unit": "EUR"}))
+    assert (len(found.facts), len(found.dropped)) == ((1, 0) if stays else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "date", "stays"),
+    [
+        ("I have had the lamp since 2018.", "2018", True),
+        ("I have had the lamp since last week.", "2026-02-23", True),
+        ("I got the lamp on 12.2.26.", "2026-02-12", True),
+        ("I got the lamp on the 12th.", "2026-03-12", True),
+        ("Die lamp habe ich seit gestern.", "2026-03-04", True),
+        ("У меня lamp с прошлого года.", "2025", True),
+        ("lamppu on ollut minulla viime vuodesta", "2025", True),
+        ("La lampe est là depuis lundi, dans une heure.", "2026-03-02", True),
+        ("Ich habe die lamp am Samstagabend geholt.", "2026-02-28", True),
+        ("Elle a la lamp, et en été une autre.", "2025-06-01", True),
+        ("У меня lamp, и зимой она нужна.", "2026-01", True),
+        ("Ik heb een lamp, maandag niet.", "2026-03-02", True),
+        ("I have had the lamp, and in the nineties too.", "1990", True),
+        ("I have the lamp.", "2018", False),
+        ("I have 3 of the lamp.", "2018-05-17", False),
+    ],
+)
+def test_a_date_that_nothing_leads_to_goes_and_its_fact_stays(text: str, date: str, stays: bool) -> None:
+    found = read(text, fact(target=None, value="blue", valid_at=date))
+    start, precision = times.parse_iso(date)
+    stated = (start, precision, False)
+    [one] = found.facts
+    assert (one.valid_from, one.from_precision, one.inferred) == (stated if stays else (NOW, "instant", True))
+    assert len(found.dropped) == (not stays)
+
+
+def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -> None:
+    found = read(
+        "I no longer have the lamp.", fact(target=None, value="blue", kind="ended", invalid_at="2019-04-01")
+    )
+    assert [(f.kind, f.valid_to, f.inferred) for f in found.facts] == [("ended", NOW, True)]
+
+
+def test_records_are_read_as_any_text_is() -> None:
+    """The names and numbers of a JSON episode are words of its text."""
+    said = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
+    reply = {
+        "entities": [{"name": "Nordglas"}, {"name": "Ann Lee"}, {"name": "Mia"}],
+        "facts": [
+            {"source": 0, "relation": "HAS_ARR", "value": 12500, "fact": "ARR"},
+            {"source": 0, "target": 1, "relation": "OWNED_BY", "fact": "Owner"},
+        ],
+    }
+    found = ground(parse_extraction(reply, said), ExtractionRequest(episode=said))
+    assert ([e.name for e in found.entities], len(found.facts)) == (["Nordglas", "Ann Lee"], 2)

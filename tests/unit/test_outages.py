@@ -1,0 +1,77 @@
+"""What is waited for, and when a user hears of it: at once, at growing intervals, when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgray.cli.waiting import WaitTeller
+from kgray.outages import OUTAGES, Outage, OutageBoard
+
+NOWHERE = Path("/nowhere")  # so that nothing is noted
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    OUTAGES.forget()
+    yield
+    OUTAGES.forget()
+
+
+def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:
+    said: list[str] = []
+    teller = WaitTeller(NOWHERE, said.append)
+    OUTAGES.failed("the model", "is down", since=1000.0, patience_s=600.0)
+
+    heard = []
+    for second in range(121):
+        before = len(said)
+        teller.look(1000.0 + second)
+        heard += [second] * (len(said) - before)
+    OUTAGES.answered("the model")
+    teller.look(1121.0)
+
+    assert heard == [1, 10, 20, 40, 80]
+    assert said[0].startswith("waiting: the model is down; it is tried again for up to 599 s more. Start it")
+    assert said[3] == "still waiting, for 40 s now: the model is down; it is tried again for up to 560 s more"
+    assert said[5:] == ["the model answers again after 121 s"]
+
+
+def test_an_outage_of_a_moment_is_not_told_of() -> None:
+    said: list[str] = []
+    teller = WaitTeller(NOWHERE, said.append)
+    OUTAGES.failed("the model", "answers 429", since=1000.0, patience_s=600.0)
+
+    teller.look(1000.9)
+    OUTAGES.answered("the model")
+    teller.look(1002.0)
+
+    assert said == []
+
+
+def test_a_call_without_an_answer_is_told_of_earlier_where_the_server_never_answered() -> None:
+    board, now = OutageBoard(), time.time()
+    with board.asking("new", 120.0):
+        assert [one.what for one in board.current(now + 3)] == ["new"]
+        board.answered("new")
+        assert board.current(now + 3) == []
+        (slow,) = board.current(now + 11)
+    assert (slow.slow, slow.words) == (True, "new has not answered yet")
+    assert board.current(now + 60) == []
+
+
+def test_what_several_tell_of_one_server_is_one_outage_since_the_first_failed() -> None:
+    board = OutageBoard()
+    early = Outage(what="a", reason="is down", since=1.0, until=9.0)
+    board.tell("one", [Outage(what="a", reason="is away", since=2.0, until=9.0)])
+    board.tell("two", [early])
+    board.failed("b", "is down", since=5.0, patience_s=1.0)
+    board.failed("b", "is gone", since=6.0, patience_s=1.0)
+
+    assert board.current() == [early, Outage(what="b", reason="is gone", since=5.0, until=6.0)]
+    assert board.why() == "a is down"
+    board.tell("two", [])
+    assert board.why() == "a is away"
