@@ -21,9 +21,8 @@ from kgray.memory.reviewing import LikelyPair, likely_pairs
 from kgray.memory.showing import Shown, described
 from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
 from kgray.records import check_group
-from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
+from kgray.search import Context, Filters, Method, Query, Recipe, Reranker, Searcher
 from kgray.search import context as build_context
-from kgray.search import search as find_hits
 from kgray.times import Instant
 
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
@@ -37,6 +36,7 @@ class GroupReads:
         """Take over an open store and the embedder that its vectors are from."""
         self.store = store
         self.embedder = embedder
+        self._searcher = Searcher(store, embedder)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     async def search(
@@ -48,9 +48,9 @@ class GroupReads:
         known_at: When | None = None,
         said_after: When | None = None,
         said_before: When | None = None,
-        scopes: Sequence[SearchScope] = SCOPES,
+        scopes: Sequence[SearchScope] = (),
         limit: int = 10,
-        recipe: str = "hybrid",
+        recipe: str | Recipe = "hybrid",
         filters: Filters | None = None,
         methods: Sequence[Method] | None = None,
         reranker: Reranker | None = None,
@@ -79,7 +79,7 @@ class GroupReads:
             any_time=any_time,
         )
         view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await find_hits(self.store, self.embedder, asked, view=view)
+        return await self._searcher.search(asked, view=view)
 
     async def context(
         self,
@@ -91,7 +91,7 @@ class GroupReads:
         known_at: When | None = None,
         said_after: When | None = None,
         said_before: When | None = None,
-        scopes: Sequence[SearchScope] = SCOPES,
+        scopes: Sequence[SearchScope] = (),
         filters: Filters | None = None,
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`.
@@ -107,7 +107,7 @@ class GroupReads:
             scopes=tuple(scopes),
         )
         view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await build_context(self.store, self.embedder, asked, tokens=tokens, view=view)
+        return await build_context(self._searcher, asked, tokens=tokens, view=view)
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""

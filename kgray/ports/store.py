@@ -314,10 +314,10 @@ class GraphView(Protocol):
         """
         ...
 
-    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these pieces of evidence are about.
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        """Return for each piece of evidence the facts that hold at `as_of` of the statement that it is about.
 
-        In the order asked, each once, as `facts_of`.
+        By (valid_at, id); none for a piece that this view does not show.
         """
         ...
 
@@ -331,6 +331,10 @@ class GraphView(Protocol):
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """Return the entities that these recorded ids show as, in the order asked, each once."""
+        ...
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """Return for each recorded id the entities that it shows as: several after a split, else one or none."""
         ...
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:

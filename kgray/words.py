@@ -1,0 +1,103 @@
+"""Text to the words that are indexed and searched; the same function for both.
+
+Runs before FTS5, whose own tokenisers drop what matters here: digits stay ("GPT-4" is not
+"GPT-5"), accents go, and a run of Chinese, Japanese or Korean characters gives its single
+characters and overlapping pairs, because no space divides its words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import zlib
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from snowballstemmer import stemmer
+
+# A query longer than this is read from its start only: words beyond add time, not sense.
+MAX_QUERY_CHARACTERS = 10_000
+MAX_QUERY_WORDS = 64
+# FTS5 cannot hold longer terms well (a term must fit a page); two words of 64 equal characters are one.
+MAX_WORD = 64
+
+_ASCII_WORD = re.compile(r"[a-z0-9]+")
+_UNSPACED = re.compile(
+    "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31a0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff]+"
+)
+
+
+class _Folding(dict[int, str | None]):
+    """What each decomposed character becomes: itself, a space, or nothing (accents)."""
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        # Accents stand above or below (200 and up); 10-35 are Hebrew and Arabic vowel points. Other
+        # classes carry meaning: Indic and Thai vowels, the voicing marks of kana.
+        rank = unicodedata.combining(character)
+        folded: str | None = character if unicodedata.category(character)[0] in "LMN" else " "
+        if rank >= 200 or 10 <= rank <= 35:
+            folded = None
+        self[code] = folded
+        return folded
+
+
+_FOLDING = _Folding()
+_ENGLISH = stemmer("english")
+
+
+@lru_cache(maxsize=16_384)
+def stem(word: str) -> str:
+    """Return the English stem of a plain Latin word (Porter's second stemmer): "works" finds "working"."""
+    return str(_ENGLISH.stemWord(word)) if word.isascii() and word.isalpha() else word
+
+
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text in order, folded and not stemmed; any string, never an error."""
+    if text.isascii():
+        found = _ASCII_WORD.findall(text.lower())
+    else:
+        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
+        found = unicodedata.normalize("NFC", plain.translate(_FOLDING)).split()
+        if _UNSPACED.search(plain):
+            found = [part for word in found for part in _divided(word)]
+    return [word[:MAX_WORD] for word in found]
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in order, folded and stemmed; any string, never an error."""
+    return [stem(word) for word in plain_words(text)]
+
+
+def query_words(text: str) -> list[str]:
+    """Return the distinct words of a query, at most MAX_QUERY_WORDS, in order."""
+    return list(dict.fromkeys(words(text[:MAX_QUERY_CHARACTERS])))[:MAX_QUERY_WORDS]
+
+
+@lru_cache(maxsize=65_536)
+def term(word: str) -> int:
+    """Return a word as it is stored and looked up: 32 bits of it."""
+    return zlib.crc32(word.encode("utf-8", "surrogatepass"))
+
+
+def packed(text: str) -> bytes:
+    """Return the terms of a text in order, with repeats: little-endian uint32."""
+    return np.array([term(word) for word in words(text)], "<u4").tobytes()
+
+
+def _divided(word: str) -> list[str]:
+    """Split the unspaced runs out of a word: characters, then overlapping pairs."""
+    parts: list[str] = []
+    end = 0
+    for run in _UNSPACED.finditer(word):
+        if run.start() > end:
+            parts.append(word[end : run.start()])
+        characters = run.group()
+        parts.extend(characters)
+        parts.extend(first + second for first, second in pairwise(characters))
+        end = run.end()
+    if end < len(word):
+        parts.append(word[end:])
+    return parts
