@@ -24,7 +24,8 @@ from bench.engine import opened, settings_of
 from bench.plain_search import PlainBM25, nearest
 from bench.talk import Shape, conversation
 from bench.talk.topics import FILES
-from kgray.evals.dataset import Conversation, read_dataset
+from kgray.evals.dataset import Conversation
+from kgray.evals.formats import read_dataset
 from kgray.evals.measures import DEPTHS
 from kgray.evals.retrieval import Asked, ask, marks_of, report
 from kgray.memory import Memory
@@ -73,7 +74,7 @@ class RetrievalPlan:
 
 
 def _sources(path: Path) -> Iterator[Path]:
-    return path.rglob("*.py") if path.is_dir() else iter([path])
+    yield from path.rglob("*.py") if path.is_dir() else [path]
 
 
 SYSTEMS = ("kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine")

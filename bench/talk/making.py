@@ -41,7 +41,7 @@ _WHEN = (
 _STYLES = ("plain", "plain", "lower", "emoji", "typos")
 _EMOJI = ("😂", "❤️", "🙈", "😭", "🎉", "😅", "🙏")
 _TURNED = (("I'm", "they are"), ("my", "their"), ("our", "their"), ("me", "them"), ("myself", "themselves"))
-_TOPICS_A_PERSON, _TOPICS_IN_ALL = 24, 42
+_TOPICS_A_PERSON, _TOPICS_IN_ALL = 28, 46
 _MOST_EVIDENCE = 5
 
 
@@ -114,7 +114,7 @@ class _Making:
         near = dict(zip(("kid", "son", "sis", "partner", "friend"), kin, strict=True))
         near["pet"] = dice.pick(_PETS)
         count = _TOPICS_A_PERSON if self._shape.people == 2 else _TOPICS_A_PERSON // 2
-        left = {topic.name: _some(dice, topic.values, 4) for topic in _some(dice, self._topics, count)}
+        left = {topic.name: _some(dice, topic.values, dice.pick((1, 1, 2, 3, 4))) for topic in _some(dice, self._topics, count)}
         return _Person(name, dice.pick(_STYLES), near, left)
 
     # ------------------------------------------------------------------------------ a session

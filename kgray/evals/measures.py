@@ -16,6 +16,7 @@ import numpy as np
 
 DEPTHS = (5, 10, 20, 50)
 LEAST_WORDS = 0.6  # of a message, in order: then a line counts as telling it
+_WHOLE = 4  # words: so few stand in many lines by chance
 _RESAMPLES = 1000
 _WORD = re.compile(r"\w+")
 
@@ -65,11 +66,11 @@ def _gain(rank: int) -> float:
 def told_in(message: str, lines: Sequence[Sequence[str]]) -> bool:
     """Whether one of the lines (as `words`) tells a message: at least 60 % of its words, in order.
 
-    A message of one or two words counts only as a whole, word beside word.
+    A message of at most four words counts only as a whole, word beside word.
     """
     asked = words(message)
     least = math.ceil(LEAST_WORDS * len(asked))
-    if len(asked) <= 2:
+    if len(asked) <= _WHOLE:
         return any(_stands_in(asked, line) for line in lines) if asked else False
     return any(len(line) >= least and _common(asked, line) >= least for line in lines)
 
