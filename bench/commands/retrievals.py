@@ -1,0 +1,43 @@
+"""bench retrieval: what searches and contexts hold of the evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.commands.options import choice, count, file, out_option, progress, seed_option, show
+from kgray.cli.frame import Call, common
+
+
+@click.command(short_help="Evidence in searches and contexts, beside BM25.")
+@seed_option
+@count("--conversations", 10, "Made-up ones; 0: the hand-made one alone.", least=0)
+@count("--turns", 500, "Of each.")
+@count("--questions", 100, "To each.")
+@choice("--embedder", "hashing", "minilm")
+@file("--rows", "Every question of every system with what it found, as JSON lines.")
+@out_option
+@common
+def retrieval(call: Call, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
+    r"""Ask conversations questions whose evidence is known, and beside kgray BM25 and cosine over the messages.
+
+    What was ingested is kept in the folder for temporary files, and used again while the code that ingests is the same.
+
+    \b
+    Example:
+      python -m bench retrieval --conversations 10 --out retrieval.json --rows rows.jsonl
+    """
+    import json
+
+    from bench import retrieval as measured
+
+    document = measured.run(measured.RetrievalPlan(**plan), progress=progress)
+    found = document.pop("rows")
+    if rows is not None:
+        rows.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8")
+    show(call, document, out, lambda: measured.table(document))
+
+
+COMMANDS = (retrieval,)
