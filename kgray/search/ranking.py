@@ -21,7 +21,7 @@ from kgray.search.question import Question
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
-NOISE = 5.0  # a cosine is as good as all words from so many standard deviations above the mean on
+NOISE = 12.0  # a cosine is as good as all words from so many standard deviations above the mean on
 CODE = 1.5  # a word with digits weighs so many times its idf
 
 
@@ -78,7 +78,7 @@ class FirstStage:
         asked = self._asked(dict.fromkeys(named, weights.names))
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, held.numbers, exact)
-        base = weights.words * own + weights.vectors * near
+        level, base = self._together(own, near)
         factors = {
             "speaker": self._factor(weights.speaker, self._said_by(held)),
             "dates": self._factor(weights.dates, self._said_then(held)),
@@ -87,19 +87,30 @@ class FirstStage:
             base = base * factor
         company = self._from_neighbours(held, base)
         session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
-        score = base + company + session
+        score = level * (base + company + session)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
         return Scores(score=score, signals=signals)
 
+    def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
+        """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
+        weights = self._weights
+        best, nearest = (float(found.max()) if len(found) else 0.0 for found in (own, near))
+        level = max(min(1.0, best) * (weights.words > 0), nearest * (weights.vectors > 0))
+        total = np.zeros_like(own)
+        if best:
+            total += np.float32(weights.words / best) * own
+        if nearest:
+            total += np.float32(weights.vectors / nearest) * near
+        return level, total
+
     def pieces(self, exact: Exact) -> Scores:
         """Return the scores of the pieces of evidence."""
-        held, weights = self._index.pieces, self._weights
+        held = self._index.pieces
         own = self._by_words(held.words, self._asked({}))
         of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
-        return Scores(
-            score=weights.words * own + weights.vectors * near, signals={"words": own, "vectors": near}
-        )
+        level, total = self._together(own, near)
+        return Scores(score=level * total, signals={"words": own, "vectors": near})
 
     def names(self, exact: Exact) -> tuple[Scores, list[int]]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.
@@ -176,8 +187,7 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         mean, spread = float(cosines.mean()), float(cosines.std())
-        highest = max(float(cosines.max()) - mean, NOISE * spread, 1e-6)
-        standing = np.clip((cosines - mean) / highest, 0.0, 1.0)
+        standing = np.clip((cosines - mean) / max(NOISE * spread, 1e-6), 0.0, 1.0)
         rows = np.fromiter((owners[name] for name in held.rows), np.int64, len(held.rows))
         found[rows] = standing
         return found
