@@ -340,12 +340,3 @@ def fact(row: Row) -> Fact:
     held = value_type and Value(value_type, value, unit)
     named = {**_FACT.named(row[:7]), **_FACT_DATES.named(row[10:15])}
     return Fact(value=held, ended_by=ended_by, **named)
-
-
-def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return (n, bytes): the signs of (n, d), padded with zero bits to whole words of 64."""
-    packed = np.packbits(matrix > 0, axis=1)
-    missing = -packed.shape[1] % 8
-    if not missing:
-        return packed
-    return np.ascontiguousarray(np.pad(packed, ((0, 0), (0, missing))))

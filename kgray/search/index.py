@@ -394,8 +394,6 @@ class Indexes:
 
     def __init__(self, store: Store, dimensions: int, *, memory_bytes: int = MEMORY_BYTES) -> None:
         """Read nothing yet; dimensions: numbers a vector."""
-        from kgray.search.interim import Interim
-        store = Interim(store)
         self._store, self._dimensions, self._memory = store, dimensions, memory_bytes
         self._held: OrderedDict[str, GroupIndex] = OrderedDict()
         self._lock = threading.RLock()
