@@ -205,8 +205,8 @@ def _plain(words: str, *, future: bool) -> tuple[str, bool]:
 def mentioned(text: str, reference: Instant, language: str = "en") -> list[tuple[Instant, Instant]]:
     """Return the spans [from, to) of the dates that a question mentions, each once; any text, never an error.
 
-    A day, week, month, season or year is its whole span; "since May" lasts until the reference time. A month or
-    day without a year is that of each of the last YEARS years that it has come in, the newest first.
+    A day, week, month, season or year is its whole span; "since May" lasts until the reference time. A month
+    or day without a year is that of each of the last YEARS years that it has come in, the newest first.
     language: its code, as dateparser knows it ("de"); dates in English words are read in any.
     """
     text = text[:MAX_DATED_CHARACTERS]

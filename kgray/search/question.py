@@ -7,10 +7,12 @@ words and words of dates cover most of it, English on a tie; only its own stop w
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import chain
 from typing import NamedTuple
 
 from kgray.dates import mentioned
@@ -49,22 +51,22 @@ class _Language(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """Known speakers by the words of their names, titles left out."""
+    """Whom a name calls."""
 
-    full: dict[tuple[str, ...], tuple[str, ...]]
-    first: dict[str, str]  # the first name of one speaker alone
+    called: dict[tuple[str, ...], tuple[str, ...]]  # words of whole names, and of first names of one speaker
     longest: int  # words of a name
-    unspaced: tuple[tuple[str, str], ...]  # (name, speaker) in writing that has no spaces
+    unspaced: tuple[str, ...]  # speakers whose names stand in writing that has no spaces
 
 
 _WORD = re.compile(r"[^\W_]+(?:\u0301[^\W_]*)*")
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
-_QUOTES = ('""', "“”", "„“", "„”", "«»", "»«", "‹›", "「」", "『』", "《》", "””")
-_QUOTED = re.compile("|".join(f"{pair[0]}([^{pair}]+){pair[1]}" for pair in _QUOTES))
+_QUOTES = ("“”", "„“", "„”", "«»", "»«", "‹›", "「」", "『』", "《》", "””")
+_QUOTED = re.compile(r'(?<!\w)"([^"]+)"(?!\w)|' + "|".join(f"{a}([^{a}{b}]+){b}" for a, b in map(tuple, _QUOTES)))
+_BETWEEN_NAMES = re.compile(r"[\s_@.,]+")
 _ROLES = frozenset("user assistant system human ai bot agent tool model".split())
-_TITLES = frozenset("mr mrs ms miss dr prof sir herr frau monsieur madame mme senor senora signora the".split())
+_TITLES = frozenset("mr mrs ms miss dr prof sir herr frau monsieur madame mme senor senora the".split())
 _GENITIVES = frozenset({"de", "nl", "sv", "da", "nb"})  # "Annas Hund": names take an s without an apostrophe
 _ALSO_NAMES = frozenset({"will", "may"})  # stop words of English that are names where they have a capital
 
@@ -107,11 +109,21 @@ def _languages() -> dict[str, _Language]:
     return found
 
 
+@cache
+def _tells() -> dict[str, list[str]]:
+    """Return the languages that each word speaks for."""
+    told: dict[str, list[str]] = {}
+    for code, language in _languages().items():
+        for word in language.stops | language.dates:
+            told.setdefault(word, []).append(code)
+    return told
+
+
 def _language(plain: list[str]) -> str:
     """Return the code of the language that covers most of the words; the first of the file on a tie."""
-    distinct = set(plain)
-    covered = {code: sum(map(len, map(distinct.intersection, language))) for code, language in _languages().items()}
-    return max(covered, key=covered.__getitem__)
+    told = _tells()
+    covered = Counter(chain.from_iterable(told.get(word, ()) for word in set(plain)))
+    return max(_languages(), key=covered.__getitem__)
 
 
 def _dated(text: str, plain: list[str], code: str) -> bool:
@@ -126,7 +138,7 @@ def _has_digit(word: str) -> bool:
 
 
 def _capitals(text: str) -> set[str]:
-    """Return what is written in capitals ("RR-NG", "the WHO"), unless all is; "May" and "Will" within a text."""
+    """Return what is written in capitals ("RR-NG", "the WHO"), unless all is; and "May" within a text."""
     if text.isupper():
         return set()
     found: set[str] = set()
@@ -148,19 +160,21 @@ def _phrases(text: str) -> Iterator[tuple[str, ...]]:
 
 @lru_cache(maxsize=64)
 def _names(speakers: frozenset[str]) -> _Names:
-    full: dict[tuple[str, ...], tuple[str, ...]] = {}
-    firsts: dict[str, list[tuple[str, ...]]] = {}
+    called: dict[tuple[str, ...], tuple[str, ...]] = {}
+    firsts: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for speaker in sorted(speakers):
-        words = [word for word, _, _ in _spread(speaker)]
-        name = tuple([word for word in words if word not in _TITLES] or words)
-        if not name:
-            continue
-        if name not in full and len(name[0]) > 1 and name[0] not in _ROLES | _languages()["en"].stops:
-            firsts.setdefault(name[0], []).append(name)
-        full[name] = (*full.get(name, ()), speaker)
-    first = {word: full[names[0]][0] for word, names in firsts.items() if len(names) == 1}
-    unspaced = tuple((name, name) for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
-    return _Names(full, first, max(map(len, full), default=0), unspaced)
+        spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
+        parts = [tuple([word for word, _, _ in part]) for part in spread if part]
+        parts = [part for part in parts if part[0] not in _TITLES] or parts
+        name = tuple(chain.from_iterable(parts))
+        if name:
+            called[name] = (*called.get(name, ()), speaker)
+            firsts.setdefault(parts[0], set()).add(name)
+    for first, names in firsts.items():
+        if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | _languages()["en"].stops:
+            called.setdefault(first, called[next(iter(names))])
+    unspaced = tuple(name for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
+    return _Names(called, max(map(len, called), default=0), unspaced)
 
 
 def _spread(text: str) -> list[tuple[str, int, int]]:
@@ -175,7 +189,7 @@ def _spread(text: str) -> list[tuple[str, int, int]]:
 def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """Return the speakers that a text names, and where, with what makes a name possessive.
 
-    The longest name counts, then the first name of one speaker alone.
+    The longest name counts.
     """
     spread = _spread(text)
     found: dict[str, None] = {}
@@ -190,10 +204,10 @@ def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[t
             if spread[at][0] not in _ROLES:
                 spans.append((spread[at][1], possessive.end() if possessive else end))
         at += size
-    for name, speaker in names.unspaced:
+    for name in names.unspaced:
         place = text.find(name)
-        if place >= 0 and speaker not in found:
-            found[speaker] = None
+        if place >= 0 and name not in found:
+            found[name] = None
             spans.append((place, place + len(name)))
     return tuple(found), sorted(spans)
 
@@ -206,14 +220,14 @@ def _name_at(
     if word in _languages()[code].stops and not (capital and start):
         return 1, ()  # "will" and "a" are no names
     for size in range(min(names.longest, len(spread) - at), 0, -1):
-        if speakers := names.full.get(tuple(folded for folded, _, _ in spread[at : at + size])):
-            return size, speakers
-    called = [word]
-    if code in _GENITIVES and capital and len(word) > 3 and word.endswith("s"):
-        called.append(word[:-1])
-    for name in called:
-        if speakers := names.full.get((name,)) or ((names.first[name],) if name in names.first else ()):
-            return 1, speakers
+        words = tuple([folded for folded, _, _ in spread[at : at + size]])
+        last = spread[at + size - 1]
+        calls = [words]
+        if code in _GENITIVES and text[last[1]].isupper() and len(last[0]) > 3 and last[0].endswith("s"):
+            calls.append((*words[:-1], last[0][:-1]))
+        for call in calls:
+            if call in names.called:
+                return size, names.called[call]
     return 1, ()
 
 
