@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.stores.words import MAX_QUERY_WORDS, query_words, words
+from kgray.words import MAX_QUERY_WORDS, query_words, words
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ patch rows (statements.py) are generated from this table.
 
 Two properties are no column:
 
-    words       the row's full text (`kind.text`), each word marked with its group (`kgray.stores.words`)
+    words       the row's full text (`kind.text`), each word marked with its group (`kgray.words`)
     <name>_key  SHA-256 of the text column <name>: an index takes 8 KB, and a name may be longer
 """
 

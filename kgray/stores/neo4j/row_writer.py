@@ -25,8 +25,8 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import MAX_ROWS, Connection, Fetched, Running, Values, portions
 from kgray.stores.neo4j.mapping import STORED, digest, mark, place_of
 from kgray.stores.neo4j.statements import PATCH
-from kgray.stores.words import marked, words
 from kgray.times import Instant
+from kgray.words import marked, words
 
 
 class BatchWriter:

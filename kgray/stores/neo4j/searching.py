@@ -20,7 +20,7 @@ from kgray.records import Place
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Fetched, Running
 from kgray.stores.neo4j.mapping import mark
-from kgray.stores.words import query_words, term
+from kgray.words import query_words, term
 
 # Vectors of a group that are compared one by one: 75 ms for 1,000 of 1024 dimensions; by the index 30 ms.
 EXACT_ROWS = 1_000

@@ -23,7 +23,7 @@ from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import key_of, keys_of, many, one
 from kgray.stores.sqlite.schema import Layout
 from kgray.stores.sqlite.vectors import sign_bits
-from kgray.stores.words import marked, words
+from kgray.words import marked, words
 
 
 class RowWriter:

@@ -47,13 +47,13 @@ _ENGLISH = stemmer("english")
 
 
 @lru_cache(maxsize=16_384)
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
     """Return the English stem of a plain Latin word (Porter's second stemmer): "works" finds "working"."""
     return str(_ENGLISH.stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
-def words(text: str) -> list[str]:
-    """Return the words of a text in order, folded; any string, never an error."""
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text in order, folded and not stemmed; any string, never an error."""
     if text.isascii():
         found = _ASCII_WORD.findall(text.lower())
     else:
@@ -61,7 +61,12 @@ def words(text: str) -> list[str]:
         found = unicodedata.normalize("NFC", plain.translate(_FOLDING)).split()
         if _UNSPACED.search(plain):
             found = [part for word in found for part in _divided(word)]
-    return [_stem(word[:MAX_WORD]) for word in found]
+    return [word[:MAX_WORD] for word in found]
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in order, folded and stemmed; any string, never an error."""
+    return [stem(word) for word in plain_words(text)]
 
 
 def query_words(text: str) -> list[str]:
