@@ -7,6 +7,9 @@ and for still more while too few remain.
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,13 +17,15 @@ from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Literal
 
+from kgray import kinds
 from kgray.errors import InputError, NotBuilt, NotFound
 from kgray.graph import Entity, Fact
 from kgray.ledger import find, sequences_of
 from kgray.ports import GraphView, SearchScope, Store, Vector
 from kgray.records import Episode, Place, check_group, entity_id
-from kgray.rows import folded
+from kgray.rows import as_vector, folded
 from kgray.times import Instant, from_datetime
+from kgray.words import query_words, term
 
 Method = Literal["bm25", "cosine", "bfs"]
 Reranker = Literal["rrf", "mmr", "episode_mentions", "node_distance"]
@@ -280,12 +285,39 @@ def gather(run: SearchRun, scope: SearchScope, method: Method, wanted: int) -> G
         depth = min(depth * _DEEPER, MAX_DEPTH)
 
 
+_WORDS = {"fact": kinds.EVIDENCE_WORDS, "entity": kinds.NAME_WORDS, "episode": kinds.EPISODE_WORDS}
+_VECTORS = {"fact": "statement_vectors", "entity": "name_vectors", "episode": "episode_vectors"}
+
+
 def _found(run: SearchRun, scope: SearchScope, method: Method, depth: int) -> Sequence[str | int | Place]:
     if method == "bm25":
-        return run.store.lexical(run.query.group, scope, run.text, depth)
+        return _by_words(run, scope)[:depth]
     if run.vector is None:
         raise ValueError("cosine needs the query's vector")
-    return [owner for owner, _ in run.store.nearest(run.query.group, scope, run.vector, depth)]
+    kept = list(run.store.rows(kinds.ALL[_VECTORS[scope]], run.query.group))
+    scores = [float(as_vector(row[-1]) @ run.vector) for row in kept]
+    best = sorted(range(len(kept)), key=lambda n: (-scores[n], n))
+    return list(dict.fromkeys(kept[n][0] for n in best))[:depth]
+
+
+def _by_words(run: SearchRun, scope: SearchScope) -> list[str | int | Place]:
+    """Return what has any word of the query, by BM25 over the group, best first."""
+    asked = [term(word) for word in query_words(run.text)]
+    kept = [row for row in run.store.rows(_WORDS[scope], run.query.group) if row[-1]]
+    texts = [Counter(array("I", row[-1])) for row in kept]
+    mean = sum(text.total() for text in texts) / max(1, len(texts))
+    scores = [0.0] * len(kept)
+    for word in asked:
+        bearers = [n for n, text in enumerate(texts) if word in text]
+        rarity = math.log(1 + (len(kept) - len(bearers) + 0.5) / (len(bearers) + 0.5))
+        for n in bearers:
+            often = texts[n][word]
+            scores[n] += rarity * often * 2.2 / (often + 0.3 + 0.9 * texts[n].total() / mean)
+    best = sorted((n for n, score in enumerate(scores) if score), key=lambda n: (-scores[n], n))
+    owners: list[str | int | Place] = [
+        kept[n][2] if scope == "entity" else (kept[n][0], kept[n][1] if scope == "fact" else 0) for n in best
+    ]
+    return list(dict.fromkeys(owners))
 
 
 def _shown(run: SearchRun, scope: SearchScope, found: Sequence[str | int | Place]) -> list[FoundRow]:
