@@ -1,14 +1,16 @@
-"""Text to the words that are indexed and searched; the same function for both.
+"""Text to the words that are stored and searched; the same function for both.
 
-Runs before FTS5, whose own tokenisers drop what matters here: digits stay ("GPT-4" is not
-"GPT-5"), accents go, and a run of Chinese, Japanese or Korean characters gives its single
-characters and overlapping pairs, because no space divides its words.
+Digits stay ("GPT-4" is not "GPT-5"), accents go, and a run of Chinese, Japanese or Korean characters gives
+its single characters and overlapping pairs, because no space divides its words.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
+import zlib
+from array import array
 from functools import lru_cache
 from itertools import pairwise
 
@@ -17,7 +19,7 @@ from snowballstemmer import stemmer
 # A query longer than this is read from its start only: words beyond add time, not sense.
 MAX_QUERY_CHARACTERS = 10_000
 MAX_QUERY_WORDS = 64
-# FTS5 cannot hold longer terms well (a term must fit a page); two words of 64 equal characters are one.
+# What is longer is no word that anybody asks for: two of them with the same 64 characters are one.
 MAX_WORD = 64
 
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
@@ -74,20 +76,21 @@ def query_words(text: str) -> list[str]:
     return list(dict.fromkeys(words(text[:MAX_QUERY_CHARACTERS])))[:MAX_QUERY_WORDS]
 
 
-def marked(found: list[str], group_number: int) -> str:
-    """Return the words as they are indexed: each carries its group's mark, so no query reaches another's.
+@lru_cache(maxsize=65_536)
+def term(word: str) -> int:
+    """Return the number that stands for a word where it is stored, 32 bits: its CRC."""
+    return zlib.crc32(word.encode())
 
-    The mark is part of the term: document frequencies and the cost of a query are the group's own.
-    U+00B7 is no letter, so no word contains it; FTS5's `ascii` tokeniser keeps it.
+
+def packed(text: str) -> bytes:
+    """Return the terms of a text's words as they are stored: uint32, little-endian, in order, with repeats.
+
+    So the length of the text, the frequency of a word, and what stands beside it can be read from them.
     """
-    mark = f"{group_number}\u00b7"
-    return " ".join([mark + word for word in found])
-
-
-@lru_cache(maxsize=4096)
-def term(word: str, group_number: int) -> str:
-    """Return one word as it is indexed."""
-    return f"{group_number}\u00b7{word}"
+    terms = array("I", map(term, words(text)))
+    if sys.byteorder == "big":
+        terms.byteswap()
+    return terms.tobytes()
 
 
 def _divided(word: str) -> list[str]:
