@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from kgray.errors import InputError
 from kgray.evals.dataset import Conversation, Message, Question

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
+from typing import Any
 
 from kgray.graph import Entity, Fact
 from kgray.ledger import sequences_of
@@ -47,7 +48,7 @@ class Ranked:
     """The first stage of one scope, and which record each of its rows is."""
 
     scores: Scores
-    records: Callable[[Sequence[int]], list[object]]
+    records: Callable[[Sequence[int]], list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
 def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | None = None) -> list[Candidate]:
-    """Return the best rows of one scope above the floor, best first: at least `wanted` where there are so many.
+    """Return the best rows of one scope above the floor, best first; `wanted` at least, if there are so many.
 
     scores: other ones than the first stage's own, of the same rows.
     """
@@ -144,15 +145,15 @@ def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | Non
         depth = min(depth * _DEEPER, MAX_DEPTH)
 
 
-def _shown(run: SearchRun, scope: SearchScope, records: Sequence[object]) -> list[list[FoundRow]]:
+def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
     """Return for each record the rows that the view shows for it; one read."""
     view = run.view
     if scope == "episode":
-        episodes = {episode.sequence: episode for episode in view.episodes(records)}  # type: ignore[arg-type]
-        return [[episodes[number]] if number in episodes else [] for number in records]  # type: ignore[index]
+        episodes = {episode.sequence: episode for episode in view.episodes(records)}
+        return [[episodes[number]] if number in episodes else [] for number in records]
     if scope == "entity":
-        return [[*shown] for shown in view.entities_of(records)]  # type: ignore[arg-type]
-    return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]  # type: ignore[arg-type]
+        return [[*shown] for shown in view.entities_of(records)]
+    return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 
 
 def _boosted(run: SearchRun, found: list[Candidate]) -> list[Candidate]:
@@ -166,9 +167,11 @@ def _boosted(run: SearchRun, found: list[Candidate]) -> list[Candidate]:
         fact = candidate.row
         if not isinstance(fact, Fact):
             return candidate
-        then = any(within(at, span) for at in (fact.valid_at, fact.invalid_at) for span in run.question.spans)
+        clocks = (fact.valid_at, fact.invalid_at)
+        then = any(within(at, span) for at in clocks for span in run.question.spans)
         return candidate.times(
-            linked=1.0 if linked.isdisjoint(fact.ends) else weights.linked, dates=weights.dates if then else 1.0
+            linked=1.0 if linked.isdisjoint(fact.ends) else weights.linked,
+            dates=weights.dates if then else 1.0,
         )
 
     return sorted(map(boosted, found), key=lambda candidate: -candidate.score)
@@ -182,11 +185,13 @@ _FILTERED = 8  # with filters, steps take this many times as many facts, because
 _CENTRE_HOPS = 3
 
 
-def steps(run: SearchRun, best: Mapping[SearchScope, Sequence[Candidate]]) -> dict[SearchScope, list[Candidate]]:
+def steps(
+    run: SearchRun, best: Mapping[SearchScope, Sequence[Candidate]]
+) -> dict[SearchScope, list[Candidate]]:
     """Walk from the centre, the seeds, and the entities of the best hits; return what was reached, nearest first.
 
-    What is n steps away scores steps^n of what the walk started from: 1 for a centre or a seed, else the hit's
-    score.
+    What is n steps away scores steps^n of what the walk started from: 1 for a centre or a seed, the score of a
+    hit.
     """
     given = dict.fromkeys([*centre_of(run), *known(run.store, run.view, run.query.seeds)], 1.0)
     hits = [c for c in chain.from_iterable(zip_longest(best.get("fact", ()), best.get("entity", ()))) if c]

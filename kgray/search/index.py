@@ -1,8 +1,8 @@
 """A group's searchable rows in a reader's memory: words, vectors, and who said what when.
 
-A store keeps rows; what a search counts and compares is worked out here, of one group alone, so that both
-stores rank alike and no group's ranking depends on what another holds. An index is loaded at the group's first
-search and then extended by what was committed since. A removal has it thrown away.
+A store keeps rows; what a search counts and compares is worked out here, of one group alone: both stores rank
+alike, and no group's ranking depends on what another holds. An index is loaded at the first search of
+a group, and then extended by what was committed since. A removal has it thrown away.
 
 Consistency needs no snapshot: a group's commits are in the order of their sequences (R20), so the rows up to
 the last sequence that has ended do not change until `GroupHead.removals` does. An index holds exactly those.
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class Words:
         """Return the rows that have a term, rising, and how often each has it."""
         found = []
         for terms, rows in self._runs:
-            first, last = np.searchsorted(terms, np.uint32(term)), np.searchsorted(terms, np.uint32(term), "right")
+            first, last = (np.searchsorted(terms, np.uint32(term), side) for side in ("left", "right"))
             found.append(rows[first:last])
         all_rows = np.concatenate(found) if found else np.zeros(0, np.int32)
         starts = np.flatnonzero(np.diff(all_rows, prepend=-1))
@@ -81,6 +82,9 @@ class Words:
     def nbytes(self) -> int:
         """Memory held."""
         return self.lengths.nbytes + sum(terms.nbytes + rows.nbytes for terms, rows in self._runs)
+
+
+Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
 
 
 class Vectors:
@@ -129,11 +133,11 @@ class Vectors:
         else:
             self._whole = np.concatenate((self._whole, matrix))
 
-    def cosines(self, query: Vector, exact: Callable[[list[object]], Iterable[tuple[object, bytes]]]) -> Floats:
+    def cosines(self, query: Vector, exact: Exact) -> Floats:
         """Return the cosine of each row with the query.
 
-        Where only signs are held it is exact for the RESCORED nearest, which `exact` reads by their names; for
-        the others it is cos(pi x share of differing signs), an estimate.
+        Where only signs are held, it is exact for the RESCORED nearest, which `exact` reads by their names;
+        for the others it is cos(pi x share of differing signs), an estimate.
         """
         if self._whole is not None:
             return np.asarray(self._whole @ query, np.float32)
@@ -154,7 +158,7 @@ class Vectors:
 
 
 def _grown(array: NDArray[np.generic], values: Iterable[int]) -> Ints:
-    return np.concatenate((array, np.fromiter(values, np.int64)))  # type: ignore[arg-type]
+    return np.concatenate((array, np.fromiter(values, np.int64)))
 
 
 @dataclass(slots=True)
@@ -162,7 +166,7 @@ class _Codes:
     """Texts as small numbers, in the order in which they came."""
 
     texts: list[str] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[object, int] = field(default_factory=dict)
 
     def of(self, text: str) -> int:
         if (number := self.numbers.get(text)) is None:
@@ -197,7 +201,7 @@ class Messages:
         self.source_numbers = _grown(self.source_numbers, (self.sources.of(row[2]) for row in rows))
         self.__dict__.pop("sessions", None)
 
-    def numbered(self, rows: Sequence[int]) -> list[object]:
+    def numbered(self, rows: Sequence[int]) -> list[Any]:
         """Return the sequences of rows."""
         return [*self.sequences[list(rows)].tolist()]
 
@@ -245,7 +249,7 @@ class Pieces:
             numbers = (self.statements.of(row[2]) for row in rows)
             self.statement_numbers = _grown(self.statement_numbers, numbers)
 
-    def places(self, rows: Sequence[int]) -> list[object]:
+    def places(self, rows: Sequence[int]) -> list[Any]:
         """Return the places of rows."""
         chosen = list(rows)
         return [*zip(self.sequences[chosen].tolist(), self.ordinals[chosen].tolist(), strict=True)]
@@ -269,7 +273,7 @@ class Names:
             self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))
             self.entity_numbers = _grown(self.entity_numbers, (self.entities.of(row[2]) for row in rows))
 
-    def owners(self, rows: Sequence[int]) -> list[object]:
+    def owners(self, rows: Sequence[int]) -> list[Any]:
         """Return the recorded entities that rows name."""
         return [self.entities.texts[number] for number in self.entity_numbers[list(rows)].tolist()]
 
@@ -277,7 +281,7 @@ class Names:
 # ------------------------------------------------------------------------------------ the index of a group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VectorReads:
     """How the vectors of one kind are read: all, or those of some owners; whole, or their signs."""
 
@@ -308,15 +312,26 @@ def _first_two(row: Row) -> object:
     return row[0], row[1]
 
 
-_ALL = kinds.ALL
 MESSAGE_VECTORS = VectorReads(
-    _ALL["episode_vectors"], kinds.EPISODE_SIGNS, kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT, _first
+    all=kinds.ALL["episode_vectors"],
+    all_signs=kinds.EPISODE_SIGNS,
+    of=kinds.EPISODE_VECTORS_AT,
+    signs_of=kinds.EPISODE_SIGNS_AT,
+    name=_first,
 )
 STATEMENT_VECTORS = VectorReads(
-    _ALL["statement_vectors"], kinds.STATEMENT_SIGNS, kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF, _first
+    all=kinds.ALL["statement_vectors"],
+    all_signs=kinds.STATEMENT_SIGNS,
+    of=kinds.STATEMENT_VECTORS_OF,
+    signs_of=kinds.STATEMENT_SIGNS_OF,
+    name=_first,
 )
 NAME_VECTORS = VectorReads(
-    _ALL["name_vectors"], kinds.NAME_SIGNS, kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF, _first_two
+    all=kinds.ALL["name_vectors"],
+    all_signs=kinds.NAME_SIGNS,
+    of=kinds.NAME_VECTORS_OF,
+    signs_of=kinds.NAME_SIGNS_OF,
+    name=_first_two,
 )
 
 
@@ -331,7 +346,7 @@ class GroupIndex:
     def nbytes(self) -> int:
         """Memory held, about."""
         parts = (self.messages, self.pieces, self.names)
-        return sum(part.words.nbytes() + part.vectors.nbytes() + 64 * len(part.words.lengths) for part in parts)
+        return sum(p.words.nbytes() + p.vectors.nbytes() + 64 * len(p.words.lengths) for p in parts)
 
     def load(self, store: Store, upto: int) -> None:
         """Read all rows of sequences up to `upto`, in scans."""
@@ -405,7 +420,7 @@ class Indexes:
             yield self._current(group)
 
     def _current(self, group: str) -> GroupIndex:
-        """Raises Unavailable where rows are removed faster than they are read."""
+        """Return the index as of now; raises Unavailable where rows are removed faster than they are read."""
         store = self._store
         for _ in range(_TRIES):
             head = store.heads([group])[group]

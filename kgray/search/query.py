@@ -41,12 +41,12 @@ class Weights:
     words: float = 0.5
     vectors: float = 0.5
     names: float = 0.0
-    speaker: float = 1.3
+    speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5
     linked: float = 1.3
     neighbours: tuple[float, ...] = (0.35, 0.15)
-    session: float = 0.3
+    session: float = 0.2
     steps: float = 0.35
     floor: float = 0.1
 

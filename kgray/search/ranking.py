@@ -8,14 +8,14 @@ measured from the group's mean, because how near unrelated texts lie depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray.ports import Vector
-from kgray.search.index import Floats, GroupIndex, Ints, Messages, Vectors, Words
+from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Vectors, Words
 from kgray.search.query import Weights
 from kgray.search.question import Question
 from kgray.words import term, words
@@ -87,7 +87,7 @@ class FirstStage:
             base = base * factor
         company = self._from_neighbours(held, base)
         session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
-        score = level * (base + company + session)
+        score = np.float32(level) * (base + company + session)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
         return Scores(score=score, signals=signals)
 
@@ -110,7 +110,7 @@ class FirstStage:
         of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
-        return Scores(score=level * total, signals={"words": own, "vectors": near})
+        return Scores(score=np.float32(level) * total, signals={"words": own, "vectors": near})
 
     def names(self, exact: Exact) -> tuple[Scores, list[int]]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.
@@ -122,7 +122,8 @@ class FirstStage:
         asked = self._asked({})
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
         near = self._by_vectors(held.vectors, held.numbers, exact)
-        score = weights.words * own + weights.vectors * near / max(1, len(asked.terms))
+        share = np.float32(weights.vectors / max(1, len(asked.terms)))
+        score = np.float32(weights.words) * own + share * near
         matched = np.zeros(len(own), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = held.words.having(wanted)
@@ -152,7 +153,7 @@ class FirstStage:
         return known
 
     def _by_words(self, held: Words, asked: _Asked, *, flat: bool = False) -> Floats:
-        """Return BM25 of each row, 1 for all words once in an average length; flat: length does not matter."""
+        """Return BM25 of each row, 1 for all words in an average length; flat: length does not matter."""
         found = np.zeros(len(held.lengths), np.float32)
         if not len(found) or not asked.terms:
             return found
@@ -174,7 +175,8 @@ class FirstStage:
             counts = np.bincount(sessions.of_row[rows], often, sessions.count)
             having = int(np.count_nonzero(counts))
             idf = np.log(1 + (sessions.count - having + 0.5) / (having + 0.5))
-            found += (idf * counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / mean))).astype(np.float32)
+            often_in = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / mean))
+            found += (idf * often_in).astype(np.float32)
         best = float(found.max()) if len(found) else 0.0
         return (found / best if best else found)[sessions.of_row]
 
@@ -221,5 +223,3 @@ class FirstStage:
         found[sessions.order] = credit
         return found
 
-
-Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]

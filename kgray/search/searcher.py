@@ -1,4 +1,4 @@
-"""A search: the first stage, graph steps, fusion, one list over all scopes. No model is asked but the embedder.
+"""A search: the first stage, graph steps, fusion, one list over all scopes. Only the embedder is asked.
 
 Everything is deterministic: equal scores are always ordered the same way.
 """
@@ -40,8 +40,8 @@ POOL = 3  # times the limit: what a reranker looks at
 class Ranking:
     """What a search found, and what it left out.
 
-    said_above  (scope, id, text) of what was left out because a hit above says it: a fact and the messages that
-                support it count once
+    said_above  (scope, id, text) of what was left out because a hit above says it: a fact and the messages
+                that support it count once
     floor       the score under which a row is not about the query
     """
 
@@ -54,7 +54,7 @@ class Searcher:
     """Searches the groups of one store; holds an index in memory for each that it was asked about lately."""
 
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None = None) -> None:
-        """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, where there is one."""
+        """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
         self.store, self.embedder, self.reranker = store, embedder, reranker
         self._indexes = Indexes(store, embedder.dimensions)
 
@@ -72,8 +72,8 @@ class Searcher:
         searched (R5). A hit's score is in [0, 1), and comparable over scopes unless the recipe fuses by rank.
         An unknown group reads as empty.
 
-        Raises NotFound for a centre or a seed that the group does not have, InputError where the recipe needs a
-        reranker and there is none, ValueError for a `known_at` without a view or a view of another group.
+        Raises NotFound for a centre or a seed that the group does not have, InputError where the recipe needs
+        a reranker and there is none, ValueError for a `known_at` without a view or a view of another group.
         """
         if query.known_at is not None and view is None:
             raise ValueError("known_at needs a view of the graph as known then")
@@ -114,7 +114,7 @@ class Searcher:
 def _first_stage(
     store: Store, index: GroupIndex, question: Question, query: Query, vector: Vector | None
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
-    """Return the first stage of each scope that is searched, and the recorded entities that are named whole."""
+    """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
     weights = replace(
         ways.weights,
@@ -195,8 +195,8 @@ def one_list(
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
-    A fact says what the messages that support it say: the first of them to come has the place of all. A message
-    that supports several facts goes with the first of these; a fact goes when all its messages are there.
+    A fact says what the messages that support it say: the first of them to come has the place of all. A
+    message that supports several facts goes with the first of these, a fact when all its messages are there.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -211,12 +211,14 @@ def one_list(
         if len(chosen) >= limit:
             break
         row = candidate.row
-        sources = {row.id} if isinstance(row, Episode) else set(row.episodes) if isinstance(row, Fact) else set()
-        if "episode" in found and sources and sources <= told:
+        sources: set[str] = set()
+        if "episode" in found and not isinstance(row, Entity):
+            sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
+        if sources and sources <= told:
             said.append((scope, candidate))
         elif left[scope]:
             left[scope] -= 1
-            told |= sources if "episode" in found else set()
+            told |= sources
             chosen.append((scope, candidate))
     return chosen, said
 

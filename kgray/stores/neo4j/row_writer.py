@@ -25,7 +25,6 @@ from kgray.stores.neo4j.connection import MAX_ROWS, Connection, Fetched, Running
 from kgray.stores.neo4j.mapping import STORED, digest, place_of
 from kgray.stores.neo4j.statements import PATCH
 from kgray.times import Instant
-from kgray.words import marked, words
 
 
 class BatchWriter:
