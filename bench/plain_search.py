@@ -1,7 +1,7 @@
-"""Two searches that kgray is measured beside: BM25 and cosine over the messages of one conversation, nothing else.
+"""Two searches that kgray is measured beside: BM25 and cosine over the messages of one conversation.
 
-BM25 (Robertson and Zaragoza 2009): k1 1.2, b 0.75, idf log(1 + (N - n + 0.5) / (n + 0.5)); English stems, no stop
-list. No sessions, no neighbours, no speakers unless they stand in the text.
+BM25 (Robertson and Zaragoza 2009): k1 1.2, b 0.75, idf log(1 + (N - n + 0.5) / (n + 0.5)); English stems, no
+stop list. No sessions, no neighbours, no speakers unless they stand in the text.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ class PlainBM25:
 
 
 def nearest(query: Vector, vectors: Matrix, limit: int) -> list[int]:
-    """Return the places of the vectors with the largest cosine, best first; ties by place. All are unit vectors."""
+    """Return the places of the vectors with the largest cosine, best first; all are unit vectors."""
     order = np.argsort(-(vectors @ query), kind="stable")
     return [int(place) for place in order[:limit]]

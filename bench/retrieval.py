@@ -1,15 +1,13 @@
 """`python -m bench retrieval`: what searches and contexts hold of the evidence that questions have.
 
-Conversations are ingested through the engine into stores that are kept, by seed and by the code that ingests; later
-runs only ask. Beside kgray stand BM25 and cosine over the messages alone.
+Conversations are ingested through the engine into stores that are kept. Later runs only ask, until the
+messages or the code that ingests change. Beside kgray stand BM25 and cosine over the messages alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,18 +21,26 @@ import kgray
 from bench.engine import opened, settings_of
 from bench.plain_search import PlainBM25, nearest
 from bench.talk import Shape, conversation
-from bench.talk.topics import FILES
-from kgray.evals.dataset import Conversation
+from kgray.evals.dataset import Conversation, Message
 from kgray.evals.formats import read_dataset
 from kgray.evals.measures import DEPTHS
-from kgray.evals.retrieval import Asked, ask, marks_of, report
+from kgray.evals.retrieval import BUDGETS, Asked, ask, marks_of, report
 from kgray.memory import Memory
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
 _STORES = 2  # each with half of the conversations, ingested and asked by a process of its own
 _CROWD = 7  # people of a conversation in channels; every fifth is one
-_INGESTING = ("backends", "derivation", "ingest", "intake", "stores", "timeline", "kinds.py", "rows.py", "records.py")
-_TALK = Path(__file__).parent / "talk"
+_INGESTING = (
+    "backends",
+    "derivation",
+    "ingest",
+    "intake",
+    "stores",
+    "timeline",
+    "kinds.py",
+    "rows.py",
+    "records.py",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,7 @@ class RetrievalPlan:
     turns: int = 500
     questions: int = 100
     embedder: str = "hashing"
+    budgets: tuple[int, ...] = BUDGETS
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "kgray-retrieval")
 
     def talks(self) -> list[Conversation]:
@@ -54,22 +61,20 @@ class RetrievalPlan:
             conversation(
                 self.seed,
                 number,
-                Shape(
-                    people=_CROWD if number % 5 == 4 else 2, turns=self.turns, questions=self.questions
-                ),
+                Shape(people=_CROWD if number % 5 == 4 else 2, turns=self.turns, questions=self.questions),
             )
             for number in range(self.conversations)
         ]
-        return [*read_dataset(HANDMADE), *made]
+        return [*read_dataset(HANDMADE).conversations, *made]
 
     def stores(self) -> Path:
-        """Return the folder of the stores: another one where the plan or the code that ingests differs."""
+        """Return the folder of the stores: another one for other messages, embedders or code."""
         package = Path(kgray.__file__).parent
-        code = [path for part in _INGESTING for path in _sources(package / part)]
-        code += [*FILES, *_TALK.glob("*.py"), HANDMADE]
-        whole = hashlib.sha256(repr([self.seed, self.conversations, self.turns, self.embedder]).encode())
-        for path in sorted(code):
+        whole = hashlib.sha256(self.embedder.encode())
+        for path in sorted(path for part in _INGESTING for path in _sources(package / part)):
             whole.update(path.read_bytes())
+        for talk in self.talks():
+            whole.update(repr([talk.name, *map(Message.row, talk.messages)]).encode())
         return self.folder / whole.hexdigest()[:16]
 
 
@@ -88,11 +93,13 @@ def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None
     with ProcessPoolExecutor(_STORES) as pool:
         parts = list(pool.map(_part, [(plan, folder, part) for part in range(_STORES)]))
     rows = [row for part in parts for row in part]
-    handmade = {talk.name for talk in read_dataset(HANDMADE)}
+    handmade = {talk.name for talk in read_dataset(HANDMADE).conversations}
     document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
     for name, chosen in (("handmade", True), ("made", False)):
         document[name] = {
-            system: report(asked for of, asked in rows if of == system and (asked.conversation in handmade) == chosen)
+            system: report(
+                asked for of, asked in rows if of == system and (asked.conversation in handmade) == chosen
+            )
             for system in SYSTEMS
         }
     document["rows"] = [_row(system, asked) for system, asked in rows]
@@ -114,25 +121,25 @@ def _row(system: str, asked: Asked) -> dict[str, Any]:
 def _part(given: tuple[RetrievalPlan, Path, int]) -> list[Row]:
     """Ask the conversations of one store; in a process of its own."""
     plan, folder, part = given
-    os.nice(5)
     settings = settings_of({"embedder_backend": plan.embedder})
+    talks, done = plan.talks()[part::_STORES], folder / f"{part}.done"
     memory = opened(settings, folder / str(part))
     try:
-        return asyncio.run(_asked(memory, plan.talks()[part::_STORES], folder / f"{part}.json"))
+        if not done.exists():
+            for talk in talks:
+                asyncio.run(memory.add_many(map(Message.row, talk.messages), group=talk.name))
+            done.touch()
+        return asyncio.run(_asked(memory, talks, plan.budgets))
     finally:
         memory.close()
 
 
-async def _asked(memory: Memory, talks: Sequence[Conversation], ingested: Path) -> list[Row]:
-    if not ingested.exists():
-        for talk in talks:
-            await memory.add_many([message.row() for message in talk.messages], group=talk.name)
-        ingested.write_text(json.dumps([talk.name for talk in talks]), encoding="utf-8")
+async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     for talk in talks:
         rows += await _plain(memory, talk)
         for question in talk.questions:
-            rows.append(("kgray", await ask(memory, talk, question, group=talk.name)))
+            rows.append(("kgray", await ask(memory, talk, question, group=talk.name, budgets=budgets)))
             found = await ask(memory, talk, question, group=talk.name, scopes=("episode",), budgets=())
             rows.append(("kgray, messages", found))
     return rows
@@ -155,24 +162,26 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
         for system, places in best.items():
             ranking = tuple((talk.messages[place].id,) for place in places)
             marks = marks_of(question, ranking)
-            rows.append((system, Asked(conversation=talk.name, question=question, marks=marks, found=ranking)))
+            found = Asked(conversation=talk.name, question=question, marks=marks, found=ranking)
+            rows.append((system, found))
     return rows
 
 
 # ------------------------------------------------------------------------------------ showing
 
 _SHOWN = ("fraction@5", "fraction@10", "fraction@20", "fraction@50", "any@10", "all@10", "ndcg@10", "mrr")
-_BUDGETS = (500, 950, 1000, 1500)
 
 
 def table(document: dict[str, Any]) -> str:
     """Return the figures for people."""
     lines: list[str] = []
+    budgets = document["plan"]["budgets"]
     for part in ("handmade", "made"):
         figures = document[part]
         if not figures["kgray"]["overall"]["questions"]:
             continue
-        lines += [f"== {part}: {figures['kgray']['overall']['questions']} questions, overall", _head("system")]
+        count = figures["kgray"]["overall"]["questions"]
+        lines += [f"== {part}: {count} questions, overall", _head("system")]
         lines += [_line(system, figures[system]["overall"]["measures"]) for system in SYSTEMS]
         for system in ("kgray", "BM25"):
             lines += ["", f"-- {part}, {system}, by type", _head("type")]
@@ -180,7 +189,7 @@ def table(document: dict[str, Any]) -> str:
                 lines.append(_line(f"{kind} ({found['questions']})", found["measures"]))
         lines += ["", f"-- {part}, context of kgray: evidence (tokens used)"]
         for kind, found in {"overall": figures["kgray"]["overall"], **figures["kgray"]["by_type"]}.items():
-            lines.append(f"{kind:<20}" + "".join(_context(found["measures"], budget) for budget in _BUDGETS))
+            lines.append(f"{kind:<20}" + "".join(_context(found["measures"], budget) for budget in budgets))
         ms = figures["kgray"]["overall"]["ms"]
         told = "; ".join(f"{name} {at['p50']:.1f} / {at['p95']:.1f}" for name, at in ms.items())
         lines += ["", f"-- {part}, ms p50 / p95: {told}", ""]
@@ -193,7 +202,8 @@ def _head(name: str) -> str:
 
 def _line(name: str, found: dict[str, Any]) -> str:
     cells = [found.get(measure) for measure in (*_SHOWN, "nothing")]
-    return f"{name:<20}" + "".join(f"{'-' if cell is None else format(cell['mean'], '.3f'):>12}" for cell in cells)
+    shown = ["-" if cell is None else format(cell["mean"], ".3f") for cell in cells]
+    return f"{name:<20}" + "".join(f"{cell:>12}" for cell in shown)
 
 
 def _context(found: dict[str, Any], budget: int) -> str:

@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from bench.commands.options import choice, count, file, out_option, progress, seed_option, show
+from bench.commands.options import (
+    choice,
+    count,
+    file,
+    listed,
+    numbers,
+    out_option,
+    progress,
+    seed_option,
+    show,
+)
 from kgray.cli.frame import Call, common
 
 
@@ -17,13 +27,15 @@ from kgray.cli.frame import Call, common
 @count("--turns", 500, "Of each.")
 @count("--questions", 100, "To each.")
 @choice("--embedder", "hashing", "minilm")
+@listed("--budgets", "500,950,1000,1500", "Tokens of the contexts.")
 @file("--rows", "Every question of every system with what it found, as JSON lines.")
 @out_option
 @common
-def retrieval(call: Call, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
-    r"""Ask conversations questions whose evidence is known, and beside kgray BM25 and cosine over the messages.
+def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
+    r"""Ask conversations questions whose evidence is known: kgray, and BM25 and cosine over the messages.
 
-    What was ingested is kept in the folder for temporary files, and used again while the code that ingests is the same.
+    What was ingested is kept under the folder for temporary files, and used again until the code that ingests
+    changes.
 
     \b
     Example:
@@ -33,10 +45,12 @@ def retrieval(call: Call, rows: Path | None, out: Path | None, **plan: Any) -> N
 
     from bench import retrieval as measured
 
-    document = measured.run(measured.RetrievalPlan(**plan), progress=progress)
+    wanted = tuple(numbers("--budgets", budgets, apart=1))
+    document = measured.run(measured.RetrievalPlan(budgets=wanted, **plan), progress=progress)
     found = document.pop("rows")
     if rows is not None:
-        rows.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8")
+        lines = [f"{json.dumps(row, ensure_ascii=False)}\n" for row in found]
+        rows.write_text("".join(lines), encoding="utf-8")
     show(call, document, out, lambda: measured.table(document))
 
 

@@ -1,8 +1,8 @@
 """A conversation of a seed: two friends over months, or several people in channels.
 
-A session is a run of exchanges. In an exchange somebody tells of a topic (at once, or when asked), another reacts
-and often asks on, and the reply shares few words with what is asked of it later. Topics return in later sessions
-with other details, and several people may talk of the same one.
+A session is a run of exchanges. In an exchange somebody tells of a topic (at once, or when asked), another
+reacts and often asks on; the reply shares few words with what is asked of it later. Topics return in later
+sessions with other details, and several people may talk of the same one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kgray.evals.dataset import Conversation, Message, Question
 _T = TypeVar("_T")
 _Write = Callable[["_Person", str], str]  # writes a message; returns its id
 _NAMES = (
-    "Marta Jonas Priya Owen Leila Tomasz Greta Malik Nadia Felix Ines Darius Hanne Callum Yuki Bruno Saskia Amir "
-    "Wren Stellan Paloma Idris Maeve Anton"
+    "Marta Jonas Priya Owen Leila Tomasz Greta Malik Nadia Felix Ines Darius Hanne Callum Yuki Bruno Saskia "
+    "Amir Wren Stellan Paloma Idris Maeve Anton"
 ).split()
 _KIN = "Lotte Milo Vera Otis Juno Pip Elif Ruben Tilda Hugo Noor Emil Runa Arlo Cleo Sami".split()
 _PETS = "Biscuit Pixel Moose Waffle Ziggy Pepper".split()
@@ -41,7 +41,18 @@ _WHEN = (
 _STYLES = ("plain", "plain", "lower", "emoji", "typos")
 _EMOJI = ("😂", "❤️", "🙈", "😭", "🎉", "😅", "🙏")
 _TURNED = (("I'm", "they are"), ("my", "their"), ("our", "their"), ("me", "them"), ("myself", "themselves"))
+_ADDRESSED = (
+    ("are you", "is {who}"),
+    ("were you", "was {who}"),
+    ("do you", "does {who}"),
+    ("have you", "has {who}"),
+    ("don't you", "doesn't {who}"),
+    ("you're", "{who} is"),
+    ("your", "{who}'s"),
+    ("you", "{who}"),
+)
 _TOPICS_A_PERSON, _TOPICS_IN_ALL = 28, 46
+_TIMES = (1, 1, 2, 3, 4)  # how often a person comes back to a topic
 _MOST_EVIDENCE = 5
 
 
@@ -56,13 +67,13 @@ class Shape:
 
 # The share of each type among the questions. "reply": the evidence answers a question of the other.
 SHARES: Mapping[str, float] = {
-    "single-hop": 0.22,
-    "reply": 0.20,
-    "multi-hop": 0.20,
-    "temporal": 0.16,
-    "open-domain": 0.08,
+    "single-hop": 0.28,
+    "reply": 0.16,
+    "multi-hop": 0.22,
+    "temporal": 0.14,
+    "open-domain": 0.07,
     "adversarial": 0.07,
-    "none": 0.07,
+    "none": 0.06,
 }
 
 
@@ -80,17 +91,19 @@ class _Asked:
     """Questions while the conversation grows: (type, text) -> its evidence."""
 
     evidence: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    told: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    told: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))  # topic, person
 
 
 def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversation:
     """Return conversation `number` of a seed; the same arguments give the same conversation."""
-    return _Making(Dice("talk", seed, number), shape or Shape()).made(f"talk-{seed}-{number}")
+    making = _Making(Dice("talk", seed, number), Dice("asked", seed, number), shape or Shape())
+    return making.made(f"talk-{seed}-{number}")
 
 
 class _Making:
-    def __init__(self, dice: Dice, shape: Shape) -> None:
-        self._dice, self._shape = dice, shape
+    def __init__(self, dice: Dice, asking: Dice, shape: Shape) -> None:
+        """asking: chance of its own for the questions, so that other questions leave the messages alone."""
+        self._dice, self._asking, self._shape = dice, asking, shape
         self._small = small_talk()
         self._topics = _some(dice, topics(), _TOPICS_IN_ALL)
         names = _some(dice, _NAMES, shape.people)
@@ -104,9 +117,7 @@ class _Making:
         while len(self._messages) < self._shape.turns:
             session += 1
             self._session(session)
-        return Conversation(
-            name=name, messages=tuple(self._messages), questions=tuple(self._questions(name))
-        )
+        return Conversation(name=name, messages=tuple(self._messages), questions=tuple(self._questions(name)))
 
     def _person(self, name: str) -> _Person:
         dice = self._dice
@@ -114,7 +125,10 @@ class _Making:
         near = dict(zip(("kid", "son", "sis", "partner", "friend"), kin, strict=True))
         near["pet"] = dice.pick(_PETS)
         count = _TOPICS_A_PERSON if self._shape.people == 2 else _TOPICS_A_PERSON // 2
-        left = {topic.name: _some(dice, topic.values, dice.pick((1, 1, 2, 3, 4))) for topic in _some(dice, self._topics, count)}
+        left = {
+            topic.name: _some(dice, topic.values, dice.pick(_TIMES))
+            for topic in _some(dice, self._topics, count)
+        }
         return _Person(name, dice.pick(_STYLES), near, left)
 
     # ------------------------------------------------------------------------------ a session
@@ -181,6 +195,8 @@ class _Making:
             write(other, f"{reaction} {self._filled(further, owner, value, when)}")
             message = write(owner, self._filled(reply, owner, value, when))
             self._add("reply", later, owner, value, message)
+            about = _third_person(further).replace("?", " when it came to {x}?")
+            self._add("reply", about, owner, value, message)
         else:
             write(other, reaction)
         if dice.flip(0.5):
@@ -198,13 +214,14 @@ class _Making:
 
     def _note(self, topic: Topic, who: _Person, value: tuple[str, str], message: str, *, dated: bool) -> None:
         """Note what can be asked of a message that tells a topic."""
-        self._asked.told[topic.name][who.name].append(message)
-        for text in topic.q:
+        self._asked.told[topic.name].setdefault(who.name, []).append(message)
+        for text in (*topic.q, *topic.near):
             self._add("all", text, who, value, message)
         for text in topic.infer:
             self._add("open-domain", text, who, value, message)
         for text in topic.when if dated else ():
-            self._add("temporal", text, who, value, message)
+            short = self._asking.flip(0.5) and _shortened(value[0])
+            self._add("temporal", text, who, (short or value[0], value[1]), message)
 
     def _add(self, kind: str, text: str, who: _Person, value: tuple[str, str], message: str) -> None:
         self._asked.evidence[kind, self._question(text, who.name, who, value)].append(message)
@@ -255,9 +272,10 @@ class _Making:
         kinds["none"] = [(text, ()) for text in self._unanswerable()]
         number = 0
         for kind, share in SHARES.items():
-            for text, evidence in _some(self._dice, kinds[kind], round(share * self._shape.questions)):
+            for text, evidence in _some(self._asking, kinds[kind], round(share * self._shape.questions)):
                 number += 1
-                yield Question(id=f"{name}-q{number}", text=text, type=kind, evidence=evidence)
+                apart = kind in ("adversarial", "none")
+                yield Question(id=f"{name}-q{number}", text=text, type=kind, evidence=evidence, apart=apart)
 
     def _adversarial(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield questions about somebody who never spoke of the topic; evidence: what another said of it."""
@@ -265,18 +283,31 @@ class _Making:
             told = self._asked.told[topic.name]
             silent = [who for who in self._people if who.name not in told]
             if len(told) == 1 and silent and topic.q:
-                who = self._dice.pick(silent)
+                who = self._asking.pick(silent)
                 (messages,) = told.values()
                 if len(messages) <= _MOST_EVIDENCE:
-                    yield self._question(self._dice.pick(topic.q), who.name, who, ("", "")), tuple(messages)
+                    yield self._question(self._asking.pick(topic.q), who.name, who, ("", "")), tuple(messages)
 
     def _unanswerable(self) -> Iterator[str]:
         """Yield questions that no message answers: foreign ones, and of topics that nobody spoke of."""
         used = {topic.name for topic in self._topics}
         foreign = [text for topic in topics() if topic.name not in used for text in topic.q]
         for text in [*self._small["none"], *foreign]:
-            who = self._dice.pick(self._people)
+            who = self._asking.pick(self._people)
             yield self._question(text, who.name, who, ("", ""))
+
+
+def _shortened(value: str) -> str | None:
+    """Return "a sunset over the marina" as "the sunset"; None where it does not begin so."""
+    found = re.match(r"(?:an?|the|my) (?:\w+[- ])??(\w{4,})(?= |$)", value)
+    return f"the {found[1]}" if found else None
+
+
+def _third_person(asked: str) -> str:
+    """Return a question to somebody as one about {who}."""
+    for said, told in _ADDRESSED:
+        asked = re.sub(rf"\b{said}\b", told, asked, flags=re.IGNORECASE)
+    return asked[0].upper() + asked[1:]
 
 
 def _some(dice: Dice, items: Sequence[_T], count: int) -> list[_T]:

@@ -21,6 +21,7 @@ class Topic:
     ask: list[tuple[str, str]] = field(default_factory=list)  # question of the other, reply
     more: list[tuple[str, str, str]] = field(default_factory=list)  # and what is asked of the reply later
     q: list[str] = field(default_factory=list)
+    near: list[str] = field(default_factory=list)
     when: list[str] = field(default_factory=list)
     infer: list[str] = field(default_factory=list)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +28,10 @@ class Question:
     """One question.
 
     type        of the data set's own naming
-    evidence    ids of the messages that answer it; () = nothing does
+    evidence    ids of the messages that answer it; () = nothing does, or it is not known
     answer      the right answer, "" = not given
     at          when it is asked, ISO 8601; None = now
+    apart       no part of overall figures: it asks for what is not there, or of the wrong person
     """
 
     id: str
@@ -40,17 +40,26 @@ class Question:
     evidence: tuple[str, ...] = ()
     answer: str = ""
     at: str | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """One conversation, a group of its own; texts: message id -> text."""
+    """One conversation, a group of its own; texts: message id -> text, filled in."""
 
     name: str
     messages: tuple[Message, ...]
     questions: tuple[Question, ...]
-    texts: Mapping[str, str] = field(init=False)
+    texts: dict[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Index the texts."""
         object.__setattr__(self, "texts", {message.id: message.text for message in self.messages})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What a file holds; notes: what of it could not be used, one line each."""
+
+    conversations: tuple[Conversation, ...]
+    notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The measures, as pure functions: of a ranking, of a context, of many questions.
 
-A ranking is a sequence of sets, best first: the messages that each hit stands for. A fact stands for the messages
-that support it, an entity for none.
+A ranking is a sequence of sets, best first: the messages that each hit stands for. A fact stands for the
+messages that support it, an entity for none.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ class Mean:
 
     def as_dict(self) -> dict[str, float]:
         """Return the JSON form."""
-        return {
-            name: round(value, 4) for name, value in (("mean", self.mean), ("low", self.low), ("high", self.high))
-        }
+        return {"mean": round(self.mean, 4), "low": round(self.low, 4), "high": round(self.high, 4)}
 
 
 def mean(values: Sequence[float]) -> Mean:

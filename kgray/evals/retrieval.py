@@ -15,14 +15,13 @@ from kgray.ports import SearchScope
 from kgray.search import SCOPES
 
 BUDGETS = (500, 950, 1000, 1500)
-APART = frozenset({"adversarial", "none"})  # types that are no part of the overall figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One question, asked.
 
-    marks       measure -> value, of 0 to 1; "nothing" and "context_nothing@N" where nothing answers the question
+    marks       measure -> value; "nothing" and "context_nothing@N" where nothing answers the question
     seconds     what was timed -> how long it took
     found       the messages of the ranking, best first, for people who look for a cause
     """
@@ -83,14 +82,14 @@ def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
 def report(asked: Iterable[Asked]) -> dict[str, Any]:
     """Return {"overall", "by_type"}: each measure's mean with its interval, counts, latency in milliseconds.
 
-    Adversarial questions and those that nothing answers have types of their own, and no part in "overall".
+    Questions that stand apart (`Question.apart`) have types of their own, and no part in "overall".
     """
     rows = list(asked)
     by_type: dict[str, list[Asked]] = {}
     for row in rows:
         by_type.setdefault(row.question.type, []).append(row)
     return {
-        "overall": _figures([row for row in rows if row.question.type not in APART]),
+        "overall": _figures([row for row in rows if not row.question.apart]),
         "by_type": {name: _figures(by_type[name]) for name in sorted(by_type)},
     }
 
@@ -102,9 +101,12 @@ def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
             timed.setdefault(name, []).append(1000 * value)
     return {
         "questions": len(rows),
-        "measures": {name: found.as_dict() for name, found in measures.means(row.marks for row in rows).items()},
-        "ms": {
-            name: {f"p{percent}": round(measures.percentile(values, percent / 100), 2) for percent in (50, 95)}
-            for name, values in timed.items()
+        "measures": {
+            name: found.as_dict() for name, found in measures.means(row.marks for row in rows).items()
         },
+        "ms": {name: {"p50": _at(values, 0.5), "p95": _at(values, 0.95)} for name, values in timed.items()},
     }
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    return round(measures.percentile(values, share), 2)
