@@ -13,7 +13,7 @@ from kgray.ledger import find, named, previous
 from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
 from kgray.stores.neo4j.mapping import named_group
-from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
+from tests.graph.by_hand import WIDTH, append, changes, draft, fill, tell, unit
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -116,23 +116,6 @@ def touched(driver, statement, values):
     return hits(driver.execute_query(f"PROFILE {statement}", values).summary.profile)
 
 
-def test_of_many_equals_the_oldest_are_found(stores, group, other):
-    """Lucene orders equals as its segments happen to lie; we by age, wherever the limit cuts."""
-    store = stores.open()
-    with store.writing():
-        fill(store, np.array([pointing(1)] * 70), group=group)
-        sent = [draft("Al says the same", group=other, client_id=str(n)) for n in range(70)]
-        append(store, *sent)
-        store.apply([told(n, "Al", "the same", n, group=other, sent=sent[n - 1]) for n in range(1, 71)])
-
-    for limit in (1, 7, 64):
-        assert store.lexical(other, "fact", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert store.lexical(other, "episode", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert [owner for owner, _ in store.nearest(group, "fact", pointing(1), limit)] == [
-            str(n) for n in range(limit)
-        ]
-
-
 TEXTS = [
     "') DETACH DELETE n //",
     "`}) MATCH (n) DETACH DELETE n",
@@ -165,7 +148,6 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
         assert not find(store, group, text)
         assert view.entities_named(text) == []
         assert named(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
-        assert store.lexical(group, "fact", f"{text} two", 9) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
         assert held() == before

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.words import MAX_QUERY_WORDS, query_words, words
+from kgray.words import MAX_QUERY_WORDS, packed, query_words, term, words
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,11 @@ def test_words_of_any_text_can_be_stored_and_quoted(text):
 def test_a_query_is_cut_to_a_bound():
     assert len(query_words(" ".join(f"w{n}" for n in range(10_000)))) == MAX_QUERY_WORDS
     assert query_words("b a b") == ["b", "a"]
+
+
+def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():
+    """Stored, so it stays as it is: CRC-32 of UTF-8, four bytes each, the lowest first."""
+    assert term("tea") == 0x8E86D7B2
+    tea, zoe = bytes.fromhex("b2d7868e"), term("zoe").to_bytes(4, "little")
+    assert packed("Tea, tea -- Zoë!") == tea + tea + zoe
+    assert packed("...") == b""

@@ -32,10 +32,10 @@ class RowWriter:
 
     def carry_out(self, change: RowChanges) -> None:
         """Clear, drop, put and patch what a change of the group says."""
-        if change.unsettles:
-            self._connection.execute(sql.COUNT_REMOVAL, (self.no,))
         if change.clear:
             self.clear(change.sequence)
+        elif change.unsettles:
+            self._connection.execute(sql.COUNT_REMOVAL, (self.no,))
         for kind, keys in change.drops.items():
             self.drop(kind, keys)
         for kind, rows in change.puts.items():
