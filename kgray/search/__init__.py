@@ -2,6 +2,7 @@
 
 candidates  the query with its recipe and filters, and the rows that BM25, cosine and graph steps find
 searcher    a search from its query to its hits; fusion and rerankers
+question    what a query says: content words, phrases, codes, speakers and dates
 context     what a search found as text for a prompt, and its token counter
 """
 
