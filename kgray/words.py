@@ -48,10 +48,17 @@ _FOLDING = _Folding()
 _ENGLISH = stemmer("english")
 
 
+# What the English stemmer leaves of German plurals and French words. Of 30 questions a language, 0.90 in
+# German find their message instead of 0.73, 0.97 in French instead of 0.93; 24 more of 12,000 English
+# words fall together ("list", "listen"). A stemmer by the language of each text does no better,
+# and fails where a question has no stop words to tell it by: 0.70 in German, 0.43 in Spanish.
+_ENDING = re.compile(r"(?<=[a-z]{4})en?$")
+
+
 @lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
-    """Return the English stem of a plain Latin word (Porter's second stemmer): "works" finds "working"."""
-    return str(_ENGLISH.stemWord(word)) if word.isascii() and word.isalpha() else word
+    """Return the stem of a plain Latin word: Porter's second stemmer for English, then without -e and -en."""
+    return _ENDING.sub("", str(_ENGLISH.stemWord(word))) if word.isascii() and word.isalpha() else word
 
 
 def plain_words(text: str) -> list[str]:

@@ -1,21 +1,19 @@
 """What a question says: its content words, phrases, codes, the speakers it names and the dates it mentions.
 
-A pure function of the question, the speakers and the clock. The language of a question is that whose stop
-words and words of dates cover most of it, English on a tie; only its own stop words are left out.
+A pure function of the question, the speakers and the clock.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import resources
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
 from kgray.dates import mentioned
+from kgray.search.stopwords import Language, language_of, languages
 from kgray.times import Instant
 from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 
@@ -45,11 +43,6 @@ class Question:
     spans: tuple[tuple[Instant, Instant], ...]
 
 
-class _Language(NamedTuple):
-    stops: frozenset[str]
-    dates: frozenset[str]
-
-
 class _Names(NamedTuple):
     """Whom a name calls."""
 
@@ -62,8 +55,10 @@ _WORD = re.compile(r"[^\W_]+(?:\u0301[^\W_]*)*")
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
-_QUOTES = ("“”", "„“", "„”", "«»", "»«", "‹›", "「」", "『』", "《》", "””")
-_QUOTED = re.compile(r'(?<!\w)"([^"]+)"(?!\w)|' + "|".join(f"{a}([^{a}{b}]+){b}" for a, b in map(tuple, _QUOTES)))
+_QUOTES = tuple(zip("“„„«»‹「『《”", "”“”»«›」』》”", strict=True))
+_QUOTED = re.compile(
+    r'(?<!\w)"([^"]+)"(?!\w)|' + "|".join(f"{first}([^{first}{last}]+){last}" for first, last in _QUOTES)
+)
 _BETWEEN_NAMES = re.compile(r"[\s_@.,]+")
 _ROLES = frozenset("user assistant system human ai bot agent tool model".split())
 _TITLES = frozenset("mr mrs ms miss dr prof sir herr frau monsieur madame mme senor senora the".split())
@@ -78,8 +73,8 @@ def read(text: str, *, speakers: Collection[str], now: Instant) -> Question:
     """
     start = text[:MAX_QUERY_CHARACTERS]
     plain = plain_words(start)
-    code = _language(plain)
-    language = _languages()[code]
+    code = language_of(plain)
+    language = languages()[code]
     found, spans = _named(start, _names(frozenset(speakers)), code)
     capitals = _capitals(start)
     kept = [word for word in plain if word not in language.stops or word in capitals]
@@ -97,38 +92,9 @@ def read(text: str, *, speakers: Collection[str], now: Instant) -> Question:
     )
 
 
-@cache
-def _languages() -> dict[str, _Language]:
-    lines = resources.files("kgray.search").joinpath("stopwords.txt").read_text(encoding="utf-8").splitlines()
-    found = {}
-    for line in lines:
-        if not line.startswith("#"):
-            code, _, rest = line.partition(":")
-            stops, _, dates = rest.partition("|")
-            found[code] = _Language(frozenset(stops.split()), frozenset(dates.split()))
-    return found
-
-
-@cache
-def _tells() -> dict[str, list[str]]:
-    """Return the languages that each word speaks for."""
-    told: dict[str, list[str]] = {}
-    for code, language in _languages().items():
-        for word in language.stops | language.dates:
-            told.setdefault(word, []).append(code)
-    return told
-
-
-def _language(plain: list[str]) -> str:
-    """Return the code of the language that covers most of the words; the first of the file on a tie."""
-    told = _tells()
-    covered = Counter(chain.from_iterable(told.get(word, ()) for word in set(plain)))
-    return max(_languages(), key=covered.__getitem__)
-
-
 def _dated(text: str, plain: list[str], code: str) -> bool:
     """Return whether a text may mention a date: elsewhere than in English it costs 1 ms to know."""
-    dates = _languages()[code].dates
+    dates = languages()[code].dates
     unspaced = code in {"zh", "ja", "ko"}
     return code == "en" or not dates.isdisjoint(plain) or (unspaced and any(word in text for word in dates))
 
@@ -171,7 +137,7 @@ def _names(speakers: frozenset[str]) -> _Names:
             called[name] = (*called.get(name, ()), speaker)
             firsts.setdefault(parts[0], set()).add(name)
     for first, names in firsts.items():
-        if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | _languages()["en"].stops:
+        if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | languages()["en"].stops:
             called.setdefault(first, called[next(iter(names))])
     unspaced = tuple(name for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
     return _Names(called, max(map(len, called), default=0), unspaced)
@@ -217,7 +183,7 @@ def _name_at(
 ) -> tuple[int, tuple[str, ...]]:
     word, start, _ = spread[at]
     capital = text[start].isupper()
-    if word in _languages()[code].stops and not (capital and start):
+    if word in languages()[code].stops and not (capital and start):
         return 1, ()  # "will" and "a" are no names
     for size in range(min(names.longest, len(spread) - at), 0, -1):
         words = tuple([folded for folded, _, _ in spread[at : at + size]])
@@ -231,7 +197,7 @@ def _name_at(
     return 1, ()
 
 
-def _topic(text: str, spans: list[tuple[int, int]], language: _Language) -> str:
+def _topic(text: str, spans: list[tuple[int, int]], language: Language) -> str:
     if not spans:
         return text
     pieces, end = [], 0

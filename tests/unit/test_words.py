@@ -30,6 +30,27 @@ def test_a_text_becomes_its_words(text, expected):
     assert words(text) == expected.split()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("She works", "working"),
+        ("der Hund", "die Hunde"),
+        ("eine Wohnung", "viele Wohnungen"),
+        ("une voiture", "les voitures"),
+        ("la escuela", "las escuelas"),
+    ],
+)
+def test_forms_of_a_word_are_one(one, other):
+    assert words(one)[-1] == words(other)[-1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("ten", "tea"), ("pen", "pet"), ("GPT-4", "GPT-5"), ("see", "sea"), ("note", "not")]
+)
+def test_other_words_stay_apart(one, other):
+    assert words(one) != words(other)
+
+
 @given(st.text())
 def test_words_of_any_text_can_be_stored_and_quoted(text):
     for word in words(text):
