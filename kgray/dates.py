@@ -65,13 +65,15 @@ _SEASON = re.compile(
     re.IGNORECASE,
 )
 _NUMBERS = {
-    "2": "dos duas dois due twee två to deux zwei два две dwa iki دو दो",
+    "2": "dos duas dois due twee två to deux zwei два две dwa iki دو दो 两 二",
     "3": "tres tre três trois drie drei три trzy üç तीन ثلاثة 三",
     "4": "cuatro quatro quattro quatre vier fyra fire четыре cztery dört चार أربعة 四",
     "5": "cinco cinque cinq vijf fem fünf пять pięć beş पांच خمسة 五",
 }
 _DIGITS = {word: digit for digit, words in _NUMBERS.items() for word in words.split()}
-_NUMBER = re.compile(rf"(?<!\w)(?:{'|'.join(_DIGITS)})(?= ?\w)(?!月)", re.IGNORECASE)
+_NUMBER = re.compile(
+    rf"(?:(?<!\w)|(?=[二两三四五][天周年个週]))(?:{'|'.join(_DIGITS)})(?= ?\w)(?!月)", re.IGNORECASE
+)
 # What dateparser does not bring into the form of _SHAPES: year-first, dotted, Chinese and Japanese dates, and
 # English words for parts of a day or week.
 _REWRITES = [
@@ -288,7 +290,8 @@ def _english(text: str, language: str) -> str:
     text = re.sub(r"\b(январ|феврал|апрел|ма|ию[нл]|\w+а?бр)е\b", r"\1я", text, flags=re.IGNORECASE)
     text = str(locale.translate(text, keep_formatting=True, settings=settings))
     if language in {"zh", "ja", "ko"}:
-        text = re.sub(r"(?<=[^\W\da-zA-Z])(?=[\da-z])|(?<=[\da-z])(?=[^\W\da-zA-Z])", " ", text)
+        text = re.sub(r"(?<=[^\W\da-z])(?=[\da-z])|(?<=[\da-z])(?=[^\W\da-z])", " ", text)
+        text = re.sub(r"(?<=[a-z])(?=\d)|(?<=\d)(?=[a-z])", " ", text)
     text = re.sub(r"(?<=\d)\.(?= )", "", text)
     for count, near in (("in 1", "next"), ("0", "this"), ("1", "last")):
         text = re.sub(rf"\b{count} (week|month|year)(?: ago)?\b", rf"{near} \1", text)
