@@ -8,6 +8,7 @@ A question may be in other languages: dateparser puts its words of dates into En
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -64,13 +65,15 @@ _SEASON = re.compile(
     re.IGNORECASE,
 )
 _NUMBERS = {
-    "2": "dos duas dois due twee två to deux zwei два две dwa iki دو दो",
+    "2": "dos duas dois due twee två to deux zwei два две dwa iki دو दो 两 二",
     "3": "tres tre três trois drie drei три trzy üç तीन ثلاثة 三",
     "4": "cuatro quatro quattro quatre vier fyra fire четыре cztery dört चार أربعة 四",
     "5": "cinco cinque cinq vijf fem fünf пять pięć beş पांच خمسة 五",
 }
 _DIGITS = {word: digit for digit, words in _NUMBERS.items() for word in words.split()}
-_NUMBER = re.compile(rf"(?<!\w)(?:{'|'.join(_DIGITS)})(?= ?\w)(?!月)", re.IGNORECASE)
+_NUMBER = re.compile(
+    rf"(?:(?<!\w)|(?=[二两三四五][天周年个週]))(?:{'|'.join(_DIGITS)})(?= ?\w)(?!月)", re.IGNORECASE
+)
 # What dateparser does not bring into the form of _SHAPES: year-first, dotted, Chinese and Japanese dates, and
 # English words for parts of a day or week.
 _REWRITES = [
@@ -209,15 +212,11 @@ def mentioned(text: str, reference: Instant, language: str = "en") -> list[tuple
     or day without a year is that of each of the last YEARS years that it has come in, the newest first.
     language: its code, as dateparser knows it ("de"); dates in English words are read in any.
     """
-    text = text[:MAX_DATED_CHARACTERS]
-    for pattern, new in _REWRITES[:6]:
-        text = pattern.sub(new, text)
+    text = _rewritten(text[:MAX_DATED_CHARACTERS])
     spans = _seasons(text, reference)
     text = _SEASON.sub(" ", text)
     if language != "en":
-        text = _english(text, language)
-    for pattern, new in _REWRITES[5:]:
-        text = pattern.sub(new, text)
+        text = _rewritten(_english(text, language))
     text = _NAME.sub(lambda match: match[0].capitalize(), text)
     for phrase in find_dates(text, 0, len(text), bare=language != "en"):
         first = _spans(phrase.first, reference)
@@ -247,11 +246,9 @@ def _spans(date: DateWords, reference: Instant) -> list[tuple[Instant, Instant]]
 def _yearly(start: datetime, reference: Instant, months: int) -> list[tuple[Instant, Instant]]:
     """Return the spans from this month and day on in the last years, the newest first."""
     newest = to_datetime(reference).year
-    spans = []
-    for year in range(newest, max(newest - YEARS - 1, 0), -1):
-        if start.month == 2 and start.day == 29 and (year % 4 or (year % 100 == 0 and year % 400)):
-            continue
-        spans.append(_span(start.replace(year=year), months=months))
+    years = range(newest, max(newest - YEARS - 1, 0), -1)
+    there = [year for year in years if start.day <= monthrange(year, start.month)[1]]  # 29 February
+    spans = [_span(start.replace(year=year), months=months) for year in there]
     return [span for span in spans if span[0] <= reference][:YEARS]
 
 
@@ -293,14 +290,18 @@ def _english(text: str, language: str) -> str:
     text = re.sub(r"\b(январ|феврал|апрел|ма|ию[нл]|\w+а?бр)е\b", r"\1я", text, flags=re.IGNORECASE)
     text = str(locale.translate(text, keep_formatting=True, settings=settings))
     if language in {"zh", "ja", "ko"}:
-        text = re.sub(r"(?<=[^\W\da-zA-Z])(?=[\da-z])|(?<=[\da-z])(?=[^\W\da-zA-Z])", " ", text)
+        text = re.sub(r"(?<=[^\W\da-z])(?=[\da-z])|(?<=[\da-z])(?=[^\W\da-z])", " ", text)
+        text = re.sub(r"(?<=[a-z])(?=\d)|(?<=\d)(?=[a-z])", " ", text)
     text = re.sub(r"(?<=\d)\.(?= )", "", text)
-    text = re.sub(r"\b([01]|in 1) (week|month|year)(?: ago)?\b", _near, text)
+    for count, near in (("in 1", "next"), ("0", "this"), ("1", "last")):
+        text = re.sub(rf"\b{count} (week|month|year)(?: ago)?\b", rf"{near} \1", text)
     return re.sub(r"\bago (\w+) (day|week|month|year)s?\b", r"\1 \2 ago", text)
 
 
-def _near(match: re.Match[str]) -> str:
-    return f"{ {'0': 'this', '1': 'last', 'in 1': 'next'}[match[1]]} {match[2]}"
+def _rewritten(text: str) -> str:
+    for pattern, new in _REWRITES:
+        text = pattern.sub(new, text)
+    return text
 
 
 @lru_cache(maxsize=32)

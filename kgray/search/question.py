@@ -51,10 +51,10 @@ class _Names(NamedTuple):
     unspaced: tuple[str, ...]  # speakers whose names stand in writing that has no spaces
 
 
-_WORD = re.compile(r"[^\W_]+(?:\u0301[^\W_]*)*")
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
+_WORD = re.compile(rf"{_UNSPACED.pattern}|(?:(?!{_UNSPACED.pattern})[^\W_]|(?<=\w)\u0301)+")
 _QUOTES = tuple(zip("“„„«»‹「『《”", "”“”»«›」』》”", strict=True))
 _QUOTED = re.compile(
     r'(?<!\w)"([^"]+)"(?!\w)|' + "|".join(f"{first}([^{first}{last}]+){last}" for first, last in _QUOTES)
