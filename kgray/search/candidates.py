@@ -130,7 +130,7 @@ def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | Non
     chosen = scores or ranked.scores
     depth = max(MIN_DEPTH, OVER_FETCH * wanted)
     while True:
-        rows = [int(row) for row in chosen.best(depth, run.ways.weights.floor if scores is None else 0.0)]
+        rows = [int(row) for row in chosen.best(depth)]
         found = _shown(run, scope, ranked.records(rows))
         best: dict[str, Candidate] = {}
         for row, shown in zip(rows, found, strict=True):

@@ -35,20 +35,22 @@ class Weights:
     neighbours          of the score of the messages one and two places away in the session: added
     session             of the session's own score by words: added
     steps               of the score of what a graph step starts from: added, for each further step once more
-    floor               what scores less is not about the query, and is not returned
+    floor               how well the best row of a scope must fit, 0 to 1: else nothing there is about the query
+    tail                share of the best row's score below which a row is not returned
     """
 
-    words: float = 0.5
-    vectors: float = 0.5
+    words: float = 0.6
+    vectors: float = 0.4
     names: float = 0.0
-    speaker: float = 1.5
+    speaker: float = 1.4
     dates: float = 1.5
     phrase: float = 1.5
     linked: float = 1.3
     neighbours: tuple[float, ...] = (0.35, 0.15)
-    session: float = 0.2
+    session: float = 0.3
     steps: float = 0.35
     floor: float = 0.1
+    tail: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

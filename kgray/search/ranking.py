@@ -3,7 +3,7 @@
 All of it is arithmetic on the arrays of one group's index: one pass over them, no read. Words are weighed by
 BM25 (Robertson and Zaragoza 2009) and divided by what a text of average length that has every word of the
 question once would score: so 1 means "says all of it", in a message as in a fact or a name. Cosines are
-measured from the group's mean, because how near unrelated texts lie depends on the embedder.
+measured against the group's own, because how near unrelated texts lie depends on the embedder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from kgray.search.question import Question
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
-NOISE = 12.0  # a cosine is as good as all words from so many standard deviations above the mean on
+# Of the cosines of a question with a group's texts, in standard deviations above their middle. Of 500 messages
+# that are not about a question the nearest stands out by 3; one that says what it asks in other words by 4 to 8.
+NOISE, CERTAIN = 3.0, 8.0
+RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
+_FEW, _SAMPLE = 32, 8192
 CODE = 1.5  # a word with digits weighs so many times its idf
 
 
@@ -31,10 +35,11 @@ class Scores:
 
     score: Floats
     signals: Mapping[str, Floats] = field(default_factory=dict)
+    floor: float = 0.0
 
-    def best(self, depth: int, floor: float) -> Ints:
+    def best(self, depth: int) -> Ints:
         """Return the `depth` rows of the highest scores above the floor, best first; ties by row."""
-        rows = np.flatnonzero(self.score > floor)
+        rows = np.flatnonzero(self.score > self.floor)
         if len(rows) > depth:
             cut = np.partition(self.score[rows], len(rows) - depth)[len(rows) - depth]
             rows = rows[self.score[rows] >= cut]
@@ -87,21 +92,27 @@ class FirstStage:
             base = base * factor
         company = self._from_neighbours(held, base)
         session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
-        score = np.float32(level) * (base + company + session)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
-        return Scores(score=score, signals=signals)
+        return self._scores(level, base + company + session, signals)
 
     def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
         """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
         weights = self._weights
         best, nearest = (float(found.max()) if len(found) else 0.0 for found in (own, near))
-        level = max(min(1.0, best) * (weights.words > 0), nearest * (weights.vectors > 0))
-        total = np.zeros_like(own)
-        if best:
+        level, total = 0.0, np.zeros_like(own)
+        if best and weights.words:
+            level = min(1.0, best)
             total += np.float32(weights.words / best) * own
-        if nearest:
-            total += np.float32(weights.vectors / nearest) * near
+        if nearest > 0 and weights.vectors:
+            level = max(level, min(1.0, (nearest - NOISE) / (CERTAIN - NOISE)))
+            total += np.float32(weights.vectors / nearest) * np.maximum(near, 0.0)
         return level, total
+
+    def _scores(self, level: float, shares: Floats, signals: Mapping[str, Floats]) -> Scores:
+        """Return the scores: the level of the best row times each row's share; none below the floors."""
+        score = np.float32(level) * shares
+        low = self._weights.tail * float(score.max(initial=0.0))
+        return Scores(score=score, signals=signals, floor=low if level >= self._weights.floor else np.inf)
 
     def pieces(self, exact: Exact) -> Scores:
         """Return the scores of the pieces of evidence."""
@@ -110,7 +121,7 @@ class FirstStage:
         of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
-        return Scores(score=np.float32(level) * total, signals={"words": own, "vectors": near})
+        return self._scores(level, total, {"words": own, "vectors": near})
 
     def names(self, exact: Exact) -> tuple[Scores, list[int]]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.
@@ -123,13 +134,14 @@ class FirstStage:
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
         near = self._by_vectors(held.vectors, held.numbers, exact)
         share = np.float32(weights.vectors / max(1, len(asked.terms)))
-        score = np.float32(weights.words) * own + share * near
+        score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
         matched = np.zeros(len(own), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = held.words.having(wanted)
             matched[rows] += often.astype(np.int32)
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
-        return Scores(score=score, signals={"words": own, "vectors": near}), [int(row) for row in whole]
+        found = Scores(score=score, signals={"words": own, "vectors": near}, floor=weights.floor)
+        return found, [int(row) for row in whole]
 
     # ------------------------------------------------------------------------------- words
 
@@ -183,15 +195,20 @@ class FirstStage:
     # ------------------------------------------------------------------------------- vectors
 
     def _by_vectors(self, held: Vectors, owners: Mapping[object, int], exact: Exact) -> Floats:
-        """Return for each owner how far its vector stands out, 0 to 1."""
+        """Return for each owner how far its vector stands out from the group's, in standard deviations.
+
+        Of the ordinary vectors: by their median and the median distance from it, so that a few that are about
+        the question do not hide themselves; and no less than that of random directions, for small groups.
+        """
         found = np.zeros(len(owners), np.float32)
         if self._vector is None or not held.rows:
             return found
         cosines = held.cosines(self._vector, exact)
-        mean, spread = float(cosines.mean()), float(cosines.std())
-        standing = np.clip((cosines - mean) / max(NOISE * spread, 1e-6), 0.0, 1.0)
+        some = cosines[:: 1 + len(cosines) // _SAMPLE]
+        middle = float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25))
+        spread = max(1.4826 * float(np.median(np.abs(some - middle))), RANDOM / len(self._vector) ** 0.5)
         rows = np.fromiter((owners[name] for name in held.rows), np.int64, len(held.rows))
-        found[rows] = standing
+        found[rows] = (cosines - middle) / spread
         return found
 
     # ------------------------------------------------------------------------------- who, when, beside what
