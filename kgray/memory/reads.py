@@ -21,7 +21,7 @@ from kgray.memory.reviewing import LikelyPair, likely_pairs
 from kgray.memory.showing import Shown, described
 from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
 from kgray.records import check_group
-from kgray.search import Context, Filters, Method, Query, Recipe, Reranker, Searcher
+from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
 from kgray.search import context as build_context
 from kgray.times import Instant
 
@@ -78,8 +78,13 @@ class GroupReads:
             seeds=tuple(seeds),
             any_time=any_time,
         )
-        view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await self._searcher.search(asked, view=view)
+        return [*(await self.explain(asked)).hits]
+
+    async def explain(self, query: Query) -> Ranking:
+        """Return the hits of a query with the signals that ranked them, and what was left out."""
+        known_at = query.known_at
+        view = None if known_at is None else partial(self._view_at, query.group, known_at)
+        return await self._searcher.ranking(query, view=view)
 
     async def context(
         self,

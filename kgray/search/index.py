@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
 from typing import Any
 
@@ -56,6 +56,7 @@ class Words:
         """Hold no row."""
         self.lengths: NDArray[np.int32] = np.zeros(0, np.int32)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32]]] = []  # terms, sorted, and their rows
+        self._texts: list[bytes] = []
 
     def add(self, packed: Sequence[bytes]) -> None:
         """Append rows, each the terms of a text as `words.packed` gives them."""
@@ -63,6 +64,7 @@ class Words:
         terms = np.frombuffer(b"".join(packed), "<u4")
         rows = np.repeat(np.arange(len(lengths), dtype=np.int32) + np.int32(len(self.lengths)), lengths)
         self.lengths = np.concatenate((self.lengths, lengths))
+        self._texts += packed
         while self._runs and len(self._runs[-1][0]) < 2 * len(terms):
             older_terms, older_rows = self._runs.pop()
             terms, rows = np.concatenate((older_terms, terms)), np.concatenate((older_rows, rows))
@@ -79,9 +81,23 @@ class Words:
         starts = np.flatnonzero(np.diff(all_rows, prepend=-1))
         return all_rows[starts], np.diff(starts, append=len(all_rows))
 
+    def having_phrase(self, terms: Sequence[int]) -> list[int]:
+        """Return the rows that have these terms one after the other."""
+        wanted = np.array(terms, "<u4").tobytes()
+        rows = reduce(np.intersect1d, (self.having(term)[0] for term in set(terms)))
+
+        def has(text: bytes) -> bool:
+            at = text.find(wanted)
+            while at % 4 > 0:  # between two terms begins none
+                at = text.find(wanted, at + 1)
+            return at >= 0
+
+        return [int(row) for row in rows if has(self._texts[row])]
+
     def nbytes(self) -> int:
         """Memory held."""
-        return self.lengths.nbytes + sum(terms.nbytes + rows.nbytes for terms, rows in self._runs)
+        held = 3 * sum(terms.nbytes for terms, _ in self._runs)  # terms, rows and texts: as many bytes each
+        return self.lengths.nbytes + held
 
 
 Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)

@@ -39,15 +39,15 @@ class Weights:
     tail                share of the best row's score below which a row is not returned
     """
 
-    words: float = 0.6
-    vectors: float = 0.4
+    words: float = 0.5
+    vectors: float = 0.5
     names: float = 0.0
-    speaker: float = 1.4
+    speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5
     linked: float = 1.3
     neighbours: tuple[float, ...] = (0.35, 0.15)
-    session: float = 0.3
+    session: float = 0.2
     steps: float = 0.35
     floor: float = 0.1
     tail: float = 0.05

@@ -87,6 +87,7 @@ class FirstStage:
         factors = {
             "speaker": self._factor(weights.speaker, self._said_by(held)),
             "dates": self._factor(weights.dates, self._said_then(held)),
+            "phrase": self._factor(weights.phrase, self._quoted(held.words)),
         }
         for factor in factors.values():
             base = base * factor
@@ -121,7 +122,8 @@ class FirstStage:
         of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
-        return self._scores(level, total, {"words": own, "vectors": near})
+        phrase = self._factor(self._weights.phrase, self._quoted(held.words))
+        return self._scores(level, total * phrase, {"words": own, "vectors": near, "phrase": phrase})
 
     def names(self, exact: Exact) -> tuple[Scores, list[int]]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.
@@ -175,6 +177,13 @@ class FirstStage:
             length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
             found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
         return found / np.float32(asked.whole)
+
+    def _quoted(self, held: Words) -> NDArray[np.bool_]:
+        """Return which rows have a phrase that the question quotes."""
+        meant = np.zeros(len(held.lengths), bool)
+        for phrase in self._question.phrases:
+            meant[held.having_phrase([term(word) for word in phrase])] = True
+        return meant
 
     def _by_session(self, held: Messages, asked: _Asked) -> Floats:
         """Return for each message its session's BM25 among the sessions, as a share of the best one's."""
