@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from kgray import kinds
 from kgray.errors import InputError, NotBuilt, NotFound
@@ -255,7 +255,6 @@ def _within(instant: Instant | None, span: Range | None) -> bool:
 
 
 # ------------------------------------------------------------------------------------------ BM25 and cosine
-
 OVER_FETCH = 3
 MIN_DEPTH = 30  # with RRF, ranks below 30 have hardly any effect on the first 10 hits
 MAX_DEPTH = 10_000
@@ -287,37 +286,28 @@ def gather(run: SearchRun, scope: SearchScope, method: Method, wanted: int) -> G
 
 _WORDS = {"fact": kinds.EVIDENCE_WORDS, "entity": kinds.NAME_WORDS, "episode": kinds.EPISODE_WORDS}
 _VECTORS = {"fact": "statement_vectors", "entity": "name_vectors", "episode": "episode_vectors"}
+_OWNERS: Mapping[str, Any] = {"fact": slice(0, 2), "entity": 2, "episode": 0}
 
 
 def _found(run: SearchRun, scope: SearchScope, method: Method, depth: int) -> Sequence[str | int | Place]:
-    if method == "bm25":
-        return _by_words(run, scope)[:depth]
-    if run.vector is None:
-        raise ValueError("cosine needs the query's vector")
-    kept = list(run.store.rows(kinds.ALL[_VECTORS[scope]], run.query.group))
-    scores = [float(as_vector(row[-1]) @ run.vector) for row in kept]
+    read = _WORDS[scope] if method == "bm25" else kinds.ALL[_VECTORS[scope]]
+    kept = [row for row in run.store.rows(read, run.query.group) if row[-1]]
+    near = (run.vector @ as_vector(row[-1]) for row in kept if run.vector is not None)
+    scores = _bm25(run, kept) if method == "bm25" else [*map(float, near)]
     best = sorted(range(len(kept)), key=lambda n: (-scores[n], n))
-    return list(dict.fromkeys(kept[n][0] for n in best))[:depth]
+    found = (kept[n] for n in best if scores[n] or method == "cosine")
+    return list(dict.fromkeys(row[_OWNERS[scope] if method == "bm25" else 0] for row in found))[:depth]
 
 
-def _by_words(run: SearchRun, scope: SearchScope) -> list[str | int | Place]:
-    """Return what has any word of the query, by BM25 over the group, best first."""
-    asked = [term(word) for word in query_words(run.text)]
-    kept = [row for row in run.store.rows(_WORDS[scope], run.query.group) if row[-1]]
+def _bm25(run: SearchRun, kept: Sequence[kinds.Row]) -> list[float]:
     texts = [Counter(array("I", row[-1])) for row in kept]
-    mean = sum(text.total() for text in texts) / max(1, len(texts))
-    scores = [0.0] * len(kept)
-    for word in asked:
+    mean, scores = sum(text.total() for text in texts) / max(1, len(texts)), [0.0] * len(kept)
+    for word in map(term, query_words(run.text)):
         bearers = [n for n, text in enumerate(texts) if word in text]
-        rarity = math.log(1 + (len(kept) - len(bearers) + 0.5) / (len(bearers) + 0.5))
         for n in bearers:
-            often = texts[n][word]
-            scores[n] += rarity * often * 2.2 / (often + 0.3 + 0.9 * texts[n].total() / mean)
-    best = sorted((n for n, score in enumerate(scores) if score), key=lambda n: (-scores[n], n))
-    owners: list[str | int | Place] = [
-        kept[n][2] if scope == "entity" else (kept[n][0], kept[n][1] if scope == "fact" else 0) for n in best
-    ]
-    return list(dict.fromkeys(owners))
+            often = texts[n][word] / (texts[n][word] + 0.3 + 0.9 * texts[n].total() / mean)
+            scores[n] += often * math.log(1 + (len(kept) - len(bearers) + 0.5) / (len(bearers) + 0.5))
+    return scores
 
 
 def _shown(run: SearchRun, scope: SearchScope, found: Sequence[str | int | Place]) -> list[FoundRow]:
