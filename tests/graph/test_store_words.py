@@ -203,8 +203,8 @@ def replaces_words(store, group):
 
 def replaces_an_ended_episode(store, group):
     row = all_of(store, EPISODES, group)[0]
-    asked = changes(1, None, {EPISODES: [row]}, group=group, states=frozenset({kinds.COMMITTED}))
-    store.apply([asked])
+    undone = {EPISODES: [(*row[:10], kinds.FAILED, *row[11:])]}
+    store.apply([changes(1, None, undone, group=group, states=frozenset({kinds.COMMITTED}))])
 
 
 def embeds_later(store, group):
