@@ -63,28 +63,39 @@ class GroupReads:
         said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
         The other arguments are the fields of kgray.search.Query.
         """
+        found = await self.explain(
+            query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
+            said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
+            methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
+        )  # fmt: skip
+        return [*found.hits]
+
+    async def explain(
+        self,
+        query: str,
+        *,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+        said_after: When | None = None,
+        said_before: When | None = None,
+        filters: Filters | None = None,
+        methods: Sequence[Method] | None = None,
+        **how: Any,  # noqa: ANN401 - the other arguments of `search`
+    ) -> Ranking:
+        """Return the hits of a search with the signals that ranked them, and what was left out."""
+        how |= {name: tuple(how[name]) for name in ("scopes", "seeds") if name in how}
         asked = Query(
             text=query,
             group=group,
             as_of=_instant(as_of, "as_of"),
             known_at=_instant(known_at, "known_at"),
             filters=_filters(filters, said_after, said_before),
-            scopes=tuple(scopes),
-            limit=limit,
-            recipe=recipe,
             methods=None if methods is None else tuple(methods),
-            reranker=reranker,
-            centre=centre,
-            seeds=tuple(seeds),
-            any_time=any_time,
+            **how,
         )
-        return [*(await self.explain(asked)).hits]
-
-    async def explain(self, query: Query) -> Ranking:
-        """Return the hits of a query with the signals that ranked them, and what was left out."""
-        known_at = query.known_at
-        view = None if known_at is None else partial(self._view_at, query.group, known_at)
-        return await self._searcher.ranking(query, view=view)
+        view = None if known_at is None else partial(self._view_at, group, asked.known_at)
+        return await self._searcher.ranking(asked, view=view)
 
     async def context(
         self,

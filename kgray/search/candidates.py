@@ -188,9 +188,9 @@ _CENTRE_HOPS = 3
 def steps(
     run: SearchRun, best: Mapping[SearchScope, Sequence[Candidate]]
 ) -> dict[SearchScope, list[Candidate]]:
-    """Walk from the centre, the seeds and the entities of the best hits; return what was reached, nearest first.
+    """Walk from the centre, the seeds and the best hits; return what was reached, nearest first.
 
-    What is n steps away scores steps^n of what the walk started from: a hit's score, 1 for a centre or a seed.
+    What is n steps away scores steps^n of what a walk began with: a hit's score, 1 for a centre or a seed.
     """
     given = dict.fromkeys([*centre_of(run), *known(run.store, run.view, run.query.seeds)], 1.0)
     hits = [c for c in chain.from_iterable(zip_longest(best.get("fact", ()), best.get("entity", ()))) if c]

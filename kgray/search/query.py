@@ -35,7 +35,7 @@ class Weights:
     neighbours          of the score of the messages one and two places away in the session: added
     session             of the session's own score by words: added
     steps               of the score of what a graph step starts from: added, for each further step once more
-    floor               how well the best row of a scope must fit, 0 to 1: else nothing there is about the query
+    floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
     tail                share of the best row's score below which a row is not returned
     """
 

@@ -21,8 +21,8 @@ from kgray.search.question import Question
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
-# Of the cosines of a question with a group's texts, in standard deviations above their middle. Of 500 messages
-# that are not about a question the nearest stands out by 3; one that says what it asks in other words by 4 to 8.
+# Of a question's cosines with a group's texts, in standard deviations above their middle: of 500 messages
+# that are not about it the nearest is at 3, one that says what is asked in other words at 4 to 8.
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
 _FEW, _SAMPLE = 32, 8192

@@ -82,10 +82,12 @@ class Searcher:
             raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
         # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
         text = query.text.encode("utf-8", "replace").decode()
-        with self._indexes.of(group) as index:
-            speakers = index.messages.speakers.texts
         clock = now()
-        question = read_question(text, speakers=speakers, now=clock if query.as_of is None else query.as_of)
+        with self._indexes.of(group) as index:
+            speakers = frozenset(index.messages.speakers.texts)
+            # "Last week" of a conversation that ended years ago is the week before its end.
+            latest = min(clock, int(index.messages.times.max(initial=0))) or clock
+        question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
         vector: Vector | None = None
         if "cosine" in ways.methods or ways.reranker == "mmr":
             vector = (await self.embedder.embed([question.topic]))[0]
