@@ -49,8 +49,8 @@ class Weights:
     neighbours: tuple[float, ...] = (0.35, 0.15)
     session: float = 0.2
     steps: float = 0.35
-    floor: float = 0.1
-    tail: float = 0.05
+    floor: float = 0.02
+    tail: float = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
