@@ -2,6 +2,7 @@
 
 worlds      a world as files, and as a model server
 measures    how good, how fast, how it grows
+retrievals  what searches and contexts hold of the evidence that questions have
 proofs      the promises, at length: equality, kills, memory
 options     what several of them take
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from bench.commands import measures, proofs, worlds
+from bench.commands import measures, proofs, retrievals, worlds
 from kgray.errors import KgrayError
 
 __all__ = ["bench"]
@@ -39,5 +40,5 @@ def bench() -> None:
     """Measure kgray on generated worlds whose truth is known."""
 
 
-for _command in (*worlds.COMMANDS, *measures.COMMANDS, *proofs.COMMANDS):
+for _command in (*worlds.COMMANDS, *measures.COMMANDS, *retrievals.COMMANDS, *proofs.COMMANDS):
     bench.add_command(_command)

@@ -1,0 +1,57 @@
+"""bench retrieval: what searches and contexts hold of the evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.commands.options import (
+    choice,
+    count,
+    file,
+    listed,
+    numbers,
+    out_option,
+    progress,
+    seed_option,
+    show,
+)
+from kgray.cli.frame import Call, common
+
+
+@click.command(short_help="Evidence in searches and contexts, beside BM25.")
+@seed_option
+@count("--conversations", 10, "Made-up ones; 0: the hand-made one alone.", least=0)
+@count("--turns", 500, "Of each.")
+@count("--questions", 100, "To each.")
+@choice("--embedder", "hashing", "minilm")
+@listed("--budgets", "500,950,1000,1500", "Tokens of the contexts.")
+@file("--rows", "Every question of every system with what it found, as JSON lines.")
+@out_option
+@common
+def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
+    r"""Ask conversations questions whose evidence is known: kgray, and BM25 and cosine over the messages.
+
+    What was ingested is kept under the folder for temporary files, and used again until the code that ingests
+    changes.
+
+    \b
+    Example:
+      python -m bench retrieval --conversations 10 --out retrieval.json --rows rows.jsonl
+    """
+    import json
+
+    from bench import retrieval as measured
+
+    wanted = tuple(numbers("--budgets", budgets, apart=1))
+    document = measured.run(measured.RetrievalPlan(budgets=wanted, **plan), progress=progress)
+    found = document.pop("rows")
+    if rows is not None:
+        lines = [f"{json.dumps(row, ensure_ascii=False)}\n" for row in found]
+        rows.write_text("".join(lines), encoding="utf-8")
+    show(call, document, out, lambda: measured.table(document))
+
+
+COMMANDS = (retrieval,)

@@ -1,0 +1,213 @@
+"""`python -m bench retrieval`: what searches and contexts hold of the evidence that questions have.
+
+Conversations are ingested through the engine into stores that are kept. Later runs only ask, until the
+messages or the code that ingests change. Beside kgray stand BM25 and cosine over the messages alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kgray
+from bench.engine import opened, settings_of
+from bench.plain_search import PlainBM25, nearest
+from bench.talk import Shape, conversation
+from kgray.evals.dataset import Conversation, Message
+from kgray.evals.formats import read_dataset
+from kgray.evals.measures import DEPTHS
+from kgray.evals.retrieval import BUDGETS, Asked, ask, marks_of, report
+from kgray.memory import Memory
+
+HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
+_STORES = 2  # each with half of the conversations, ingested and asked by a process of its own
+_CROWD = 7  # people of a conversation in channels; every fifth is one
+_INGESTING = (
+    "backends",
+    "derivation",
+    "ingest",
+    "intake",
+    "stores",
+    "timeline",
+    "kinds.py",
+    "rows.py",
+    "records.py",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalPlan:
+    """What is measured. conversations: 0 = the hand-made one alone, which is always measured."""
+
+    seed: int = 1
+    conversations: int = 10
+    turns: int = 500
+    questions: int = 100
+    embedder: str = "hashing"
+    budgets: tuple[int, ...] = BUDGETS
+    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "kgray-retrieval")
+
+    def talks(self) -> list[Conversation]:
+        """Return the conversations, the hand-made one first."""
+        made = [
+            conversation(
+                self.seed,
+                number,
+                Shape(people=_CROWD if number % 5 == 4 else 2, turns=self.turns, questions=self.questions),
+            )
+            for number in range(self.conversations)
+        ]
+        return [*read_dataset(HANDMADE).conversations, *made]
+
+    def stores(self) -> Path:
+        """Return the folder of the stores: another one for other messages, embedders or code."""
+        package = Path(kgray.__file__).parent
+        whole = hashlib.sha256(self.embedder.encode())
+        for path in sorted(path for part in _INGESTING for path in _sources(package / part)):
+            whole.update(path.read_bytes())
+        for talk in self.talks():
+            whole.update(repr([talk.name, *map(Message.row, talk.messages)]).encode())
+        return self.folder / whole.hexdigest()[:16]
+
+
+def _sources(path: Path) -> Iterator[Path]:
+    yield from path.rglob("*.py") if path.is_dir() else [path]
+
+
+SYSTEMS = ("kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine")
+Row = tuple[str, Asked]  # system, what it found
+
+
+def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Ingest what is not there yet, ask, and return the figures of each system, made and hand-made apart."""
+    folder = plan.stores()
+    progress(f"stores in {folder}")
+    with ProcessPoolExecutor(_STORES) as pool:
+        parts = list(pool.map(_part, [(plan, folder, part) for part in range(_STORES)]))
+    rows = [row for part in parts for row in part]
+    handmade = {talk.name for talk in read_dataset(HANDMADE).conversations}
+    document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
+    for name, chosen in (("handmade", True), ("made", False)):
+        document[name] = {
+            system: report(
+                asked for of, asked in rows if of == system and (asked.conversation in handmade) == chosen
+            )
+            for system in SYSTEMS
+        }
+    document["rows"] = [_row(system, asked) for system, asked in rows]
+    return document
+
+
+def _row(system: str, asked: Asked) -> dict[str, Any]:
+    return {
+        "system": system,
+        "conversation": asked.conversation,
+        "question": asked.question.text,
+        "type": asked.question.type,
+        "evidence": asked.question.evidence,
+        "found": asked.found[:20],
+        "marks": asked.marks,
+    }
+
+
+def _part(given: tuple[RetrievalPlan, Path, int]) -> list[Row]:
+    """Ask the conversations of one store; in a process of its own."""
+    plan, folder, part = given
+    settings = settings_of({"embedder_backend": plan.embedder})
+    talks, done = plan.talks()[part::_STORES], folder / f"{part}.done"
+    memory = opened(settings, folder / str(part))
+    try:
+        if not done.exists():
+            for talk in talks:
+                asyncio.run(memory.add_many(map(Message.row, talk.messages), group=talk.name))
+            done.touch()
+        return asyncio.run(_asked(memory, talks, plan.budgets))
+    finally:
+        memory.close()
+
+
+async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
+    rows: list[Row] = []
+    for talk in talks:
+        rows += await _plain(memory, talk)
+        for question in talk.questions:
+            rows.append(("kgray", await ask(memory, talk, question, group=talk.name, budgets=budgets)))
+            found = await ask(memory, talk, question, group=talk.name, scopes=("episode",), budgets=())
+            rows.append(("kgray, messages", found))
+    return rows
+
+
+async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
+    """Ask what knows only the messages."""
+    texts = [message.text for message in talk.messages]
+    named = [f"{message.speaker}: {message.text}" for message in talk.messages]
+    bm25, with_speakers = PlainBM25(texts), PlainBM25(named)
+    vectors = await memory.embedder.embed(named)
+    asked = await memory.embedder.embed([question.text for question in talk.questions])
+    rows: list[Row] = []
+    for question, vector in zip(talk.questions, np.asarray(asked), strict=True):
+        best = {
+            "BM25": bm25.best(question.text, max(DEPTHS)),
+            "BM25 with speakers": with_speakers.best(question.text, max(DEPTHS)),
+            "cosine": nearest(vector, vectors, max(DEPTHS)),
+        }
+        for system, places in best.items():
+            ranking = tuple((talk.messages[place].id,) for place in places)
+            marks = marks_of(question, ranking)
+            found = Asked(conversation=talk.name, question=question, marks=marks, found=ranking)
+            rows.append((system, found))
+    return rows
+
+
+# ------------------------------------------------------------------------------------ showing
+
+_SHOWN = ("fraction@5", "fraction@10", "fraction@20", "fraction@50", "any@10", "all@10", "ndcg@10", "mrr")
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the figures for people."""
+    lines: list[str] = []
+    budgets = document["plan"]["budgets"]
+    for part in ("handmade", "made"):
+        figures = document[part]
+        if not figures["kgray"]["overall"]["questions"]:
+            continue
+        count = figures["kgray"]["overall"]["questions"]
+        lines += [f"== {part}: {count} questions, overall", _head("system")]
+        lines += [_line(system, figures[system]["overall"]["measures"]) for system in SYSTEMS]
+        for system in ("kgray", "BM25"):
+            lines += ["", f"-- {part}, {system}, by type", _head("type")]
+            for kind, found in figures[system]["by_type"].items():
+                lines.append(_line(f"{kind} ({found['questions']})", found["measures"]))
+        lines += ["", f"-- {part}, context of kgray: evidence (tokens used)"]
+        for kind, found in {"overall": figures["kgray"]["overall"], **figures["kgray"]["by_type"]}.items():
+            lines.append(f"{kind:<20}" + "".join(_context(found["measures"], budget) for budget in budgets))
+        ms = figures["kgray"]["overall"]["ms"]
+        told = "; ".join(f"{name} {at['p50']:.1f} / {at['p95']:.1f}" for name, at in ms.items())
+        lines += ["", f"-- {part}, ms p50 / p95: {told}", ""]
+    return "\n".join(lines)
+
+
+def _head(name: str) -> str:
+    return f"{name:<20}" + "".join(f"{measure:>12}" for measure in (*_SHOWN, "nothing"))
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    cells = [found.get(measure) for measure in (*_SHOWN, "nothing")]
+    shown = ["-" if cell is None else format(cell["mean"], ".3f") for cell in cells]
+    return f"{name:<20}" + "".join(f"{cell:>12}" for cell in shown)
+
+
+def _context(found: dict[str, Any], budget: int) -> str:
+    cell = found.get(f"context@{budget}") or found.get(f"context_nothing@{budget}")
+    name = "" if f"context@{budget}" in found else "none "
+    used = found.get(f"tokens@{budget}", {"mean": 0})["mean"]
+    return f"{budget:>6}: {name}{cell['mean'] if cell else 0:.3f} ({used:.0f})"

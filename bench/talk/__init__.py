@@ -1,0 +1,11 @@
+"""Made-up conversations whose questions have known evidence.
+
+topics      what people talk of, read from topics.txt and smalltalk.txt
+making      a conversation of a seed: sessions, messages, questions
+"""
+
+from __future__ import annotations
+
+from bench.talk.making import Shape, conversation
+
+__all__ = ["Shape", "conversation"]

@@ -1,0 +1,112 @@
+"""Searches and contexts of a memory, measured against questions whose evidence is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgray.evals import measures
+from kgray.evals.dataset import Conversation, Question
+from kgray.graph import Hit
+from kgray.memory import Memory
+from kgray.ports import SearchScope
+from kgray.search import SCOPES
+
+BUDGETS = (500, 950, 1000, 1500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question, asked.
+
+    marks       measure -> value; "nothing" and "context_nothing@N" where nothing answers the question
+    seconds     what was timed -> how long it took
+    found       the messages of the ranking, best first, for people who look for a cause
+    """
+
+    conversation: str
+    question: Question
+    marks: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    found: tuple[tuple[str, ...], ...] = ()
+
+
+def stands_for(hit: Hit) -> tuple[str, ...]:
+    """Return the messages that a hit stands for: an episode for itself, a fact for those that support it."""
+    if hit.fact is not None:
+        return tuple(client for _, client in hit.fact.episodes if client)
+    return (hit.client_id,) if hit.client_id else ()
+
+
+async def ask(
+    memory: Memory,
+    conversation: Conversation,
+    question: Question,
+    *,
+    group: str,
+    scopes: Sequence[SearchScope] = SCOPES,
+    budgets: Sequence[int] = BUDGETS,
+) -> Asked:
+    """Search, and build a context for each budget; measure both."""
+    started = time.perf_counter()
+    hits = await memory.search(question.text, group=group, scopes=scopes, limit=max(measures.DEPTHS))
+    seconds = {"search": time.perf_counter() - started}
+    ranking = tuple(map(stands_for, hits))
+    marks = marks_of(question, ranking)
+    evidence = {name: conversation.texts[name] for name in question.evidence}
+    for budget in budgets:
+        started = time.perf_counter()
+        built = await memory.context(question.text, group=group, scopes=scopes, tokens=budget)
+        seconds[f"context@{budget}"] = time.perf_counter() - started
+        marks[f"tokens@{budget}"] = float(built.tokens)
+        if evidence:
+            supported = {name for hit in built.hits if hit.fact for name in stands_for(hit)}
+            lines = measures.lines_of(built.text)
+            marks[f"context@{budget}"] = measures.of_context(lines, supported, evidence)
+        else:
+            marks[f"context_nothing@{budget}"] = float(not built.hits)
+    return Asked(
+        conversation=conversation.name, question=question, marks=marks, seconds=seconds, found=ranking
+    )
+
+
+def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
+    """Return the marks of a ranking; of a question that nothing answers, whether it is empty."""
+    if question.evidence:
+        return measures.of_ranking(ranking, question.evidence)
+    return {"nothing": float(not ranking)}
+
+
+def report(asked: Iterable[Asked]) -> dict[str, Any]:
+    """Return {"overall", "by_type"}: each measure's mean with its interval, counts, latency in milliseconds.
+
+    Questions that stand apart (`Question.apart`) have types of their own, and no part in "overall".
+    """
+    rows = list(asked)
+    by_type: dict[str, list[Asked]] = {}
+    for row in rows:
+        by_type.setdefault(row.question.type, []).append(row)
+    return {
+        "overall": _figures([row for row in rows if not row.question.apart]),
+        "by_type": {name: _figures(by_type[name]) for name in sorted(by_type)},
+    }
+
+
+def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
+    timed: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.seconds.items():
+            timed.setdefault(name, []).append(1000 * value)
+    return {
+        "questions": len(rows),
+        "measures": {
+            name: found.as_dict() for name, found in measures.means(row.marks for row in rows).items()
+        },
+        "ms": {name: {"p50": _at(values, 0.5), "p95": _at(values, 0.95)} for name, values in timed.items()},
+    }
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    return round(measures.percentile(values, share), 2)
