@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -106,16 +107,15 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given:
         started = time.perf_counter()
         hits = finished(memory.search(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
-    if call.as_json:
-        printing.emit_json({"hits": [hit.as_dict() for hit in hits], "took_ms": took_ms})
-        return 0
-    if hits:
-        rows = [_hit_line(number, hit) for number, hit in enumerate(hits, 1)]
-        printing.table(rows, styles=(printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"}))
-    else:
-        click.echo("No hits.")
+    found = {"hits": [hit.as_dict() for hit in hits], "took_ms": took_ms}
+    return call.answer(found, lambda: _print_hits(hits, took_ms))
+
+
+def _print_hits(hits: Sequence[Hit], took_ms: float) -> None:
+    rows = [_hit_line(number, hit) for number, hit in enumerate(hits, 1)]
+    styles = (printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"})
+    printing.table(rows, styles=styles, nothing="No hits.")
     printing.note(f"{printing.counted(len(hits), 'hit')} in {took_ms:.0f} ms")
-    return 0
 
 
 def _hit_line(number: int, hit: Hit) -> list[str]:

@@ -18,8 +18,8 @@ from kgray.derivation.change import EpisodeChange
 from kgray.errors import Unavailable
 from kgray.ingest import changes
 from kgray.ingest.committer import Outbox, Parts, off_the_loop
-from kgray.ingest.decide import Decision, decide
-from kgray.ingest.state import Answers, GroupState, Questions, ReadEpisode
+from kgray.ingest.decide import Decision
+from kgray.ingest.state import Answers, Questions, ReadEpisode
 from kgray.kinds import ANSWERS_TO
 from kgray.outages import OUTAGES
 from kgray.ports import Answer, Matrix, Question, QuestionRequest
@@ -189,26 +189,3 @@ async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop)
             if delay > _FIRST_DELAY_S:
                 OUTAGES.answered("the model")
             return found
-
-
-async def decided_change(
-    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None
-) -> EpisodeChange:
-    """Return what an episode changes on this state, with every question answered.
-
-    outbox: where answers go to the journal; None for a preview, which stores nothing.
-    """
-
-    async def attempt(answers: Answers) -> Decision:
-        return decide(read, state, answers, parts.rules)
-
-    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
-        if outbox is None:
-            return (await parts.judge.judge(request)).answers
-        said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
-        return said
-
-    change, _ = await settle(
-        read, Answers(), parts.pipeline.resolution, attempt=attempt, embed=parts.embedder.embed, ask=ask
-    )
-    return change

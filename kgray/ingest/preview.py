@@ -6,17 +6,18 @@ from collections.abc import Iterable
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.change import with_change
+from kgray.derivation.change import EpisodeChange, with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.derivation.withdrawn import retracted
-from kgray.ingest.calls import decided_change
+from kgray.ingest.calls import settle
 from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
-from kgray.ingest.state import GroupState, ReadEpisode, name_vectors
+from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
 from kgray.ledger import conflict, dumped_episodes, find, standing
-from kgray.records import Draft, Episode
-from kgray.times import Instant
+from kgray.ports import Answer, QuestionRequest
+from kgray.records import Draft
 
 
 class Preview:
@@ -57,7 +58,7 @@ class Preview:
         replaced = find(store, group, draft.id).episodes
         next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
         self._next[group] = next_sequence + 1
-        episode = prospective(draft, next_sequence, self._now)
+        episode = draft.episode(next_sequence, now=self._now, state="committed")
         read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
         recorded_at = self._committer.record_time(group)
         before, rows_before = self._view(group)
@@ -68,9 +69,22 @@ class Preview:
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
             state.fetch_vectors(store, self._parts.pipeline.judging)
-        change = await decided_change(self._parts, read, state, None)
+        change = await self._decided(read, state)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
+
+    async def _decided(self, read: ReadEpisode, state: GroupState) -> EpisodeChange:
+        """Return what an episode changes on this state, every question answered and none journaled."""
+        parts = self._parts
+
+        async def attempt(answers: Answers) -> Decision:
+            return decide(read, state, answers, parts.rules)
+
+        async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+            return (await parts.judge.judge(request)).answers
+
+        resolution, embed = parts.pipeline.resolution, parts.embedder.embed
+        return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
 
     def _held(self, draft: Draft) -> str | None:
         offered = {} if self._again else {draft.id: draft.content_sha256}
@@ -112,21 +126,3 @@ def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) ->
 
 def _identity(row: dump.DumpRow) -> tuple[object, ...]:
     return (row["type"], *(row[name] for name in _IDENTITY[row["type"]]))
-
-
-def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:
-    """Return the episode that a draft would become."""
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id=draft.id,
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=now if draft.reference_time is None else draft.reference_time,
-        content_sha256=draft.content_sha256,
-        speaker=draft.speaker,
-        client_id=draft.client_id,
-        metadata=draft.metadata,
-        state="committed",
-    )
