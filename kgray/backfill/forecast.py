@@ -1,4 +1,4 @@
-"""A dry run: what accepting rows would do to the store as it is. Holds one batch in memory at a time."""
+"""A dry run: what accepting rows would do to the store as it is. Holds one batch of rows in memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from kgray.backfill.inputs import check_sources
 from kgray.backfill.report import SHOWN
@@ -83,10 +84,10 @@ def _fresh(
     again: bool,
 ) -> Iterator[Draft]:
     """Yield the drafts that are not in the store. Adds their ids to the sorter, which reveals repeats."""
-    rows = enumerate(items)
+    rows = iter(items)
     while batch := list(islice(rows, _BATCH)):
-        held = _held(store, [item.draft for _, item in batch if isinstance(item, Submitted)], again=again)
-        for number, item in batch:
+        held = _held(store, [item.draft for item in batch if isinstance(item, Submitted)], again=again)
+        for item in batch:
             if isinstance(item, Refusal):
                 found.refuse(item)
                 continue
@@ -98,7 +99,7 @@ def _fresh(
                 reason = conflict(draft, stored)
                 found.refuse(Refusal(file=item.file, line=item.line, field="id", reason=reason))
             else:
-                ids.add([draft.id, number, digest, item.file, item.line, draft.client_id])
+                ids.add(UUID(draft.id).bytes, [draft.id, digest, item.file, item.line, draft.client_id])
                 yield draft
 
 
@@ -120,7 +121,7 @@ def _held(store: Store, drafts: list[Draft], *, again: bool) -> dict[tuple[str, 
 def _count(rows: Iterator[list[Any]], found: Forecast, *, replace: bool) -> None:
     """Count rows sorted by (group, id): after the first of an id, each is a duplicate or contradicts it."""
     last, content = None, ""
-    for id_, _, digest, file, line, client_id in rows:
+    for id_, digest, file, line, client_id in rows:
         if id_ == last and digest == content:
             found.duplicate += 1
         elif id_ == last and not replace:

@@ -1,9 +1,10 @@
-"""What a bulk run is made of: sorting past memory, spans, skipping, what is shown, a job's log."""
+"""What a bulk run is made of: sorting, spans, skipping, what is shown, a job's log."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,26 +54,35 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(), st.text(max_size=8)), max_size=60), st.integers(1, 6))
-def test_rows_come_sorted_whatever_fits_into_memory(pairs, rows_held):
-    rows = [[key, number, text] for number, (key, text) in enumerate(pairs)]
+@given(st.lists(st.tuples(st.binary(min_size=3, max_size=3), st.text(max_size=8)), max_size=60))
+def test_rows_come_in_the_order_of_their_keys_and_equals_as_they_came(pairs):
     with tempfile.TemporaryDirectory() as folder:
-        sorter = Sorter(Path(folder), held=rows_held * 400, fan_in=2)
-        for row in rows:
-            sorter.add(row)
-        assert sorter.count == len(rows)
-        assert list(sorter.sorted()) == sorted(rows)
+        sorter = Sorter(Path(folder))
+        for key, text in pairs:
+            sorter.add(key, [list(key), text])
+        assert sorter.count == len(pairs)
+        assert list(sorter.sorted()) == [[list(key), text] for key, text in sorted(pairs, key=itemgetter(0))]
 
 
-def test_what_is_held_is_bounded_by_runs_on_disk():
+def test_an_order_is_kept_for_the_input_that_it_is_of():
     with tempfile.TemporaryDirectory() as folder:
-        sorter = Sorter(Path(folder), held=10 * 400, fan_in=3)
-        for number in range(1000):
-            sorter.add([-number])
-            assert len(sorter._rows) < 10
-        assert len(list(Path(folder).iterdir())) == 100
-        assert next(sorter.sorted()) == [-999]
-        assert len(list(Path(folder).iterdir())) <= 3
+        path = Path(folder) / "sorted"
+        assert Sorter.kept(path, ["a"]) is None
+        sorter = Sorter(path)
+        for number in (3, 1, 2):
+            sorter.add(bytes([number]), number)
+        assert Sorter.kept(path, ["a"]) is None, "not all rows are in"
+        sorter = Sorter(path)
+        for number in (3, 1, 2):
+            sorter.add(bytes([number]), number)
+        sorter.keep(["a"])
+
+        again = Sorter.kept(path, ["a"])
+
+        assert again is not None
+        assert (again.count, list(again.sorted())) == (3, [1, 2, 3])
+        assert Sorter.kept(path, ["b"]) is None
+        assert list(path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------ spans

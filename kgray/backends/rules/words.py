@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 RECORD_KEYS: list[str] = _TABLES.pop("record_keys")
@@ -25,11 +26,7 @@ NOT_NAMES_AT_THE_START = FUNCTION_WORDS.union(
     AUXILIARIES,
     *(_LISTS[name] for name in ("STARTS", "NOT_NAMES", "TITLES", "ADVERBS", "OPENERS", "LEADS", "HEDGES")),
 )
+globals().update(_LISTS)
+if TYPE_CHECKING:
 
-
-def __getattr__(name: str) -> frozenset[str]:
-    """Return a list by its name in capitals."""
-    try:
-        return _LISTS[name]
-    except KeyError:
-        raise AttributeError(f"words.toml has no list {name.lower()!r}") from None
+    def __getattr__(name: str) -> frozenset[str]: ...
