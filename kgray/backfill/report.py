@@ -147,14 +147,5 @@ def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
     for row in failed:
         classes[row.failure.kind] += 1
         if len(first) < _FIRST:
-            first.append(
-                {
-                    "group": row.episode.group,
-                    "id": row.episode.id,
-                    "client_id": row.episode.client_id,
-                    "class": row.failure.kind,
-                    "message": row.failure.message,
-                    "attempts": row.failure.attempts,
-                }
-            )
+            first.append({key: value for key, value in row.as_dict().items() if key != "reply"})
     return {"classes": dict(classes), "first": first}

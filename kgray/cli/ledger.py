@@ -161,18 +161,7 @@ def failures(call: Call, group: str | None) -> int:
     """
     with call.reader(group, says_pending=False) as memory:
         found = finished(memory.failures(group=group))
-    rows = [
-        {
-            "id": row.episode.id,
-            "client_id": row.episode.client_id,
-            "class": row.failure.kind,
-            "message": row.failure.message,
-            "attempts": row.failure.attempts,
-            "reply": row.failure.raw or None,
-            "group": row.episode.group,
-        }
-        for row in found
-    ]
+    rows = [row.as_dict() for row in found]
     shown = ("group", "episode", "attempts", "class", "message")
     named = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in rows]
     cells = [[row[name] for name in shown] for row in named]

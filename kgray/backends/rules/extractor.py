@@ -17,7 +17,7 @@ from kgray.backends.rules import words
 from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
 from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
-from kgray.backends.rules.json_records import read_json
+from kgray.backends.rules.json_records import JsonReader
 from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
 from kgray.backends.rules.phrases import PhraseTable
 from kgray.backends.rules.sentences import MAX_TEXT, Sentence, sentences
@@ -52,7 +52,7 @@ class RulesExtractor:
         if episode.kind == "json":
             table = str(json.loads(episode.metadata).get("table", ""))
             content, at = _parsed(episode.text), episode.reference_time
-            read_json(content, builder, self._ontology, at, table=table, keys=self._keys)
+            JsonReader(builder, self._ontology, at, self._keys).read(content, table)
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)

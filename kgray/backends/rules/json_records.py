@@ -85,29 +85,13 @@ class _Identity(NamedTuple):
 _NOBODY = _Identity()
 
 
-def read_json(
-    content: object,
-    builder: ExtractionBuilder,
-    ontology: Ontology,
-    reference: Instant,
-    *,
-    table: str = "",
-    keys: Sequence[str] = (),
-) -> None:
-    """Add what a JSON value says to the builder; never raises, whatever the value is.
-
-    table  the table that a record stands in ("products"), by which bare numbers of two tables are told apart
-    keys   fields that identify an object, before `id` and the like
-    """
-    _JsonReader(builder, ontology, reference, keys).read(content, table, 0)
-
-
-class _JsonReader:
-    """One walk over one JSON value."""
+class JsonReader:
+    """Adds what one JSON value says to a builder."""
 
     def __init__(
         self, builder: ExtractionBuilder, ontology: Ontology, reference: Instant, keys: Sequence[str]
     ) -> None:
+        """keys: fields that identify an object, before `id` and the like."""
         self.builder, self.ontology, self.reference = builder, ontology, reference
         self.keys = [_snake(key) for key in keys]
         self.fields: dict[str, RelationType] = {}
@@ -115,8 +99,12 @@ class _JsonReader:
             for key in relation.fields:
                 self.fields.setdefault(key, relation)
 
-    def read(self, content: object, key: str, depth: int) -> None:
-        """Read an object or a list of objects that nothing points at."""
+    def read(self, content: object, key: str, depth: int = 0) -> None:
+        """Read an object or a list of objects that nothing points at; never raises, whatever the value is.
+
+        key: the field that it stands in; of the whole, the table ("products"), by which bare numbers of two
+        tables are told apart
+        """
         if isinstance(content, list | Mapping) and depth > _MAX_DEPTH:
             self._drop(key or "the content", "it is nested too deep")
         elif isinstance(content, list):
