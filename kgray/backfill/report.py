@@ -97,6 +97,7 @@ class RunReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form: the keys of `kgray add`, and "report"."""
         manifest, totals, rate = self.manifest, self.totals, self._rate()
+        seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
         return self.report.as_dict() | {
             "refused": self.refused,
             "report": {
@@ -116,7 +117,7 @@ class RunReport:
                 "stalls": totals.stalls,
                 "wasted": totals.wasted,
                 "wasted_tokens": totals.wasted_tokens,
-                "seconds": None if self._elsewhere else _rounded(totals.seconds),
+                "seconds": None if self._elsewhere else seconds,
                 "elapsed_s": round(self.elapsed_s, 3),
                 "episodes_per_s": None if rate is None else round(rate, 2),
                 "all_attempts": dict(manifest.sums),
@@ -134,10 +135,6 @@ class RunReport:
         if claim is None or commit is None or commit <= claim:
             return None
         return (self.report.committed + self.report.failed) / (commit - claim)
-
-
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {stage: round(spent, 3) for stage, spent in seconds.items()}
 
 
 def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from kgray.derivation.change import EpisodeChange, with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.derivation.withdrawn import retracted
+from kgray.errors import InputError
 from kgray.ingest.calls import settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
 from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
-from kgray.ledger import conflict, dumped_episodes, find, standing
+from kgray.ledger import dumped_episodes, find, foreseen
 from kgray.ports import Answer, QuestionRequest
 from kgray.records import Draft
 
@@ -38,23 +39,19 @@ class Preview:
         self._now = times.now()
         self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
         self._next: dict[str, int] = {}
-        self._seen: dict[str, str] = {}  # id -> content hash, of the drafts before
-
-    def conflict(self, draft: Draft) -> str | None:
-        """Return why accepting would refuse the draft; None where it would not."""
-        held = self._held(draft)
-        taken = held is not None and held != draft.content_sha256 and not self._replace
-        return conflict(draft, held) if taken and held is not None else None
+        self._before: dict[str, str] = {}  # id -> content hash, of the drafts before
 
     async def rows(self, draft: Draft) -> list[dump.DumpRow]:
         """Return what the draft would change, as dump rows with "op"; [] where it is accepted already.
 
-        Raises ContentError for a text that the model refuses.
+        Raises InputError where its id is taken, ContentError for a text that the model refuses.
         """
         group, store = draft.group, self._parts.store
-        if self._held(draft) == draft.content_sha256:
+        (answer,) = foreseen(store, [draft], self._before, replace=self._replace, again=self._again)
+        if answer.status == "conflict":
+            raise InputError(answer.reason, field="id")
+        if answer.status == "duplicate":
             return []
-        self._seen[draft.id] = draft.content_sha256
         replaced = find(store, group, draft.id).episodes
         next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
         self._next[group] = next_sequence + 1
@@ -85,11 +82,6 @@ class Preview:
 
         resolution, embed = parts.pipeline.resolution, parts.embedder.embed
         return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
-
-    def _held(self, draft: Draft) -> str | None:
-        offered = {} if self._again else {draft.id: draft.content_sha256}
-        held = standing(self._parts.store, draft.group, [draft.id], offered=offered)
-        return self._seen.get(draft.id) or held.get(draft.id)
 
     def _view(self, group: str) -> tuple[View, list[dump.DumpRow]]:
         """Return the stored graph, and its dump without the episodes' rows."""

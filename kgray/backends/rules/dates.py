@@ -114,18 +114,15 @@ def resolve(date: DateWords, reference: Instant, *, future: bool) -> DatedMoment
         if date.shape == "iso" or words.isdigit():
             return parse(words.upper())
         by_the_clock = words.endswith(("minutes ago", "minute ago", "hours ago", "hour ago"))
-        base = (
-            reference if by_the_clock else reference // DAY * DAY
-        )  # of days: few values, so that the cache holds them
+        # Of days: few values, so that the cache holds them.
+        base = reference if by_the_clock else reference // DAY * DAY
         return _relative(date.shape, words, base, future)
     except (ValueError, OverflowError):
         return None
 
 
 @lru_cache(maxsize=4096)
-def _relative(
-    shape: Shape, words: str, at: Instant, future: bool
-) -> DatedMoment | None:  # positional: a cache's key
+def _relative(shape: Shape, words: str, at: Instant, future: bool) -> DatedMoment | None:
     base = to_datetime(at).replace(tzinfo=None)
     if shape == "week":
         weeks = {"last": -1, "next": 1}.get(words.split(maxsplit=1)[0], 0)
