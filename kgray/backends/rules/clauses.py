@@ -151,7 +151,7 @@ class ClauseReader:
     def _clause(self, at: int, before: Subject | None) -> Clause | None:
         """Return the clause that begins at a unit. before: the subject of an "and joined Beta"."""
         dates: list[DatePhrase] = []
-        while (date := self.sentence.date(at)) or (dates and self.low(at) == ","):
+        while (date := self.sentence.unit(at).date) or (dates and self.low(at) == ","):
             dates += [date] if date else []
             at += 1
         for subject in self._subjects(at):
@@ -250,7 +250,7 @@ class ClauseReader:
         return holds and clause.phrase.mode == "state" and clause.phrase.relation.object != "value"
 
     def _date(self, clause: Clause, at: int) -> int:
-        date = self.sentence.date(at)
+        date = self.sentence.unit(at).date
         clause.dates += [date] if date else []
         return at + 1 if date else 0
 

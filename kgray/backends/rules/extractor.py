@@ -153,11 +153,12 @@ class _TextReader:
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
     ) -> None:
         """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
-        kind, start, end = timing
+        start, start_precision = timing.start or (None, None)
+        end, end_precision = timing.end or (None, None)
         labels = [
             label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
         ]
-        moment = end if kind == "ended" else start
+        moment = end if timing.kind == "ended" else start
         subject = self.builder.entity(source.name, source.type or labels[0], source.span)
         entity = None
         if target.value is None:
@@ -167,14 +168,14 @@ class _TextReader:
                 source=subject,
                 relation=relation.name,
                 text=text,
-                kind=kind,
+                kind=timing.kind,
                 target=entity,
                 value=target.value,
-                valid_from=start[0] if start else None,
-                from_precision=start[1] if start else None,
-                valid_to=end[0] if end else None,
-                to_precision=end[1] if end else None,
-                inferred=moment is not None and moment[0] == self.reference,
+                valid_from=start,
+                from_precision=start_precision,
+                valid_to=end,
+                to_precision=end_precision,
+                inferred=moment == self.reference,
             )
         )
 

@@ -70,6 +70,9 @@ class Unit(NamedTuple):
     price: Value | None = None
 
 
+_NOTHING = Unit(0, 0)
+
+
 class MarkedSentence:
     """A sentence as units; adverbs that change nothing ("now", "also") are left out."""
 
@@ -123,17 +126,17 @@ class MarkedSentence:
         first = bool(partly) or (bool(said) and said[0].low in words.HEDGES)
         return hedged or first or any(unit.low in _QUOTES for unit in said)
 
+    def unit(self, at: int) -> Unit:
+        """Return a unit; an empty one outside the sentence."""
+        return self.units[at] if 0 <= at < len(self.units) else _NOTHING
+
     def low(self, at: int) -> str:
-        """Return a word in lower case, "" outside the sentence and for what is no word."""
-        return self.units[at].low if 0 <= at < len(self.units) else ""
+        """Return a word in lower case, "" for what is no word."""
+        return self.unit(at).low
 
     def name(self, at: int) -> FactEnd | None:
         """Return the name that a unit is."""
-        return self.units[at].name if 0 <= at < len(self.units) else None
-
-    def date(self, at: int) -> DatePhrase | None:
-        """Return the date phrase that a unit is."""
-        return self.units[at].date if 0 <= at < len(self.units) else None
+        return self.unit(at).name
 
     def is_border(self, at: int) -> bool:
         """Whether a clause may end before a unit: at a sign, an "and", the sentence's end."""
