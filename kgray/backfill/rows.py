@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,22 +121,14 @@ class BackfillRows:
         return sorter
 
 
-def _packed(item: Submitted | Refusal) -> tuple[int, Any]:
+def _packed(item: Submitted | Refusal) -> tuple[int, dict[str, Any]]:
     """Return the time to sort by, never negative, and the item as JSON values."""
     if isinstance(item, Refusal):
-        return 0, item.as_dict()
-    draft = item.draft
-    at = draft.reference_time
-    held = [item.file, item.line, item.whole, *(getattr(draft, name) for name in _DRAFT)]
-    return _UNTIMED_LAST if at is None else _EARLIEST + at, held
+        return 0, asdict(item)
+    at = item.draft.reference_time
+    return _UNTIMED_LAST if at is None else _EARLIEST + at, asdict(item)
 
 
-_DRAFT = ("group", "source", "kind", "text", "speaker", "reference_time", "client_id", "metadata")
-
-
-def _unpacked(held: Any) -> Submitted | Refusal:  # noqa: ANN401 - as `_packed` made it
-    if isinstance(held, dict):
-        return Refusal(**held)
-    file, line, whole, *values = held
-    draft = Draft(**dict(zip(_DRAFT, values, strict=True)))
-    return Submitted(draft=draft, file=file, line=line, whole=whole)
+def _unpacked(held: dict[str, Any]) -> Submitted | Refusal:
+    draft = held.pop("draft", None)
+    return Refusal(**held) if draft is None else Submitted(draft=Draft(**draft), **held)

@@ -189,7 +189,7 @@ class JsonReader:
         elif found.key.endswith("_id") and _is_name(item):
             label = _label_of_key(found.key[:-3])
             surface = _key_surface(item, label)
-            self._add(record, found, surface, target=self.builder.entity(surface, label, key=surface))
+            self._add(record, found, surface, self.builder.entity(surface, label, key=surface))
         elif not isinstance(item, str) or not declared or declared.object == "value":
             self._scalar(item, record, found)
         elif name := clean_text(item):  # a text that names another entity
@@ -197,7 +197,7 @@ class JsonReader:
                 self._drop(found.key, f"{name[:40]!r} is no name, or there are too many")
                 return
             label = "" if declared.object_type == "Thing" else declared.object_type
-            self._add(record, found, name, target=self.builder.entity(name, label))
+            self._add(record, found, name, self.builder.entity(name, label))
 
     def _nested(self, content: Mapping[str, object], record: _Record, found: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
@@ -218,7 +218,7 @@ class JsonReader:
             found = found._replace(relation=own if own != found.relation else "HAS")
         target = self._entity(content, found.key, record.depth + 1)
         if target is not None:
-            self._add(record, found, self.builder.entities[target].name, target=target)
+            self._add(record, found, self.builder.entities[target].name, target)
 
     def _scalar(self, item: object, record: _Record, found: _Field) -> None:
         is_price = found.relation == "COSTS"
@@ -229,7 +229,7 @@ class JsonReader:
             self._drop(found.key, str(error))
             return
         if value is not None:
-            self._add(record, found, value.shown(), value=value)
+            self._add(record, found, value.shown(), value)
 
     def _field_of(self, key: str, record: _Record, *, many: bool) -> _Field | None:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
@@ -255,19 +255,13 @@ class JsonReader:
             return None
         return _Field(named, full, unit, many) if any(map(str.isalpha, key)) else None
 
-    def _add(
-        self,
-        record: _Record,
-        found: _Field,
-        shown: str,
-        target: int | None = None,
-        value: Value | None = None,
-    ) -> None:
+    def _add(self, record: _Record, found: _Field, shown: str, end: int | Value) -> None:
         """Add a fact with one sentence: "Aero 2 costs 499 EUR", "The colour of Aero 2 is blue"."""
         declared = self.ontology.get(found.relation)
-        spoken = (
-            (_single(found.key) if found.many else found.key.removesuffix("_id")).replace("_", " ").strip()
-        )
+        key = _single(found.key) if found.many else found.key.removesuffix("_id")
+        spoken = key.replace("_", " ").strip()
+        value = end if isinstance(end, Value) else None
+        target = None if isinstance(end, Value) else end
         if declared and declared.phrases:
             verb, *rest = (word.partition("|")[0] for word in declared.phrases[0].split()[:-1])
             text = " ".join([record.name, third_person(verb), *rest, shown])
