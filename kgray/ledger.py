@@ -53,6 +53,14 @@ class Acceptance:
     timed: bool = True  # False: no reference time was given, and acceptance gave one
 
 
+def conflict(draft: Draft, stored: str) -> str:
+    """Return the reason to refuse a draft whose id is taken by other content; stored: that content's hash."""
+    return (
+        f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
+        f"submitted sha256 {draft.content_sha256}; with replace, the old one is retracted"
+    )
+
+
 def accept(
     store: Store,
     drafts: Sequence[Draft],
@@ -140,49 +148,6 @@ def standing(
         return held
 
 
-def foreseen(
-    store: Store,
-    drafts: Sequence[Draft],
-    before: dict[str, str],
-    *,
-    replace: bool = False,
-    again: bool = False,
-) -> list[Acceptance]:
-    """Return what `accept` would do with these drafts, in order; accepts nothing.
-
-    before   id -> content hash of what is taken for accepted; it grows by those that would be
-    """
-    offered: dict[str, dict[str, str]] = {}
-    contents = [(draft, draft.id, draft.content_sha256) for draft in drafts]
-    for draft, id_, content in contents:
-        offered.setdefault(draft.group, {})[id_] = content
-    held: dict[str, str] = {}
-    for group, wanted in offered.items():
-        held |= standing(store, group, list(wanted), offered={} if again else wanted)
-    answers = []
-    for draft, id_, content in contents:
-        stored = before.get(id_) or held.get(id_)
-        if stored == content:
-            answers.append(Acceptance(status="duplicate", id=id_))
-        elif stored is not None and not replace:
-            answers.append(_conflict(draft, id_, content, stored))
-        else:
-            before[id_] = content
-            answers.append(Acceptance(status="accepted", id=id_))
-    return answers
-
-
-def _conflict(
-    draft: Draft, id_: str, content: str, stored: str, sequence: int | None = None
-) -> Acceptance:
-    """Return the refusal of a draft whose id is taken by other content; stored: that content's hash."""
-    reason = (
-        f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
-        f"submitted sha256 {content}; with replace, the old one is retracted"
-    )
-    return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
-
-
 class _GroupLog:
     """One group in an accepting transaction: what it held, and what the transaction has appended."""
 
@@ -202,7 +167,8 @@ class _GroupLog:
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
             if not replaces:
-                return _conflict(draft, id_, content, stored, sequence)
+                reason = conflict(draft, stored)
+                return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
             asked = Operation(group=draft.group, kind="retract", episodes=(id_,), replaces=True)
             self._removals = Removals((*self._removals.operations, _requested(self._log, asked)))
         elif row is not None and row[4] == content and not again and self._stays_retracted(row):

@@ -1,8 +1,8 @@
-"""What an episode would change in the current store: the rows of `kgray add --dry-run`."""
+"""What accepting drafts would do, and what an episode would change: the rows of `kgray add --dry-run`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kgray import times
 from kgray.derivation import dump
@@ -16,9 +16,36 @@ from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
 from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
-from kgray.ledger import dumped_episodes, find, foreseen
-from kgray.ports import Answer, QuestionRequest
+from kgray.ledger import Acceptance, conflict, dumped_episodes, find, standing
+from kgray.ports import Answer, QuestionRequest, Store
 from kgray.records import Draft
+
+
+def foreseen(
+    store: Store, drafts: Sequence[Draft], before: dict[str, str], *, replace: bool, again: bool
+) -> list[Acceptance]:
+    """Return what `ledger.accept` would do with these drafts, in order; accepts nothing.
+
+    before   id -> content hash of what is taken for accepted; it grows by those that would be
+    """
+    contents = [(draft, draft.id, draft.content_sha256) for draft in drafts]
+    offered: dict[str, dict[str, str]] = {}
+    for draft, id_, content in contents:
+        offered.setdefault(draft.group, {})[id_] = content
+    held: dict[str, str] = {}
+    for group, wanted in offered.items():
+        held |= standing(store, group, list(wanted), offered={} if again else wanted)
+    answers = []
+    for draft, id_, content in contents:
+        stored = before.get(id_) or held.get(id_)
+        if stored == content:
+            answers.append(Acceptance(status="duplicate", id=id_))
+        elif stored is not None and not replace:
+            answers.append(Acceptance(status="conflict", id=id_, reason=conflict(draft, stored)))
+        else:
+            before[id_] = content
+            answers.append(Acceptance(status="accepted", id=id_))
+    return answers
 
 
 class Preview:

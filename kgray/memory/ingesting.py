@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from kgray import ledger, times
+from kgray import times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
@@ -187,11 +187,13 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
+    from kgray.ingest import preview  # a process that only reads does not import it
+
     before: dict[str, str] = {}
     rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        answers = iter(ledger.foreseen(store, drafts, before, replace=replace, again=again))
+        answers = iter(preview.foreseen(store, drafts, before, replace=replace, again=again))
         for row in batch:
             if isinstance(row, Refusal):
                 yield row
