@@ -214,7 +214,8 @@ def find_names(
     for match in _TITLE.finditer(text, sentence.start, sentence.end):
         names.append((match.span(), FactEnd(match[2], guess_type(match[2], known), match.span(2))))
         blocked.append(match.span())
-    tokens = [t for t in sentence.tokens if not any(start <= t.start < end for start, end in blocked)]
+    covered = {place for start, end in blocked for place in range(start, end)}
+    tokens = [token for token in sentence.tokens if token.start not in covered]
     scan = _Scan(text, tokens, known, verbs)
     at = 0
     while at < len(tokens):
