@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from bench.plain_loop import decided_change, extract
 from bench.timed import ModelClock, TimedModels
 from bench.world import WorldEpisode
 from kgray import times
 from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation.change import EpisodeChange
-from kgray.ingest.calls import decided_change
 from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts
-from kgray.ingest.extract import extract
 from kgray.ingest.state import GroupState, ReadEpisode
 from kgray.kinds import FACTS_OF
 from kgray.ledger import accept

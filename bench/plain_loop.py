@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
-from kgray.ingest.calls import decided_change, patiently
-from kgray.ingest.committer import Committer, Parts
-from kgray.ingest.extract import extract
-from kgray.ingest.state import ReadEpisode
+from kgray.ingest.calls import journaled, patiently, settle
+from kgray.ingest.committer import Committer, Outbox, Parts
+from kgray.ingest.decide import Decision, decide
+from kgray.ingest.extract import keep, read_episode, stored_extraction
+from kgray.ingest.state import Answers, GroupState, ReadEpisode
+from kgray.ports import Answer, QuestionRequest
 from kgray.ports.ingest import OnStep, Stop, Totals
-from kgray.records import Episode, Operation
+from kgray.records import Episode, Extraction, Operation
 
 _CLAIM = 64  # entries read from the log at a time
 
@@ -97,3 +99,29 @@ class Loop:
     def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
+
+
+async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
+    """Return the episode's extraction: the stored one, else the model's, which is posted to the journal.
+
+    Raises Refused, InvalidAnswer or Unavailable as the extractor does.
+    """
+    if (stored := await stored_extraction(parts, episode)) is not None:
+        return stored
+    with outbox.accounted(episode):
+        return keep(outbox, episode, await read_episode(parts, episode))
+
+
+async def decided_change(
+    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox
+) -> EpisodeChange:
+    """Return what an episode changes on this state, with every question answered and journaled."""
+
+    async def attempt(answers: Answers) -> Decision:
+        return decide(read, state, answers, parts.rules)
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
+
+    resolution, embed = parts.pipeline.resolution, parts.embedder.embed
+    return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]

@@ -166,9 +166,8 @@ def resolve(date: DateWords, reference: Instant, *, future: bool) -> DatedMoment
         if date.shape == "iso" or words.isdigit():
             return parse(words.upper())
         by_the_clock = words.endswith(("minutes ago", "minute ago", "hours ago", "hour ago"))
-        base = (
-            reference if by_the_clock else reference // DAY * DAY
-        )  # of days: few values, so that the cache holds them
+        # Of days: few values, so that the cache holds them.
+        base = reference if by_the_clock else reference // DAY * DAY
         return _relative(date.shape, words, base, future)
     except (ValueError, OverflowError):
         return None

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from kgray.errors import Locked, NoSpace, StoreError
 
@@ -32,6 +32,17 @@ def make_folder(folder: Path) -> None:
 def for_owner(path: str, flags: int) -> int:
     """Open a file, as `opener` of `open`: a new one can be read by its owner alone."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_FILE)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[str]]:
+    """Write a text that replaces a file as a whole at the end of the block; durable then. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "w", encoding="utf-8", opener=for_owner) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
@@ -200,6 +200,13 @@ class Draft:
             return make_id("episode", self.group, "client", self.client_id)
         content = (self.source, self.content_sha256, self.reference_time)
         return make_id("episode", self.group, "content", *content)
+
+    def episode(self, sequence: int, *, now: Instant, state: State = "accepted") -> Episode:
+        """Return the episode that it becomes; now: the reference time where it has none."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        at = now if self.reference_time is None else self.reference_time
+        own = {"id": self.id, "content_sha256": self.content_sha256, "reference_time": at, "state": state}
+        return Episode(**given | own, sequence=sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any
 from bench.world.dice import Dice
 from bench.world.latency import tokens
 from bench.world.oracle import Oracle
-from kgray.backends.question_key import questions_key
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
@@ -40,7 +39,7 @@ class WorldModel:
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key (R21)."""
-        return questions_key(self.identity, request.questions)
+        return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return one answer a question, as one call."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,8 @@ class HashingEmbedder:
             raise ValueError(f"{dimensions} dimensions are too few for a hashing embedder: at least 8")
         self.dimensions = dimensions
         self.identity = f"hashing-1/{dimensions}"
-        self._cache: OrderedDict[str, _WordSum] = OrderedDict()  # by word, least recently used first
-        self._cache_size = max(1, CACHE_BYTES // (2 * dimensions))
+        kept = lru_cache(max(1, CACHE_BYTES // (2 * dimensions)))
+        self._word_sum = kept(lambda word: self._directions(*features(word)))
         self._wordless = _unit(self._directions([""], (1,)).astype(np.int32))
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -82,16 +83,6 @@ class HashingEmbedder:
             # einsum over integers: exact, and without a product matrix in memory.
             sums += np.einsum("i,ij->j", often, rows, dtype=np.int32)
         return _unit(sums) if sums.any() else self._wordless
-
-    def _word_sum(self, word: str) -> _WordSum:
-        known = self._cache.get(word)
-        if known is not None:
-            self._cache.move_to_end(word)
-            return known
-        known = self._cache[word] = self._directions(*features(word))
-        if len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-        return known
 
     def _directions(self, names: Sequence[str], weights: Sequence[int]) -> _WordSum:
         """Return the weighted sum of the features' directions, (d,)."""

@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 
-from kgray.backends.question_key import questions_key
 from kgray.errors import ContentError, Cost, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction
@@ -120,7 +119,7 @@ class ScriptedJudge(_Scripted):
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key (R21)."""
-        return questions_key(self.identity, request.questions)
+        return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return the scripted answers; counts as one call.

@@ -12,7 +12,6 @@ The manifest only saves work: if it is lost, the files are read again, and dupli
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -145,14 +144,12 @@ class RunFolder:
         for file in manifest.files:
             file.refused = 0
         with explained(self.path):
-            new = self.path / f"{_REFUSED}.new"
-            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as out:
+            with locks.replaced(self.refused) as out:
                 for row in self._read_refused():
                     known = files.get(row["path"])
                     if known and row["row"] < (manifest.ordered if manifest.by_time else known.rows):
                         known.refused += 1
                         out.write(json.dumps(row) + "\n")
-            new.replace(self.refused)
             self._refused = open(  # noqa: SIM115 - `locked` closes it
                 self.refused, "a", encoding="utf-8", opener=locks.for_owner
             )
@@ -190,11 +187,6 @@ class RunFolder:
             return
 
     def _replace(self, name: str, document: Mapping[str, Any]) -> None:
-        new = self.path / f"{name}.new"
-        with explained(self.path):
-            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as file:
-                json.dump(document, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path / name)
+        with explained(self.path), locks.replaced(self.path / name) as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")

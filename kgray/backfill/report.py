@@ -97,6 +97,7 @@ class RunReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form: the keys of `kgray add`, and "report"."""
         manifest, totals, rate = self.manifest, self.totals, self._rate()
+        seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
         return self.report.as_dict() | {
             "refused": self.refused,
             "report": {
@@ -116,7 +117,7 @@ class RunReport:
                 "stalls": totals.stalls,
                 "wasted": totals.wasted,
                 "wasted_tokens": totals.wasted_tokens,
-                "seconds": None if self._elsewhere else _rounded(totals.seconds),
+                "seconds": None if self._elsewhere else seconds,
                 "elapsed_s": round(self.elapsed_s, 3),
                 "episodes_per_s": None if rate is None else round(rate, 2),
                 "all_attempts": dict(manifest.sums),
@@ -136,10 +137,6 @@ class RunReport:
         return (self.report.committed + self.report.failed) / (commit - claim)
 
 
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {stage: round(spent, 3) for stage, spent in seconds.items()}
-
-
 def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
     """Return {"classes": count by error class, "first": the first ones with their reason}."""
     classes: Counter[str] = Counter()
@@ -147,14 +144,5 @@ def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
     for row in failed:
         classes[row.failure.kind] += 1
         if len(first) < _FIRST:
-            first.append(
-                {
-                    "group": row.episode.group,
-                    "id": row.episode.id,
-                    "client_id": row.episode.client_id,
-                    "class": row.failure.kind,
-                    "message": row.failure.message,
-                    "attempts": row.failure.attempts,
-                }
-            )
+            first.append({key: value for key, value in row.as_dict().items() if key != "reply"})
     return {"classes": dict(classes), "first": first}

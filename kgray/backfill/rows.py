@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]
 _AT_ONCE = 16  # rows that are read before other tasks run
-_REFUSED_FIRST, _UNTIMED_LAST = -(1 << 62), 1 << 62
+_EARLIEST, _UNTIMED_LAST = 1 << 62, (1 << 63) - 1  # added to a time; of rows without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +92,12 @@ class BackfillRows:
         if sorter is None:
             return
         self._all, self.sorting = sorter.count, 0
-        for number, packed in enumerate(sorter.sorted()):
+        for number, (at, held) in enumerate(sorter.sorted()):
             self._read += 1
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             if number >= skip:
-                yield PlacedRow(file=files[packed[1]], number=number, item=_unpacked(packed[3]))
+                yield PlacedRow(file=files[at], number=number, item=_unpacked(held))
         for file in files:
             yield PlacedRow(file=file, number=-1, item=None)
         self.complete = True
@@ -111,32 +111,24 @@ class BackfillRows:
             return kept
         sorter = Sorter(self._sorted_rows)
         for at, file in enumerate(self._manifest.files):
-            async for number, item in self._items(file, 0):
+            async for _, item in self._items(file, 0):
                 if self._stop():
                     return None
-                time, held, size = _packed(item)
-                sorter.add([time, at, number, held], size)
+                time, held = _packed(item)
+                sorter.add(time.to_bytes(8), [at, held])
                 self.sorting = sorter.count
         sorter.keep(of)
         return sorter
 
 
-def _packed(item: Submitted | Refusal) -> tuple[int, Any, int]:
-    """Return the time to sort by, the item as JSON values, and its size in characters (estimate)."""
+def _packed(item: Submitted | Refusal) -> tuple[int, dict[str, Any]]:
+    """Return the time to sort by, never negative, and the item as JSON values."""
     if isinstance(item, Refusal):
-        return _REFUSED_FIRST, item.as_dict(), len(item.reason)
-    draft = item.draft
-    time = _UNTIMED_LAST if draft.reference_time is None else draft.reference_time
-    held = [item.file, item.line, item.whole, *(getattr(draft, name) for name in _DRAFT)]
-    return time, held, len(draft.text) + len(draft.metadata)
+        return 0, asdict(item)
+    at = item.draft.reference_time
+    return _UNTIMED_LAST if at is None else _EARLIEST + at, asdict(item)
 
 
-_DRAFT = ("group", "source", "kind", "text", "speaker", "reference_time", "client_id", "metadata")
-
-
-def _unpacked(held: Any) -> Submitted | Refusal:  # noqa: ANN401 - as `_packed` made it
-    if isinstance(held, dict):
-        return Refusal(**held)
-    file, line, whole, *values = held
-    draft = Draft(**dict(zip(_DRAFT, values, strict=True)))
-    return Submitted(draft=draft, file=file, line=line, whole=whole)
+def _unpacked(held: dict[str, Any]) -> Submitted | Refusal:
+    draft = held.pop("draft", None)
+    return Refusal(**held) if draft is None else Submitted(draft=Draft(**draft), **held)

@@ -1,49 +1,48 @@
-"""External merge sort: sorted runs on disk, merged."""
+"""Rows in another order than they came: their texts lie in a file, their keys and places in memory."""
 
 from __future__ import annotations
 
-import heapq
 import json
-import os
 import shutil
+from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kgray import locks
 from kgray.memory.run_files import explained
 
-HELD = 32 << 20  # characters of rows in memory at a time
-FAN_IN = 64  # runs merged at once: files open
-_OVERHEAD = 400  # bytes of a row's Python objects, counted on top of its characters
-_KEPT = "order.json"  # in a folder whose runs hold all rows
+_ROWS, _ORDER, _KEPT = "rows.jsonl", "order.npy", "order.json"  # the last is there where all rows are
 
 
 class Sorter:
-    """Rows (lists of JSON values) in ascending order. Their first items must tell any two rows apart."""
+    """Rows (JSON values) in ascending order of their keys, equals as they came; 8 bytes and a key a row."""
 
-    def __init__(self, folder: Path, *, held: int | None = None, fan_in: int | None = None) -> None:
-        """Write sorted runs into a folder that the caller removes. held, fan_in: default HELD and FAN_IN."""
+    def __init__(self, folder: Path) -> None:
+        """Write the rows into a file of a folder that the caller removes."""
         self._folder = folder
-        self._held, self._fan_in = held or HELD, fan_in or FAN_IN
-        self._rows: list[list[Any]] = []
+        with explained(folder):
+            self._file = open(folder / _ROWS, "ab+", opener=locks.for_owner)  # noqa: SIM115 - until it is collected
+        self._keys = bytearray()
+        self._places = array("q")
         self._size = 0
-        self._runs: list[Path] = []
-        self._made = 0
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self._places)
 
     @classmethod
     def kept(cls, folder: Path, of: object) -> Sorter | None:
         """Return the order that `keep` saved for `of`; else empty the folder and return None."""
-        found = cls(folder)
         try:
-            kept = json.loads((folder / _KEPT).read_bytes())
-            found._runs, found.count = [folder / name for name in kept["runs"]], kept["count"]
-            if kept["of"] == of and all(run.is_file() for run in found._runs):
+            if json.loads((folder / _KEPT).read_bytes()) == of:
+                found = cls(folder)
+                found._places = array("q", np.load(folder / _ORDER).tobytes())
                 return found
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             pass  # it was killed before all rows were in
         with explained(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -52,57 +51,31 @@ class Sorter:
 
     def keep(self, of: object) -> None:
         """Save the order in the folder, for `kept`; call it when all rows are in. of: as JSON, its input."""
-        self._spill()
-        self._fold()
         with explained(self._folder):
-            new = self._folder / f"{_KEPT}.new"
-            runs = [run.name for run in self._runs]
-            with open(new, "w", encoding="utf-8", opener=locks.for_owner) as out:
-                json.dump({"of": of, "count": self.count, "runs": runs}, out)
-            new.replace(self._folder / _KEPT)
+            self._file.flush()
+            np.save(self._folder / _ORDER, self._order())
+            with locks.replaced(self._folder / _KEPT) as out:
+                json.dump(of, out)
 
-    def add(self, row: list[Any], size: int = 0) -> None:
-        """Add a row. size: its characters, roughly."""
-        self._rows.append(row)
-        self._size += size + _OVERHEAD
-        self.count += 1
-        if self._size >= self._held:
-            self._spill()
+    def add(self, key: bytes, row: object) -> None:
+        """Add a row. key: as long as that of every other row."""
+        line = json.dumps(row).encode() + b"\n"
+        with explained(self._folder):
+            self._file.write(line)
+        self._keys += key
+        self._places.append(self._size)
+        self._size += len(line)
 
-    def sorted(self) -> Iterator[list[Any]]:
-        """Yield all rows in order; to be called once, when all are in."""
-        if self._runs:
-            self._spill()
-            self._fold()
-            yield from _merged(self._runs)
-        else:
-            yield from sorted(self._rows)
+    def sorted(self) -> Iterator[Any]:
+        """Yield all rows in order; to be called when all are in."""
+        for place in self._order().tolist():
+            self._file.seek(place)
+            yield json.loads(self._file.readline())
 
-    def _fold(self) -> None:
-        """Merge runs until at most `fan_in` are left."""
-        while len(self._runs) > self._fan_in:
-            first, self._runs = self._runs[: self._fan_in], self._runs[self._fan_in :]
-            self._runs.append(self._written(_merged(first)))
-            for run in first:
-                run.unlink()
-
-    def _spill(self) -> None:
-        if self._rows:
-            self._runs.append(self._written(iter(sorted(self._rows))))
-        self._rows, self._size = [], 0
-
-    def _written(self, rows: Iterator[list[Any]]) -> Path:
-        self._made += 1
-        path = self._folder / f"run-{self._made}.jsonl"
-        with explained(path), open(path, "w", encoding="utf-8", opener=locks.for_owner) as out:
-            while block := list(islice(rows, 1000)):
-                out.writelines(json.dumps(row) + "\n" for row in block)
-            out.flush()
-            os.fsync(out.fileno())
-        return path
-
-
-def _merged(runs: list[Path]) -> Iterator[list[Any]]:
-    with ExitStack() as stack:
-        files = [stack.enter_context(run.open(encoding="utf-8", newline="\n")) for run in runs]
-        yield from heapq.merge(*(map(json.loads, file) for file in files))
+    def _order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the places of the rows in the file, in the rows' order."""
+        places = np.array(self._places, dtype=np.int64)
+        if self._keys:
+            keys = np.frombuffer(self._keys, dtype=f"S{len(self._keys) // self.count}")
+            places = places[np.argsort(keys, kind="stable")]
+        return places

@@ -173,12 +173,12 @@ async def _print_changes(
         if isinstance(item, Refusal):
             faults.append(f"refused: {refusal_line(item)}")
             continue
-        if reason := preview.conflict(item.draft):
-            refusal = Refusal(file=item.file, line=item.line, field="id", reason=reason)
-            faults.append(f"refused: {refusal_line(refusal)}")
-            continue
         try:
             rows = await preview.rows(item.draft)
+        except InputError as error:
+            refusal = Refusal(file=item.file, line=item.line, field=error.field, reason=str(error))
+            faults.append(f"refused: {refusal_line(refusal)}")
+            continue
         except ContentError as error:
             faults.append(f"would fail: {error}")
             continue

@@ -26,6 +26,27 @@ _PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydan
 _ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]
+_BACKENDS = {  # of each part, by its section of the settings, which fill the braces
+    "model": {
+        "rules": "offline, demo quality: simple English sentences and JSON",
+        "scripted": "answers from {0.script}",
+        "openai": "{0.name} at {0.base_url}",
+    },
+    "embedder": {
+        "hashing": "offline, words and character n-grams: it knows no synonyms",
+        "openai": "{0.name} at {0.base_url}",
+        "minilm": "offline, all-MiniLM-L6-v2",
+    },
+    "reranker": {"none": "ranks are fused without one"},
+    "runtime": {
+        "local": "in this process",
+        "ray": "in the actors of Ray, joined or started when there is work",
+    },
+    "store backend": {
+        "sqlite": "one file in the data folder",
+        "neo4j": "{0.uri}, with its lock and reports in the data folder",
+    },
+}
 
 
 @click.command(short_help="What is installed, used, and missing.")
@@ -103,42 +124,13 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
     named = sorted(name for name in os.environ if name.startswith("KGRAY_") and name not in ignored)
     said = [str(config) if config else "no kgray.toml", *named]
     yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
-    server = settings.store.uri or "no store.uri"
-    why = {
-        "model": (
-            settings.model.backend,
-            {
-                "rules": "offline, demo quality: simple English sentences and JSON",
-                "scripted": f"answers from {settings.model.script}",
-                "openai": f"{settings.model.name} at {settings.model.base_url}",
-            },
-        ),
-        "embedder": (
-            settings.embedder.backend,
-            {
-                "hashing": "offline, words and character n-grams: it knows no synonyms",
-                "openai": f"{settings.embedder.name} at {settings.embedder.base_url}",
-                "minilm": "offline, all-MiniLM-L6-v2",
-            },
-        ),
-        "reranker": (settings.reranker.backend, {"none": "ranks are fused without one"}),
-        "runtime": (
-            settings.runtime.backend,
-            {"local": "in this process", "ray": "in the actors of Ray, joined or started when there is work"},
-        ),
-        "store backend": (
-            settings.store.backend,
-            {
-                "sqlite": "one file in the data folder",
-                "neo4j": f"{server}, with its lock and reports in the data folder",
-            },
-        ),
-    }
     asked = {} if lines else {name: (good, answer) for name, good, answer in _asked(settings)}
-    for name, (backend, backends) in why.items():
+    for name, backends in _BACKENDS.items():
+        chosen = getattr(settings, name.split()[0])
+        what = backends.get(chosen.backend, "not built in this version").format(chosen)
         good, answer = asked.get(name, (True, ""))
-        detail = f"{backend}: {backends.get(backend, 'not built in this version')}"
-        yield name, backend in backends and good, f"{detail}; {answer}" if answer else detail
+        detail = f"{chosen.backend}: {what}; {answer}" if answer else f"{chosen.backend}: {what}"
+        yield name, chosen.backend in backends and good, detail
     yield from _optional()
 
 

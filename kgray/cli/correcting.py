@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
+from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option, together
 from kgray.errors import InputError, exit_code_of
 
-_Command = Callable[..., int | None]
 _BYTES_LEFT = {
     "sqlite": "a reader keeps the old pages in the files for now; run it again when it is gone",
     "neo4j": "no query finds it any more, but its bytes stay in the server's files, logs and backups until "
@@ -129,25 +128,20 @@ def undo(call: Call, sequence: int, group: str) -> int:
         return _print(call, finished(memory.undo(sequence, group=group, stop=Signals.asked)))
 
 
-def _choice(command: _Command) -> _Command:
-    """Add the options that say which episodes."""
-    options = (
-        click.option(
-            "--episode",
-            "episodes",
-            multiple=True,
-            type=TEXT,
-            metavar="ID",
-            help="Ours or the client's; repeatable.",
-        ),
-        click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
-        click.option("--source", type=TEXT, metavar="S", help="All of this source."),
-        click.option("--all", "everything", is_flag=True, help="All of the group."),
-        click.option("--yes", is_flag=True, help="Do not ask; needed where standard input is no terminal."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_choice = together(
+    click.option(
+        "--episode",
+        "episodes",
+        multiple=True,
+        type=TEXT,
+        metavar="ID",
+        help="Ours or the client's; repeatable.",
+    ),
+    click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
+    click.option("--source", type=TEXT, metavar="S", help="All of this source."),
+    click.option("--all", "everything", is_flag=True, help="All of the group."),
+    click.option("--yes", is_flag=True, help="Do not ask; needed where standard input is no terminal."),
+)
 
 
 @click.command(short_help="Take episodes out of what is true from now on.")

@@ -32,8 +32,8 @@ COMMANDS: Mapping[str, str] = {
     "plan": "planning:plan",
     "add": "adding:add",
     "backfill": "backfilling:backfill",
-    "up": "deploying:up",
-    "down": "deploying:down",
+    "up": "ledger:up",
+    "down": "ledger:down",
     "status": "ledger:status",
     "failures": "ledger:failures",
     "retry": "adding:retry",
@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "looking:show",
     "merge": "correcting:merge",
     "split": "correcting:split",
-    "duplicates": "reviewing:duplicates",
+    "duplicates": "looking:duplicates",
     "distinct": "correcting:distinct",
     "undo": "correcting:undo",
     "retract": "correcting:retract",
@@ -79,6 +79,16 @@ class Call:
         from kgray.settings import config_file, load
 
         return load(config_file(self.config, self.folder, os.environ))
+
+    def answer(self, document: object, people: Callable[[], None]) -> int:
+        """Print the JSON document, or have the same shown for people; return exit code 0."""
+        if self.as_json:
+            from kgray.cli.printing import emit_json
+
+            emit_json(document)
+        else:
+            people()
+        return 0
 
     @contextmanager
     def memory(self, *, create: bool = False) -> Iterator[Memory]:

@@ -1,7 +1,9 @@
-"""init, status, failures, groups: the folder and its ledger."""
+"""init, up, down, status, failures, groups: the folder, what ingests it, and its ledger."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,10 +26,68 @@ def init(call: Call) -> int:
     with call.memory(create=True) as memory:
         version = memory.store.schema_version
     made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": version}
+    return call.answer(
+        made, lambda: click.echo(f"{made['data']} is ready ({made['store']}, schema {version}).")
+    )
+
+
+@click.command(short_help="Start Ray and its actors, to stay.")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
+@common
+def up(call: Call, profile: Path | None) -> int:
+    r"""Start, or find, the actors that ingest the data folder, and Ray where it is not up.
+
+    They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
+    runtime.address they are started in the Ray at that address. Run again, it changes nothing.
+
+    \b
+    Example:
+      kgray up --data my-data
+    """
+    from kgray.runtime import lifecycle
+
+    settings = call.settings()
+    if profile is not None:
+        settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
+    with call.memory(create=True):
+        pass  # make the folder, and report a fault in it, before Ray is started
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        found = lifecycle.up(settings, call.folder, printing.note)
     if call.as_json:
-        printing.emit_json(made)
+        printing.emit_json(found)
+        return 0
+    verb = "started" if found["started"] else "are up"
+    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+    if found["jobs"]:
+        click.echo(f"Jobs are submitted to {found['jobs']}.")
+    if settings.runtime.backend != "ray":
+        printing.note('runtime.backend is "local": with "ray" other commands use what is up')
+    return 0
+
+
+@click.command(short_help="End the actors, and the Ray that up started.")
+@common
+def down(call: Call) -> int:
+    r"""Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
+
+    What was accepted is safe: the next run goes on.
+
+    \b
+    Example:
+      kgray down --data my-data
+    """
+    from kgray.runtime import lifecycle
+
+    settings = call.settings()
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        ended = lifecycle.down(settings, call.folder, printing.note)
+    if call.as_json:
+        printing.emit_json(ended)
+    elif not any(ended.values()):
+        click.echo("Nothing is up.")
     else:
-        click.echo(f"{made['data']} is ready ({made['store']}, schema {version}).")
+        actors = printing.counted(ended["actors"], "actor")
+        click.echo(f"{actors} and {ended['processes']} processes of Ray ended.")
     return 0
 
 
@@ -50,15 +110,17 @@ def status(call: Call, group: str | None) -> int:
     states = ("accepted", "extracted", "committed", "failed")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
-    if call.as_json:
-        groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
-        printing.emit_json({"groups": groups, "model": model, "outage": outage, "runtime": runtime})
-        return 0
-    rows = [[name, *(str(getattr(row, state)) for state in states)] for name, row in counts.items()]
-    if rows:
-        printing.table(rows, head=("group", *states))
-    else:
-        click.echo("No episodes.")
+    groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
+    found: dict[str, Any] = {"groups": groups, "model": model, "outage": outage, "runtime": runtime}
+    return call.answer(found, lambda: _print_status(**found))
+
+
+def _print_status(
+    groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any]
+) -> None:
+    head = ("group", "accepted", "extracted", "committed", "failed")
+    rows = [[name, *row.values()] for name, row in groups.items()]
+    printing.table(rows, head=head, nothing="No episodes.")
     click.echo(
         f"model: {printing.counted(model['calls'], 'call')}, "
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
@@ -69,7 +131,6 @@ def status(call: Call, group: str | None) -> int:
         click.echo(f"last outage: {printing.plain(words)}")
     if "state" in runtime:
         click.echo(_deployment_line(runtime))
-    return 0
 
 
 def _deployment_line(runtime: dict[str, Any]) -> str:
@@ -100,27 +161,13 @@ def failures(call: Call, group: str | None) -> int:
     """
     with call.reader(group, says_pending=False) as memory:
         found = finished(memory.failures(group=group))
-    rows = [
-        {
-            "id": row.episode.id,
-            "client_id": row.episode.client_id,
-            "class": row.failure.kind,
-            "message": row.failure.message,
-            "attempts": row.failure.attempts,
-            "reply": row.failure.raw or None,
-            "group": row.episode.group,
-        }
-        for row in found
-    ]
-    if call.as_json:
-        printing.emit_json({"failures": rows})
-    elif rows:
-        shown = ("group", "episode", "attempts", "class", "message")
-        cells = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in rows]
-        printing.table([[str(row[name]) for name in shown] for row in cells], head=shown)
-    else:
-        click.echo("No failed episodes.")
-    return 0
+    rows = [row.as_dict() for row in found]
+    shown = ("group", "episode", "attempts", "class", "message")
+    named = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in rows]
+    cells = [[row[name] for name in shown] for row in named]
+    return call.answer(
+        {"failures": rows}, lambda: printing.table(cells, head=shown, nothing="No failed episodes.")
+    )
 
 
 @click.command(short_help="Groups with their counts.")
@@ -138,10 +185,5 @@ def groups(call: Call) -> int:
     for name, row in counts.items():
         episodes = row.accepted + row.extracted + row.committed + row.failed
         rows.append({"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts})
-    if call.as_json:
-        printing.emit_json({"groups": rows})
-    elif rows:
-        printing.table([[str(cell) for cell in row.values()] for row in rows], head=tuple(rows[0]))
-    else:
-        click.echo("No groups.")
-    return 0
+    cells, head = [list(row.values()) for row in rows], ("group", "episodes", "entities", "facts")
+    return call.answer({"groups": rows}, lambda: printing.table(cells, head=head, nothing="No groups."))

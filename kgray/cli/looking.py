@@ -1,4 +1,4 @@
-"""entities, history, show: what a memory knows of one thing, with both clocks."""
+"""entities, duplicates, history, show: what a memory knows of things, with both clocks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kgray.cli.frame import MOMENT, TEXT, Call, common, finished, group_option, 
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan
+    from kgray.memory.answers import History
     from kgray.memory.showing import Shown, ToldEpisode
 
 _FACT_STYLES = (printing.DIM, {"fg": "green"})
@@ -32,24 +33,41 @@ def entities(call: Call, query: str, group: str, limit: int) -> int:
     """
     with call.reader(group) as memory:
         found = finished(memory.entities(query, group=group, limit=limit))
-    if call.as_json:
-        printing.emit_json({"entities": [entity.as_dict() for entity in found]})
-    elif found:
-        rows = [
-            [
-                printing.short(row.entity.id),
-                row.entity.name,
-                ", ".join(row.entity.labels),
-                str(row.facts),
-                ", ".join(row.entity.aliases),
-            ]
-            for row in found
-        ]
-        styles = (printing.DIM, printing.BOLD, {"fg": "cyan"})
-        printing.table(rows, head=("id", "name", "type", "facts", "also known as"), styles=styles)
-    else:
-        click.echo("No entities.")
-    return 0
+    rows = [
+        [printing.short(one.id), one.name, ", ".join(one.labels), row.facts, ", ".join(one.aliases)]
+        for row in found
+        for one in [row.entity]
+    ]
+    look: dict[str, Any] = {
+        "head": ("id", "name", "type", "facts", "also known as"),
+        "styles": (printing.DIM, printing.BOLD, {"fg": "cyan"}),
+    }
+    listed = {"entities": [entity.as_dict() for entity in found]}
+    return call.answer(listed, lambda: printing.table(rows, **look, nothing="No entities."))
+
+
+@click.command(short_help="Entities that may be one.")
+@group_option
+@click.option("--limit", type=click.IntRange(min=1), default=50, metavar="N", help="Length. Default: 50.")
+@common
+def duplicates(call: Call, group: str, limit: int) -> int:
+    r"""List pairs of entities that may be one, the likeliest first: `kgray merge` makes one of a pair.
+
+    `kgray distinct` takes it off the list.
+
+    \b
+    Example:
+      kgray duplicates --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.duplicates(group=group, limit=limit))
+    rows = [
+        [f"{p.score:.2f}", printing.short(p.a), p.names[0], printing.short(p.b), p.names[1], p.why]
+        for p in found
+    ]
+    head = ("score", "id", "name", "id", "name", "why")
+    pairs = {"pairs": [pair.as_dict() for pair in found]}
+    return call.answer(pairs, lambda: printing.table(rows, head=head, nothing="No likely duplicates."))
 
 
 @click.command(short_help="Every span of an entity's facts.")
@@ -71,27 +89,25 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # 
     """
     with call.reader(group) as memory:
         found = finished(memory.history(name_or_id, group=group, **moments))
-    if call.as_json:
-        printing.emit_json(found.as_dict())
-        return 0
+    return call.answer(found.as_dict(), lambda: _print_history(found))
+
+
+def _print_history(found: History) -> None:
     _print_entity(found.entity)
-    if found.facts:
-        rows = [
-            [
-                printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
-                fact.source or "?",
-                fact.relation,
-                fact.target or "",
-                *_ends(fact, found.clients),
-                _learned(fact),
-                printing.short(fact.id),
-            ]
-            for fact in found.facts
+    rows = [
+        [
+            printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
+            fact.source or "?",
+            fact.relation,
+            fact.target or "",
+            *_ends(fact, found.clients),
+            _learned(fact),
+            printing.short(fact.id),
         ]
-        printing.table(rows, styles=({"fg": "green"}, None, {"fg": "cyan"}, None, None, None, printing.DIM))
-    else:
-        click.echo("No facts.")
-    return 0
+        for fact in found.facts
+    ]
+    styles = ({"fg": "green"}, None, {"fg": "cyan"}, None, None, None, printing.DIM)
+    printing.table(rows, styles=styles, nothing="No facts.")
 
 
 @click.command(short_help="One episode, entity or fact.")
@@ -109,9 +125,10 @@ def show(call: Call, identifier: str, group: str) -> int:
     """
     with call.reader(group) as memory:
         found = finished(memory.describe(identifier, group=group))
-    if call.as_json:
-        printing.emit_json({"records": found.records})
-        return 0
+    return call.answer({"records": found.records}, lambda: _print_shown(found))
+
+
+def _print_shown(found: Shown) -> None:
     numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
     asked = [entity for entity in found.entities if entity.id == found.id]
     for entity in asked:
@@ -123,7 +140,6 @@ def show(call: Call, identifier: str, group: str) -> int:
             _print_entity(entity)
     _print_facts(found, numbers)
     _print_rest(found)
-    return 0
 
 
 def _print_entity(entity: Entity) -> None:

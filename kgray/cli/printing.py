@@ -78,17 +78,24 @@ def fitted(text: str, columns: int) -> str:
 
 
 def table(
-    rows: Sequence[Sequence[str]], *, head: Sequence[str] = (), styles: Sequence[Style | None] = ()
+    rows: Sequence[Sequence[object]],
+    *,
+    head: Sequence[str] = (),
+    styles: Sequence[Style | None] = (),
+    nothing: str = "",
 ) -> None:
-    """Print rows in aligned columns, numbers to the right.
+    """Print rows in aligned columns, numbers to the right; where there is no row, `nothing` instead.
 
     On a terminal, the head is dimmed, columns have their styles, and the last one is cut to what fits.
     """
-    every = [list(map(plain, row)) for row in rows]
+    if not rows:
+        click.echo(nothing)
+        return
+    every = [[plain(str(cell)) for cell in row] for row in rows]
     heads = [list(head)] if head else []
-    columns = list(zip(*heads, *every, strict=True)) if every or heads else []
+    columns = list(zip(*heads, *every, strict=True))
     widths = [max(map(width, column)) for column in columns]
-    right = [all(cell.isdigit() for cell in column[len(heads) :]) and bool(every) for column in columns]
+    right = [all(cell.isdigit() for cell in column[len(heads) :]) for column in columns]
     room = _terminal_columns()
     for number, row in enumerate([*heads, *every]):
         if room is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -117,21 +118,19 @@ def search(
         started = time.perf_counter()
         found = finished(memory.explain(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
-    hits = found.hits
-    if call.as_json:
-        shown = [hit.as_dict() | ({"signals": dict(hit.signals)} if explain else {}) for hit in hits]
-        left = {"said_above": [dict(zip(_LEFT, row, strict=True)) for row in found.said_above]}
-        printing.emit_json({"hits": shown, **(left if explain else {}), "took_ms": took_ms})
-        return 0
-    if hits:
-        rows = [_hit_line(number, hit) for number, hit in enumerate(hits, 1)]
-        printing.table(rows, styles=(printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"}))
-    else:
-        click.echo("No hits: nothing in this group is about the query.")
+    shown = [hit.as_dict() | ({"signals": dict(hit.signals)} if explain else {}) for hit in found.hits]
+    left = {"said_above": [dict(zip(_LEFT, row, strict=True)) for row in found.said_above]}
+    answer = {"hits": shown, **(left if explain else {}), "took_ms": took_ms}
+    return call.answer(answer, lambda: _print_hits(found, took_ms, explain=explain))
+
+
+def _print_hits(found: Ranking, took_ms: float, *, explain: bool) -> None:
+    rows = [_hit_line(number, hit) for number, hit in enumerate(found.hits, 1)]
+    styles = (printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"})
+    printing.table(rows, styles=styles, nothing="No hits: nothing in this group is about the query.")
     if explain:
         _explained(found)
-    printing.note(f"{printing.counted(len(hits), 'hit')} in {took_ms:.0f} ms")
-    return 0
+    printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
 
 
 def _explained(found: Ranking) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray import times
+from kgray.locks import replaced
 from kgray.outages import OUTAGES, Outage
 
 FILE = "outage.json"  # in the data folder
@@ -72,10 +73,9 @@ class WaitTeller:
     def _note(self, outage: Outage, until: float | None) -> None:
         if outage.slow or not self._folder.is_dir():
             return
-        with suppress(OSError):  # a folder that only may be read, a full disk: the line was told
-            new = self._folder / f"{FILE}.new"
-            new.write_text(json.dumps(_row(outage, until)) + "\n", encoding="utf-8")
-            new.replace(self._folder / FILE)
+        # A folder that only may be read, a full disk: the line was told.
+        with suppress(OSError), replaced(self._folder / FILE) as file:
+            file.write(json.dumps(_row(outage, until)) + "\n")
 
 
 def _prospect(outage: Outage, now: float) -> str:

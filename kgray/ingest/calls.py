@@ -18,8 +18,8 @@ from kgray.derivation.change import EpisodeChange
 from kgray.errors import Unavailable
 from kgray.ingest import changes
 from kgray.ingest.committer import Outbox, Parts, off_the_loop
-from kgray.ingest.decide import Decision, decide
-from kgray.ingest.state import Answers, GroupState, Questions, ReadEpisode
+from kgray.ingest.decide import Decision
+from kgray.ingest.state import Answers, Questions, ReadEpisode
 from kgray.kinds import ANSWERS_TO
 from kgray.outages import OUTAGES
 from kgray.ports import Answer, Matrix, Question, QuestionRequest
@@ -51,74 +51,44 @@ class Gate:
     by urgency              14      7 s
     """
 
-    def __init__(self, width: int, *, tokens: int | None = None) -> None:
-        """Allow `width` calls at a time, with about `tokens` tokens in total (None: no limit)."""
-        self._free = width
-        self._in_flight = 0
-        self._tokens_free = tokens
+    def __init__(self, width: float) -> None:
+        """Allow `width` calls at a time, rounded down; who changes it later lets more in with `let_in`."""
+        self.width = width
+        self.in_flight = 0
         self._held_back = 0
-        self._waiting: list[tuple[Urgency, int, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[Urgency, int, asyncio.Future[None]]] = []
         self._order = count()
 
     def hold_back(self, places: int) -> None:
         """Reserve this many places for the live lane."""
         self._held_back = places
-        self._let_in()
+        self.let_in()
 
     @asynccontextmanager
-    async def pass_through(self, urgency: Urgency, tokens: int = 0) -> AsyncIterator[None]:
-        """Hold one place and this many tokens inside the `with` block; waits until they are free."""
-        await self._enter(urgency, tokens)
-        try:
-            yield
-        finally:
-            self._leave(tokens)
-
-    async def _enter(self, urgency: Urgency, tokens: int) -> None:
-        if not self._waiting and self._fits(urgency, tokens):
-            self._take(tokens)
-            return
+    async def pass_through(self, urgency: Urgency) -> AsyncIterator[None]:
+        """Hold one place inside the `with` block; waits until there is one."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (urgency, next(self._order), tokens, turn))
-        self._let_in()  # it may be first in line now, and fit where the former first did not
+        heapq.heappush(self._waiting, (urgency, next(self._order), turn))
+        self.let_in()
         try:
             await turn
-        except asyncio.CancelledError:
+            yield
+        finally:
+            # Who is cancelled in the moment in which it is let in gives its place back too.
             if turn.done() and not turn.cancelled():
-                self._leave(tokens)  # it was let in just before the cancellation: give the place back
-            raise
+                self.in_flight -= 1
+                self.let_in()
 
-    def _fits(self, urgency: Urgency, tokens: int) -> bool:
-        if self._free <= (self._held_back if urgency.bulk else 0):
-            return False
-        # A call alone always fits: a text larger than the limit would otherwise wait for ever.
-        return self._tokens_free is None or self._in_flight == 0 or tokens <= self._tokens_free
-
-    def _take(self, tokens: int) -> None:
-        self._free -= 1
-        self._in_flight += 1
-        if self._tokens_free is not None:
-            self._tokens_free -= tokens
-
-    def _leave(self, tokens: int) -> None:
-        self._free += 1
-        self._in_flight -= 1
-        if self._tokens_free is not None:
-            self._tokens_free += tokens
-        self._let_in()
-
-    def _let_in(self) -> None:
-        """Let calls in by urgency. Stops at the first that does not fit: smaller ones must not starve it."""
+    def let_in(self) -> None:
+        """Let calls in by urgency, as many as there are places for."""
         while self._waiting:
-            urgency, _, tokens, turn = self._waiting[0]
-            if turn.done():
-                heapq.heappop(self._waiting)
-                continue
-            if not self._fits(urgency, tokens):
-                return
+            urgency, _, turn = self._waiting[0]
+            if not turn.done():
+                if self.in_flight >= int(self.width) - (self._held_back if urgency.bulk else 0):
+                    return
+                self.in_flight += 1
+                turn.set_result(None)
             heapq.heappop(self._waiting)
-            self._take(tokens)
-            turn.set_result(None)
 
 
 _T = TypeVar("_T")
@@ -219,26 +189,3 @@ async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop)
             if delay > _FIRST_DELAY_S:
                 OUTAGES.answered("the model")
             return found
-
-
-async def decided_change(
-    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox | None
-) -> EpisodeChange:
-    """Return what an episode changes on this state, with every question answered.
-
-    outbox: where answers go to the journal; None for a preview, which stores nothing.
-    """
-
-    async def attempt(answers: Answers) -> Decision:
-        return decide(read, state, answers, parts.rules)
-
-    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
-        if outbox is None:
-            return (await parts.judge.judge(request)).answers
-        said, _ = await journaled(parts, outbox, request, parts.judge.key(request))
-        return said
-
-    change, _ = await settle(
-        read, Answers(), parts.pipeline.resolution, attempt=attempt, embed=parts.embedder.embed, ask=ask
-    )
-    return change

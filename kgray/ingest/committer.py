@@ -49,12 +49,11 @@ def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
 class Parts:
     """What a run works with.
 
-    window             most episodes in flight (runtime.window); streams: most model calls in flight
-    tokens_in_flight   about how many tokens the calls in flight may have in total; None = no limit
-    patience_s         how long the run waits out an outage before it stops with exit 75 (R24)
-    late_s             how long the next entry to commit waits for its extraction before it is sent once more
-    writer             who writes; None = the store itself, which the run then holds (`Store.writing`)
-    watch              called with the seconds of each stage, from when an episode is taken from the log
+    window      most episodes in flight (runtime.window); streams: most model calls in flight
+    patience_s  how long the run waits out an outage before it stops with exit 75 (R24)
+    late_s      how long the next entry to commit waits for its extraction before it is sent once more
+    writer      who writes; None = the store itself, which the run then holds (`Store.writing`)
+    watch       called with the seconds of each stage, from when an episode is taken from the log
     """
 
     store: Store
@@ -67,7 +66,6 @@ class Parts:
     patience_s: float = 600.0
     window: int = 128
     streams: int = 32
-    tokens_in_flight: int | None = None
     late_s: float = 6.0
     writer: Writer | None = None
     watch: OnStage = unwatched

@@ -117,19 +117,6 @@ def _objects(
     return fact
 
 
-async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
-    """Return the episode's extraction; a new one is posted to the journal (accepted -> extracted).
-
-    Reads the episode and its previous context, but no graph state. A stored extraction is used whatever
-    model is configured now (R21). Raises Refused, InvalidAnswer or Unavailable as the extractor does.
-    """
-    stored = await stored_extraction(parts, episode)
-    if stored is not None:
-        return stored
-    with outbox.accounted(episode):
-        return keep(outbox, episode, await read_episode(parts, episode))
-
-
 async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
     """Return the extraction that the journal holds, None without one."""
     if episode.state != "extracted":

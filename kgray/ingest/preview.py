@@ -1,22 +1,51 @@
-"""What an episode would change in the current store: the rows of `kgray add --dry-run`."""
+"""What accepting drafts would do, and what an episode would change: the rows of `kgray add --dry-run`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.change import with_change
+from kgray.derivation.change import EpisodeChange, with_change
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.derivation.withdrawn import retracted
-from kgray.ingest.calls import decided_change
+from kgray.errors import InputError
+from kgray.ingest.calls import settle
 from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
-from kgray.ingest.state import GroupState, ReadEpisode, name_vectors
-from kgray.ledger import conflict, dumped_episodes, find, standing
-from kgray.records import Draft, Episode
-from kgray.times import Instant
+from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
+from kgray.ledger import Acceptance, conflict, dumped_episodes, find, standing
+from kgray.ports import Answer, QuestionRequest, Store
+from kgray.records import Draft
+
+
+def foreseen(
+    store: Store, drafts: Sequence[Draft], before: dict[str, str], *, replace: bool, again: bool
+) -> list[Acceptance]:
+    """Return what `ledger.accept` would do with these drafts, in order; accepts nothing.
+
+    before   id -> content hash of what is taken for accepted; it grows by those that would be
+    """
+    contents = [(draft, draft.id, draft.content_sha256) for draft in drafts]
+    offered: dict[str, dict[str, str]] = {}
+    for draft, id_, content in contents:
+        offered.setdefault(draft.group, {})[id_] = content
+    held: dict[str, str] = {}
+    for group, wanted in offered.items():
+        held |= standing(store, group, list(wanted), offered={} if again else wanted)
+    answers = []
+    for draft, id_, content in contents:
+        stored = before.get(id_) or held.get(id_)
+        if stored == content:
+            answers.append(Acceptance(status="duplicate", id=id_))
+        elif stored is not None and not replace:
+            answers.append(Acceptance(status="conflict", id=id_, reason=conflict(draft, stored)))
+        else:
+            before[id_] = content
+            answers.append(Acceptance(status="accepted", id=id_))
+    return answers
 
 
 class Preview:
@@ -37,27 +66,23 @@ class Preview:
         self._now = times.now()
         self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
         self._next: dict[str, int] = {}
-        self._seen: dict[str, str] = {}  # id -> content hash, of the drafts before
-
-    def conflict(self, draft: Draft) -> str | None:
-        """Return why accepting would refuse the draft; None where it would not."""
-        held = self._held(draft)
-        taken = held is not None and held != draft.content_sha256 and not self._replace
-        return conflict(draft, held) if taken and held is not None else None
+        self._before: dict[str, str] = {}  # id -> content hash, of the drafts before
 
     async def rows(self, draft: Draft) -> list[dump.DumpRow]:
         """Return what the draft would change, as dump rows with "op"; [] where it is accepted already.
 
-        Raises ContentError for a text that the model refuses.
+        Raises InputError where its id is taken, ContentError for a text that the model refuses.
         """
         group, store = draft.group, self._parts.store
-        if self._held(draft) == draft.content_sha256:
+        (answer,) = foreseen(store, [draft], self._before, replace=self._replace, again=self._again)
+        if answer.status == "conflict":
+            raise InputError(answer.reason, field="id")
+        if answer.status == "duplicate":
             return []
-        self._seen[draft.id] = draft.content_sha256
         replaced = find(store, group, draft.id).episodes
         next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
         self._next[group] = next_sequence + 1
-        episode = prospective(draft, next_sequence, self._now)
+        episode = draft.episode(next_sequence, now=self._now, state="committed")
         read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
         recorded_at = self._committer.record_time(group)
         before, rows_before = self._view(group)
@@ -68,14 +93,22 @@ class Preview:
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
             state.fetch_vectors(store, self._parts.pipeline.judging)
-        change = await decided_change(self._parts, read, state, None)
+        change = await self._decided(read, state)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
 
-    def _held(self, draft: Draft) -> str | None:
-        offered = {} if self._again else {draft.id: draft.content_sha256}
-        held = standing(self._parts.store, draft.group, [draft.id], offered=offered)
-        return self._seen.get(draft.id) or held.get(draft.id)
+    async def _decided(self, read: ReadEpisode, state: GroupState) -> EpisodeChange:
+        """Return what an episode changes on this state, every question answered and none journaled."""
+        parts = self._parts
+
+        async def attempt(answers: Answers) -> Decision:
+            return decide(read, state, answers, parts.rules)
+
+        async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+            return (await parts.judge.judge(request)).answers
+
+        resolution, embed = parts.pipeline.resolution, parts.embedder.embed
+        return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
 
     def _view(self, group: str) -> tuple[View, list[dump.DumpRow]]:
         """Return the stored graph, and its dump without the episodes' rows."""
@@ -112,21 +145,3 @@ def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) ->
 
 def _identity(row: dump.DumpRow) -> tuple[object, ...]:
     return (row["type"], *(row[name] for name in _IDENTITY[row["type"]]))
-
-
-def prospective(draft: Draft, sequence: int, now: Instant) -> Episode:
-    """Return the episode that a draft would become."""
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id=draft.id,
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=now if draft.reference_time is None else draft.reference_time,
-        content_sha256=draft.content_sha256,
-        speaker=draft.speaker,
-        client_id=draft.client_id,
-        metadata=draft.metadata,
-        state="committed",
-    )

@@ -117,7 +117,7 @@ class _WindowedRun:
         self._runner, self._parts, self._takes, self._room = runner, parts, takes, room
         self._stop, self._on_step = stop, on_step
         self._committer, self._totals = runner.committer, runner.totals
-        self._gate = Gate(parts.streams, tokens=parts.tokens_in_flight)
+        self._gate = Gate(parts.streams)
         self._windows: dict[str, GroupWindow] = {}
         self._heads: dict[asyncio.Task[None], GroupWindow] = {}
         self._took: deque[float] = deque(maxlen=32)

@@ -37,9 +37,6 @@ LATE_TIMES = 4.0
 
 # Deciding ahead waits for an event as long as an extraction usually takes, plus this.
 PATIENT_S = 0.02
-# About how many tokens a prompt has besides the text; only the limit on tokens in flight uses it.
-HEAD_TOKENS = 800
-CHARACTERS_A_TOKEN = 4
 
 GivenAnswers = tuple[Answer, ...]
 Ended = Callable[[str, int, str], None]  # group, sequence, outcome; called when it is durable
@@ -257,10 +254,9 @@ class GroupWindow:
 
     async def _answer(self, item: InFlight, request: QuestionRequest, key: str) -> GivenAnswers:
         urgency = Urgency(item.bulk, item.number, 0)
-        size = sum(len(text) for q in request.questions for text in (q.item, *q.candidates, *q.cards))
 
         async def once() -> GivenAnswers:
-            async with self._gate.pass_through(urgency, HEAD_TOKENS + size // CHARACTERS_A_TOKEN):
+            async with self._gate.pass_through(urgency):
                 since = time.monotonic()
                 said, item.spent[key] = await journaled(self._parts, self._committer.outbox, request, key)
                 self._watch("judge", time.monotonic() - since, request.episode)
@@ -296,10 +292,9 @@ class GroupWindow:
             item.extracted.set_result(stored)
             return
         parts = self._parts
-        size = len(episode.text) // CHARACTERS_A_TOKEN * (1 + parts.pipeline.previous_episodes)
 
         async def once() -> Extraction:
-            async with self._gate.pass_through(urgency, HEAD_TOKENS + size):
+            async with self._gate.pass_through(urgency):
                 sent_at = time.monotonic()
                 if not item.sent.is_set():
                     item.sent_at = sent_at

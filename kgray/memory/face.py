@@ -22,7 +22,7 @@ from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import FailedEpisode, failures, retry
 from kgray.memory.correcting import Corrections
-from kgray.memory.ingesting import Item, LocalIngest, Submission, last_sequences, refusals_of
+from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
@@ -148,7 +148,8 @@ class Memory(GroupReads):
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
         """Return what accepting would refuse, with taken ids unless they replace; accepts nothing."""
-        return Report(refusals=tuple(refusals_of(self.store, items, replace=replace)))
+        found = foreseen(self.store, items, replace=replace)
+        return Report(refusals=tuple(one for one in found if isinstance(one, Refusal)))
 
     def preview(self, *, replace: bool = False, again: bool = False) -> Preview:
         """Return a `Preview`: its `rows(draft)` are the changes that a draft would make."""

@@ -13,7 +13,7 @@ from kgray import times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import Acceptance, accept, conflict, failures, live_ids, request, standing
+from kgray.ledger import Acceptance, accept, failures, live_ids, request
 from kgray.memory.reports import Report
 from kgray.outages import OUTAGES
 from kgray.ports import Store
@@ -183,24 +183,24 @@ class Submission:
             self._on_answer(refusal)
 
 
-def refusals_of(store: Store, items: Iterable[Item], *, replace: bool) -> Iterator[Refusal]:
-    """Yield what accepting these items would refuse.
+def foreseen(
+    store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
+) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
+    """Yield what accepting these items would do with each, one after the other; accepts nothing."""
+    from kgray.ingest import preview  # a process that only reads does not import it
 
-    Without `replace`, ids that other content has, in the store or among the items, are refused too.
-    """
-    seen: dict[str, str] = {}  # id -> content hash, of rows with a client id
-    for item in items:
-        if isinstance(item, Refusal):
-            yield item
-            continue
-        row = Submitted(draft=item, file="", line=None) if isinstance(item, Draft) else item
-        draft = row.draft
-        if replace or draft.client_id is None:
-            continue
-        held = seen.get(draft.id) or standing(store, draft.group, [draft.id]).get(draft.id)
-        seen[draft.id] = content = draft.content_sha256
-        if held is not None and held != content:
-            yield Refusal(file=row.file, line=row.line, field="id", reason=conflict(draft, held))
+    before: dict[str, str] = {}
+    rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
+    while batch := list(islice(rows, MAX_ROWS)):
+        drafts = [row.draft for row in batch if isinstance(row, Submitted)]
+        answers = iter(preview.foreseen(store, drafts, before, replace=replace, again=again))
+        for row in batch:
+            if isinstance(row, Refusal):
+                yield row
+            elif (answer := next(answers)).status == "conflict":
+                yield Refusal(file=row.file, line=row.line, field="id", reason=answer.reason)
+            else:
+                yield row, answer.status
 
 
 # ---------------------------------------------------------------------------------- carrying out

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray.errors import Cost
-from kgray.records import Episode, Extraction
+from kgray.records import Episode, Extraction, canonical
 
 Vector = NDArray[np.float32]  # (d,), unit length
 Matrix = NDArray[np.float32]  # (n, d), rows of unit length
@@ -65,6 +66,11 @@ class QuestionRequest:
 
     episode: Episode
     questions: tuple[Question, ...]
+
+    def key(self, judge: str) -> str:
+        """Return its key for a judge without prompts, named with its version: 64 hex digits."""
+        content = canonical([judge, [asdict(question) for question in self.questions]])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

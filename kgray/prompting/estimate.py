@@ -87,7 +87,7 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
         if draft.kind == "triples":
             triples += 1
             continue
-        episode = _episode(draft, episodes)
+        episode = draft.episode(episodes, now=0)
         before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         request = ExtractionRequest(episode=episode, previous=tuple(before))
         for task, data, reply, times in (*_extraction(pipeline, request), *_questions(pipeline, episode)):
@@ -133,16 +133,3 @@ def _questions(pipeline: PipelineSettings, episode: Episode) -> _Calls:
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
         yield task, data, REPLY_TOKENS + ANSWER_TOKENS, calls
 
-
-def _episode(draft: Draft, sequence: int) -> Episode:
-    return Episode(
-        group=draft.group,
-        sequence=sequence,
-        id="",
-        source=draft.source,
-        kind=draft.kind,
-        text=draft.text,
-        reference_time=draft.reference_time or 0,
-        content_sha256="",
-        speaker=draft.speaker,
-    )

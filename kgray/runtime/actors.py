@@ -69,7 +69,7 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """`pools.Worker` over an actor."""
+    """A worker process as the router (`pools`) sees it."""
 
     def __init__(self, name: str, handle: Handle) -> None:
         self.name, self._handle = name, handle

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import StoreError, Unavailable
-from kgray.locks import for_owner
+from kgray.locks import replaced
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime import profile as profiles
 from kgray.runtime.profile import Profile
@@ -72,11 +72,8 @@ def read(data: Path) -> Head | None:
 
 def write(data: Path, head: Head) -> None:
     """Write the note, `ray.json`, atomically."""
-    path = data / FILE
-    new = path.with_name(FILE + ".new")
-    with open(new, "w", encoding="utf-8", opener=for_owner) as file:
+    with replaced(data / FILE) as file:
         file.write(json.dumps(asdict(head), indent=1) + "\n")
-    new.replace(path)
 
 
 def forget(data: Path) -> None:

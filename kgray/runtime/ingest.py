@@ -172,9 +172,8 @@ class Follower:
         self._mine, self._on_step, self._on_wait = mine, on_step, on_wait
         self._waits = False  # on_wait was called
         self._since = [0] * len(deployment.sequencers)
-        self._first: list[dict[str, Any]] = []  # each sequencer's stats when this run began
-        self._last: list[dict[str, Any]] = []
-        self._ended = Totals()  # of sequencer processes that were replaced
+        self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
+        self._totals = Totals()
         self.follow(deployment)
 
     def follow(self, deployment: Deployment) -> None:
@@ -200,23 +199,27 @@ class Follower:
             OUTAGES.answered(_WHAT)
         self._away_since = None
         OUTAGES.tell(_WHAT, (Outage(**one) for row in rows for one in row["waits"]))
-        known, self._last = self._last or self._begin(rows), rows
+        # Of fresh actors everything is this run's; of those that stay up, what they do from now on.
+        fresh, self._deployment.fresh = self._deployment.fresh and not self._rows, False
+        reason = ""
         for shard, row in enumerate(rows):
-            if row["pid"] != known[shard]["pid"]:  # another process: its steps are told by the next look
-                ended = _since(self._first[shard]["totals"], known[shard]["totals"])
-                self._ended = joined(self._ended, ended)
-                self._first[shard], self._since[shard] = row | _NOTHING_YET, 0
-            else:
-                for step in row["steps"]:
-                    self._on_step(*step)
-                self._since[shard] = row["stepped"]
+            before, steps, self._since[shard] = self._rows.get(shard), row["steps"], row["stepped"]
+            if before is None:
+                before = row | (_NOTHING_YET if fresh else {})
+                steps = [step for step in steps if fresh or self._mine(*step[:2])]
+            elif row["pid"] != before["pid"]:  # another process: its steps are told by the next look
+                before, steps, self._since[shard] = _NOTHING_YET, [], 0
+            self._rows[shard] = row
+            self._totals = joined(self._totals, _since(before["totals"], row["totals"]))
+            for step in steps:
+                self._on_step(*step)
             if row["waits_for"] and not self._waits:
                 self._waits = True
                 self._on_wait(f"waiting: {row['waits_for']}")
             if row["fault"] is not None:
                 raise row["fault"]
-        pairs = zip(rows, self._first, strict=True)
-        return next((row["reason"] for row, first in pairs if row["given_up"] > first["given_up"]), "")
+            reason = reason or (row["reason"] if row["given_up"] > before["given_up"] else "")
+        return reason
 
     async def totals(self) -> Totals:
         """Return the run's totals after a last look, whose errors are ignored: they were reported before.
@@ -228,7 +231,7 @@ class Follower:
         with suppress(KgrayError, RuntimeError):
             await self.look()
             while time.monotonic() < until and (
-                self._away_since is not None or any(row["posting"] for row in self._last)
+                self._away_since is not None or any(row["posting"] for row in self._rows.values())
             ):
                 await asyncio.sleep(_LOOK_S)
                 await self.look()
@@ -236,18 +239,7 @@ class Follower:
 
     def known(self) -> Totals:
         """Return the run's totals as of the last look."""
-        total = self._ended
-        for first, last in zip(self._first, self._last, strict=True):
-            total = joined(total, _since(first["totals"], last["totals"]))
-        return total
-
-    def _begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take the first look's stats as the baseline; fresh actors count from zero."""
-        fresh, self._deployment.fresh = self._deployment.fresh, False
-        self._first = [row | (_NOTHING_YET if fresh else {}) for row in rows]
-        for row in rows:
-            row["steps"] = [step for step in row["steps"] if fresh or self._mine(*step[:2])]
-        return rows
+        return self._totals
 
 
 # What a sequencer has done before it starts.

@@ -6,7 +6,6 @@ the newest attempt is still running it is followed; once it has ended, the next 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -15,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
 _WENT = "the Ray job server at {server} went away ({error}) before a job was followed; run it again"
+_SHARE = 20  # least pause between two looks, in times that the last one took: the log may be long
 _CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not placed on a head without CPUs
 
 
@@ -105,7 +105,7 @@ def follow(
             attempt = _submit(client, job, attempt + 1, times)
     name = job.id(attempt)
     tell(f"kgray: job {name} {'goes on already, and is followed' if goes_on else 'is submitted'}")
-    return asyncio.run(followed(client, name, tell, stop, times))
+    return followed(client, name, tell, stop, times)
 
 
 def _client(server: str, token: Path | None) -> JobSubmissionClient:
@@ -222,7 +222,7 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTi
             return attempt
 
 
-async def followed(
+def followed(
     client: JobSubmissionClient,
     job: str,
     tell: Callable[[str], None],
@@ -233,90 +233,70 @@ async def followed(
 
     Raises Unavailable where the server is gone.
     """
-    log = JobLog(tell)
-    reading = asyncio.create_task(_read(client, job, log, times))
-    try:
-        while not (await asyncio.wait({reading}, timeout=times.pause_s))[0]:
-            if stop():
-                return None
-        if stop():
-            return None
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-    details = reading.result()
-    log.end()
-    status = details.status.value
-    code = details.driver_exit_code
-    if code is None:
-        code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
-    # A driver ended by a signal has a negative code; nothing was lost, and the next attempt continues.
-    code = code if 0 <= code <= 255 else STOPPED
-    said = "" if status == "SUCCEEDED" or log.document else (details.message or "")
-    reason = next(iter(said.splitlines()[-1:]), "")[:300]
-    return EndedJob(job=job, status=status, code=code, reason=reason, document=log.document)
-
-
-async def _read(client: JobSubmissionClient, job: str, log: JobLog, times: ServerTimes) -> Any:  # noqa: ANN401 - Ray's JobDetails
-    """Read the log until the job has ended; return Ray's JobDetails. Reconnects when the connection breaks.
-
-    Raises Unavailable where the server is gone.
-    """
-    away: float | None = None
-    while True:
-        log.again()
+    log, heard, pause_s = JobLog(tell), time.monotonic(), 0.0
+    while not _stopped_within(pause_s, stop, times):
+        began = time.monotonic()
+        asked = _started(lambda: client.get_job_info(job))
         try:
-            async for piece in client.tail_job_logs(job):
-                log.take(piece)
-        except Exception:  # noqa: BLE001 - whatever a connection meets: the job's state decides
-            await asyncio.sleep(times.pause_s)
-        try:
-            asked = asyncio.wrap_future(_started(lambda: client.get_job_info(job)))
-            details = await asyncio.wait_for(asked, times.away_s)
-        except Exception as error:  # noqa: BLE001 - the same
-            away = away or time.monotonic()
-            if time.monotonic() - away > times.away_s:
+            while not asked.done() and time.monotonic() - began < times.away_s:
+                if _stopped_within(times.pause_s, stop, times):
+                    return None
+            details = asked.result(0)
+            heard = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - whatever a connection meets
+            if time.monotonic() - heard > times.away_s:
                 raise Unavailable(
                     f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
                     f"what was accepted is safe: the same command follows it, or goes on",
                     waited=True,
                 ) from None
         else:
-            away = None
-            if details.status.is_terminal():
-                return details
-        await asyncio.sleep(times.pause_s)
+            # After the state: the log of a job that has ended is complete.
+            ended = details.status.is_terminal()
+            with suppress(Exception):  # the next look, or the next command, has the log
+                log.read(_within(lambda: client.get_job_logs(job), times), complete=ended)
+            if ended:
+                return _ended(job, details, log.document)
+        pause_s = max(times.pause_s, _SHARE * (time.monotonic() - began))
+    return None
+
+
+def _stopped_within(seconds: float, stop: Callable[[], bool], times: ServerTimes) -> bool:
+    """Sleep for so long; whether `stop()` became true meanwhile."""
+    until = time.monotonic() + seconds
+    while not stop() and time.monotonic() < until:
+        time.sleep(times.pause_s)
+    return stop()
+
+
+def _ended(job: str, details: Any, document: dict[str, Any] | None) -> EndedJob:  # noqa: ANN401 - Ray's JobDetails
+    status, code = details.status.value, details.driver_exit_code
+    if code is None:
+        code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
+    # A driver ended by a signal has a negative code; nothing was lost, and the next attempt continues.
+    code = code if 0 <= code <= 255 else STOPPED
+    said = "" if status == "SUCCEEDED" or document else (details.message or "")
+    reason = next(iter(said.splitlines()[-1:]), "")[:300]
+    return EndedJob(job=job, status=status, code=code, reason=reason, document=document)
 
 
 class JobLog:
-    """A job's log, which arrives in pieces and, after a reconnect, from its start: passes each line on once.
+    """A job's log, which is read as a whole again and again: passes each line on once.
 
     document: the last kgray report among the lines (a JSON object with "accepted"); reports are not passed on
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._read = self._told = 0  # lines read since the last (re)connect; lines passed on in all
-        self._rest = ""
+        self._tell, self._told = tell, 0
         self.document: dict[str, Any] | None = None
 
-    def again(self) -> None:
-        """Prepare for the log from its start, after a (re)connect."""
-        self._read, self._rest = 0, ""
-
-    def take(self, piece: str) -> None:
-        """Take the next piece."""
-        *lines, self._rest = (self._rest + piece).split("\n")
-        for line in lines:
-            self._read += 1
-            if self._read > self._told:
-                self._told = self._read
-                self._line(line)
-
-    def end(self) -> None:
-        """Process a last line that has no line break."""
-        if self._rest:
-            self.take("\n")
+    def read(self, text: str, *, complete: bool) -> None:
+        """Pass on the lines that are new. complete: no more comes, so a last line without its end is one."""
+        *lines, rest = text.split("\n")
+        lines += [rest] if complete and rest else []
+        for line in lines[self._told :]:
+            self._line(line)
+        self._told = max(self._told, len(lines))
 
     def _line(self, line: str) -> None:
         try:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,32 +24,13 @@ from kgray.errors import Unavailable
 from kgray.outages import OUTAGES
 from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, Outcome
+from kgray.runtime.outcomes import TOLD, Lost, Outcome
+
+if TYPE_CHECKING:  # it imports ray, and this module does without
+    from kgray.runtime.actors import RemoteWorker
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
-
-
-class Worker(Protocol):
-    """One worker process, as the router sees it."""
-
-    name: str
-
-    def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
-        ...
-
-    def abandon(self, numbers: Sequence[int]) -> None:
-        """Cancel these requests: nobody waits for them any longer."""
-        ...
-
-    async def health(self) -> None:
-        """Return once the process has answered. Raises Lost."""
-        ...
-
-    def restart(self) -> None:
-        """End the process; another takes its place."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -61,14 +42,14 @@ class PoolCall:
     answer: asyncio.Future[Any]
     lost_at: float | None = None
     times_lost: int = 0
-    holder: Worker | None = None
+    holder: RemoteWorker | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
     """A worker of the pool. missing: its process has ended or does not answer."""
 
-    worker: Worker
+    worker: RemoteWorker
     in_flight: int = 0
     missing: bool = False
     restarts: int = 0
@@ -80,7 +61,7 @@ class Pool:
 
     def __init__(
         self,
-        workers: Sequence[Worker],
+        workers: Sequence[RemoteWorker],
         *,
         patience_s: float,
         answer_deadline_s: float,
@@ -111,7 +92,7 @@ class Pool:
         """Return a call for a request: a number and a future for its outcome. Sends nothing."""
         return PoolCall(next(self._numbers), request, asyncio.get_running_loop().create_future())
 
-    def send(self, calls: Sequence[PoolCall], *, avoid: Collection[Worker] = ()) -> None:
+    def send(self, calls: Sequence[PoolCall], *, avoid: Collection[RemoteWorker] = ()) -> None:
         """Send a chunk to the worker with the least in flight; the first of equals."""
         member = min(self._members, key=lambda m: (m.missing, m.worker in avoid, m.in_flight))
         member.in_flight += len(calls)
@@ -205,7 +186,7 @@ class Pool:
         else:
             call.answer.set_result(outcome)
 
-    async def _send_again(self, calls: list[PoolCall], lost: Worker, reason: str) -> None:
+    async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         now = time.monotonic()
         OUTAGES.failed(
             self._what, f"do not answer ({reason})", since=time.time(), patience_s=self._patience_s

@@ -692,19 +692,19 @@ async def test_no_more_requests_stand_at_the_server_than_allowed(serve):
 
 
 async def test_429_halves_what_stands_at_the_server_and_successes_grow_it_back(serve):
-    from kgray.backends.openai_api.limiter import Limiter
+    from kgray.backends.openai_api.client import Limiter
 
     limiter = Limiter(16)
     sent = time.monotonic()
     limiter.throttled(sent)
     limiter.throttled(sent)  # of the same round
 
-    assert limiter.limit == 8
+    assert limiter.width == 8
 
     for _ in range(200):
         limiter.succeeded()
 
-    assert limiter.limit == 16
+    assert limiter.width == 16
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])

@@ -14,7 +14,6 @@ from typing import Any
 from bench.plain_loop import Loop
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.question_key import questions_key
 from kgray.backends.rules.judge import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.stored import StoredView, records_of
@@ -77,7 +76,7 @@ class WildJudge:
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key."""
-        return questions_key(self.identity, request.questions)
+        return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Answer each question."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bench.world import Oracle, World, WorldModel, WorldPlan
-from kgray.backends.question_key import questions_key
 from kgray.ports import Judged, Question, QuestionRequest
 from kgray.records import Draft
 from tests.graph.engine import Engine, reading
@@ -28,7 +27,7 @@ class Listening:
         self._answer = answer
 
     def key(self, request: QuestionRequest) -> str:
-        return questions_key(self.identity, request.questions)
+        return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
         self.asked += request.questions

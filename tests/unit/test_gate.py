@@ -1,4 +1,4 @@
-"""The gate in front of the model: places, tokens, urgency, the live lane's reserve."""
+"""The gate in front of the model: places, urgency, the live lane's reserve."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from hypothesis import strategies as st
 from kgray.ingest.calls import Gate, Urgency
 
 
-async def order_of(gate: Gate, wanting: Sequence[tuple[Urgency, int]]) -> list[int]:
+async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
     """Return in which order these came in, each staying for one turn of the loop."""
     entered: list[int] = []
 
-    async def one(number: int, urgency: Urgency, tokens: int) -> None:
-        async with gate.pass_through(urgency, tokens):
+    async def one(number: int, urgency: Urgency) -> None:
+        async with gate.pass_through(urgency):
             entered.append(number)
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(asyncio.gather(*(one(n, *w) for n, w in enumerate(wanting))), 10)
+    await asyncio.wait_for(asyncio.gather(*(one(n, w) for n, w in enumerate(wanting))), 10)
     return entered
 
 
 async def test_waiters_go_by_lane_then_episode_then_step_then_length():
     wanting = [
-        (Urgency(False, 0, 1), 0),  # takes the one place at once
-        (Urgency(True, 1, 1), 0),
-        (Urgency(False, 9, 1), 0),
-        (Urgency(False, 9, 0), 0),
-        (Urgency(True, 1, 0), 0),
-        (Urgency(False, 9, 1, -50), 0),
+        Urgency(False, 0, 1),  # takes the one place at once
+        Urgency(True, 1, 1),
+        Urgency(False, 9, 1),
+        Urgency(False, 9, 0),
+        Urgency(True, 1, 0),
+        Urgency(False, 9, 1, -50),
     ]
 
     assert await order_of(Gate(1), wanting) == [0, 3, 5, 2, 4, 1]
@@ -61,57 +61,35 @@ async def test_bulk_leaves_the_places_that_are_held_back():
     assert within == ["a", "bb", "live", "ccc"]
 
 
-async def test_tokens_in_flight_stay_within_the_budget_but_for_one_that_is_larger():
-    gate = Gate(8, tokens=100)
-    now = [0]
-    most: list[int] = []
-
-    async def one(tokens: int) -> None:
-        async with gate.pass_through(Urgency(False, 0, 1), tokens):
-            now[0] += tokens
-            most.append(now[0])
-            await asyncio.sleep(0)
-            now[0] -= tokens
-
-    await asyncio.wait_for(asyncio.gather(*(one(t) for t in (60, 60, 30, 500, 10, 90))), 10)
-    assert max(t for t in most if t != 500) <= 100
-    assert 500 in most
-
-
 async def test_who_gives_up_waiting_loses_no_place():
     gate = Gate(1)
     async with gate.pass_through(Urgency(False, 0, 0)):
-        waiting = asyncio.create_task(order_of(gate, [(Urgency(False, 1, 0), 0)]))
+        waiting = asyncio.create_task(order_of(gate, [Urgency(False, 1, 0)]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    assert await order_of(gate, [(Urgency(True, 5, 1), 0)]) == [0]
+    assert await order_of(gate, [Urgency(True, 5, 1)]) == [0]
 
 
 @given(
     st.integers(1, 4),
-    st.one_of(st.none(), st.integers(1, 50)),
     st.integers(0, 3),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 1), st.integers(0, 80)), max_size=20),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 1)), max_size=20),
 )
-def test_everyone_comes_in_and_never_too_many_at_once(width, tokens, held, wanting):
+def test_everyone_comes_in_and_never_too_many_at_once(width, held, wanting):
     async def run() -> None:
-        gate = Gate(width, tokens=tokens)
+        gate = Gate(width)
         gate.hold_back(min(held, width - 1))
-        inside = [0, 0]
+        inside = [0]
 
-        async def one(urgency: Urgency, size: int) -> None:
-            async with gate.pass_through(urgency, size):
+        async def one(urgency: Urgency) -> None:
+            async with gate.pass_through(urgency):
                 inside[0] += 1
-                inside[1] += size
                 assert inside[0] <= width
-                assert tokens is None or inside[1] <= tokens or inside[0] == 1
                 await asyncio.sleep(0)
                 inside[0] -= 1
-                inside[1] -= size
 
-        tasks = (one(Urgency(bulk, number, step), size) for bulk, number, step, size in wanting)
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        await asyncio.wait_for(asyncio.gather(*(one(Urgency(*one_)) for one_ in wanting)), 10)
 
     asyncio.run(run())

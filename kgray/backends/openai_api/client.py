@@ -15,15 +15,15 @@ import hashlib
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from kgray.backends.openai_api.limiter import Limiter
 from kgray.errors import Cost, KgrayError, SettingsError, Unavailable
+from kgray.ingest.calls import Gate, Urgency
 from kgray.outages import OUTAGES
 from kgray.prompting.prompts import tokens
 from kgray.settings import Secret
@@ -117,6 +117,42 @@ class _Post:
     path: str
     body: dict[str, Any]
     is_sound: Callable[[dict[str, Any]], bool]
+
+
+class Limiter(Gate):
+    """How many requests are at a server: the cap halves when it says "too many" and grows back (AIMD).
+
+    One a server and key, shared by all that call it on one event loop; first come, first served.
+    """
+
+    def __init__(self, cap: int) -> None:
+        """Start at the cap."""
+        super().__init__(float(cap))
+        self._cap = cap
+        self._resume_at = self._cut_at = 0.0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[float]:
+        """Hold one place at the server; yields the moment at which it was taken."""
+        async with self.pass_through(Urgency(False, 0, 0)):
+            while (left := self._resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
+                await asyncio.sleep(left)
+            yield time.monotonic()
+
+    def succeeded(self) -> None:
+        """Grow by one for each full round of successes."""
+        self.width = min(float(self._cap), self.width + 1 / self.width)
+        self.let_in()
+
+    def throttled(self, sent_at: float) -> None:
+        """Halve, once for all requests that were under way together."""
+        if sent_at >= self._cut_at:
+            self.width = max(1.0, self.width / 2)
+            self._cut_at = time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Send nothing for a while: the server said when to come back."""
+        self._resume_at = max(self._resume_at, time.monotonic() + seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,18 +41,11 @@ class Subject(NamedTuple):
     pronoun: str = ""
 
 
-class Predicate(NamedTuple):
-    """The position of a verb group: its first unit, its verb, and the unit after it and its negations."""
-
-    first: int
-    verb: int
-    after: int
-
-
 @dataclass(slots=True, kw_only=True)
 class Clause:
     """What one clause says, before it is known when it held.
 
+    first, verb     the first unit of its verb group, and the verb's
     end             the unit after the words that its text takes; after: the one after the whole clause
     elided          its subject stands in the clause before. reversed: "Bob is my manager"
     denied          "it is not true that ..."
@@ -63,8 +56,9 @@ class Clause:
     subject: Subject
     phrase: Phrase
     tense: Tense
-    objects: tuple[FactEnd, ...]
-    place: Predicate
+    objects: tuple[FactEnd, ...] = ()
+    first: int
+    verb: int
     end: int
     after: int = 0
     dates: list[DatePhrase] = field(default_factory=list)
@@ -157,7 +151,7 @@ class ClauseReader:
     def _clause(self, at: int, before: Subject | None) -> Clause | None:
         """Return the clause that begins at a unit. before: the subject of an "and joined Beta"."""
         dates: list[DatePhrase] = []
-        while (date := self.sentence.date(at)) or (dates and self.low(at) == ","):
+        while (date := self.sentence.unit(at).date) or (dates and self.low(at) == ","):
             dates += [date] if date else []
             at += 1
         for subject in self._subjects(at):
@@ -167,26 +161,26 @@ class ClauseReader:
         return replace(found, elided=True) if found else None
 
     def _predicate(self, subject: Subject, first: int, dates: list[DatePhrase]) -> Clause | None:
-        for verb, group in self._verbs(first):
-            for lemma, forms in self.table.verbs[self.low(verb)].items():
+        """Return the clause whose verb group begins at a unit: auxiliaries, a verb, of "be" a negation."""
+        verb = first
+        while self.low(verb) in words.AUXILIARIES or self.low(verb) in self.table.verbs:
+            for lemma, forms in self.table.verbs.get(self.low(verb), {}).items():
                 after = verb + 1
                 while lemma == "be" and self.low(after) in _NEGATIONS:
                     after += 1
-                auxiliaries = (*group, *(self.low(i) for i in range(verb + 1, after)))
+                group = [self.low(i) for i in range(first, after) if i != verb]
                 for phrase in self._phrases(lemma, subject):
-                    if tense := read_tense(auxiliaries, forms, phrase.mode, plural=subject.plural):
-                        place = Predicate(first, verb, after)
-                        if clause := self._match(subject, phrase, tense, place, dates):
+                    if tense := read_tense(group, forms, phrase.mode, plural=subject.plural):
+                        clause = Clause(
+                            subject=subject, phrase=phrase, tense=tense, first=first, verb=verb,
+                            end=after, dates=list(dates),
+                        )  # fmt: skip
+                        if self._match(clause):
                             return clause
+            if verb - first == _MAX_AUXILIARIES or self.low(verb) not in words.AUXILIARIES:
+                return None
+            verb += 1
         return None
-
-    def _verbs(self, at: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield where the verb may stand, and the auxiliaries before it."""
-        for index in range(at, at + _MAX_AUXILIARIES + 1):
-            if self.low(index) in self.table.verbs:
-                yield index, tuple(self.low(i) for i in range(at, index))
-            if self.low(index) not in words.AUXILIARIES:
-                return
 
     def _phrases(self, lemma: str, subject: Subject) -> Iterator[Phrase]:
         """Yield the phrases of a verb that its subject fits."""
@@ -206,36 +200,32 @@ class ClauseReader:
         if lemma == "be" and len(subject.ends) == 1:
             yield from self.table.reversed_nouns
 
-    def _match(
-        self, subject: Subject, phrase: Phrase, tense: Tense, place: Predicate, dates: list[DatePhrase]
-    ) -> Clause | None:
-        """Return the clause if the phrase's words, its object and nothing else follow the verb."""
-        beside, at = [], place.after
+    def _match(self, clause: Clause) -> bool:
+        """Read on from the verb; whether the phrase's words, its object and nothing else follow."""
+        phrase, at = clause.phrase, clause.end
         for group in phrase.words:
             if self.low(at) == "from" and "from" not in group:
                 found = read_object(self.sentence, at + 1, phrase)
                 if found is None:
-                    return None
+                    return False
                 at = found[1]
-                beside.append(("other", found[0]))
+                clause.beside.append(("other", found[0]))
             if self.low(at) not in group:
-                return None
+                return False
             at += 1
-        is_reversed = phrase.slot == "owner"
-        if is_reversed:
-            owner = self._owner_of(at, phrase.relation)
-            fits = phrase.relation.object_type in {"", subject.ends[0].type or phrase.relation.object_type}
-            found_owner: tuple[FactEnd, ...] = (owner[0],) if owner and fits else ()
-            objects = (found_owner, owner[1]) if owner and found_owner else None
+        clause.reversed = phrase.slot == "owner"
+        if clause.reversed:
+            wanted, held = phrase.relation.object_type, clause.subject.ends[0].type
+            owned = self._owned(at) if wanted in {"", held or wanted} else ()
+            found_owner = (one for one in owned if one.relation is phrase.relation)
+            owner = next(found_owner, None)
+            objects = (owner.ends, owner.end) if owner else None
         else:
             objects = read_objects(self.sentence, at, phrase)
         if objects is None:
-            return None
-        clause = Clause(
-            subject=subject, phrase=phrase, tense=tense, objects=objects[0], place=place, end=objects[1],
-            dates=list(dates), reversed=is_reversed, beside=beside,
-        )  # fmt: skip
-        return clause if self._tail(clause, objects[1]) else None
+            return False
+        clause.objects, clause.end = objects
+        return self._tail(clause, clause.end)
 
     # ------------------------------------------------------------------------ after the object
 
@@ -260,7 +250,7 @@ class ClauseReader:
         return holds and clause.phrase.mode == "state" and clause.phrase.relation.object != "value"
 
     def _date(self, clause: Clause, at: int) -> int:
-        date = self.sentence.date(at)
+        date = self.sentence.unit(at).date
         clause.dates += [date] if date else []
         return at + 1 if date else 0
 
@@ -298,14 +288,7 @@ class ClauseReader:
         sentence, speaker, low = self.sentence, self.sentence.speaker, self.low(at)
         if low in {"i", "we"} and speaker:
             yield Subject((speaker,), at + 1, speaker.name, plural=True, pronoun=low)
-        owner, step = self._owner(at)
-        if owner and (noun := self._noun(step)):
-            mine = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
-            text = mine if low in {"my", "our"} else sentence.text_of(at, noun[1])
-            yield Subject((owner,), noun[1], text, relation=noun[0])
-        elif low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
-            for thing, end in sentence.noun_phrases(noun[1] + 1):
-                yield Subject((thing,), end, sentence.text_of(at, end), relation=noun[0])
+        yield from self._owned(at)
         if sentence.name(at):
             yield self._names(at)
         elif low in {"the", "my", "our"}:
@@ -339,29 +322,22 @@ class ClauseReader:
         text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
         return Subject(tuple(ends), end, text, plural=len(ends) > 1)
 
-    def _owner(self, at: int) -> tuple[FactEnd | None, int]:
-        """Return the owner that "my", "Ada's", "the desk's" at a unit name, and the unit after the words."""
-        if self.low(at) in {"my", "our"}:
-            return self.sentence.speaker, at + 1
-        name = self.sentence.name(at)
-        for owner, end in (
-            [(name, at + 1)] if name else self.sentence.noun_phrases(at) if self.low(at) == "the" else ()
-        ):
-            if self.low(end) == "'s":
-                return owner, end + 1
-        return None, at
-
-    def _owner_of(self, at: int, relation: RelationType) -> tuple[FactEnd, int] | None:
-        """Return the owner in "my manager", "Ada's manager", "the founder of Acme", and the unit after it."""
-        owner, step = self._owner(at)
-        if owner:
-            noun = self._noun(step)
-            return (owner, noun[1]) if noun and noun[0] is relation else None
-        noun = self._noun(at + 1) if self.low(at) == "the" else None
-        if noun is None or noun[0] is not relation or self.low(noun[1]) != "of":
-            return None
-        name = self.sentence.name(noun[1] + 1)
-        return (name, noun[1] + 2) if name else None
+    def _owned(self, at: int) -> Iterator[Subject]:
+        """Yield what "my manager", "Ada's manager", "the price of the desk" at a unit tell of: the owner."""
+        sentence, low = self.sentence, self.low(at)
+        my, name = low in {"my", "our"}, sentence.name(at)
+        owners = [(name, at + 1)] if name else sentence.noun_phrases(at) if low == "the" else []
+        steps = [(owner, end + 1) for owner, end in owners if self.low(end) == "'s"][:1]
+        if my and sentence.speaker:
+            steps = [(sentence.speaker, at + 1)]
+        for owner, step in steps:
+            if noun := self._noun(step):
+                mine = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
+                yield Subject((owner,), noun[1], mine if my else sentence.text_of(at, noun[1]), noun[0])
+                return
+        if low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
+            for thing, end in sentence.noun_phrases(noun[1] + 1):
+                yield Subject((thing,), end, sentence.text_of(at, end), noun[0])
 
     def _noun(self, at: int) -> tuple[RelationType, int] | None:
         """Return the relation that the noun at a unit names, and the unit after the noun."""

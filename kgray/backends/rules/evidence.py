@@ -168,8 +168,8 @@ def other_side(timing: Timing, relation: RelationType) -> Timing | None:
 def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     """Return the clause's words as a sentence about its subject, in the third person."""
     units = sentence.units
-    verb = units[clause.place.verb]
-    group = [unit.low for unit in units[clause.place.first : clause.place.verb + 1]]
+    verb = units[clause.verb]
+    group = [unit.low for unit in units[clause.first : clause.verb + 1]]
     if clause.subject.pronoun:
         bare = (
             clause.tense.time == "present"
@@ -181,7 +181,7 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
             group[-1] = third_person(verb.low)
     head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
     rest, last = "", verb.end
-    for unit in units[clause.place.verb + 1 : clause.end]:
+    for unit in units[clause.verb + 1 : clause.end]:
         rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
         last = unit.end
     qualifier = _QUALIFIER.match(sentence.text, last)

@@ -17,7 +17,7 @@ from kgray.backends.rules import words
 from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
 from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
-from kgray.backends.rules.json_records import read_json
+from kgray.backends.rules.json_records import JsonReader
 from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
 from kgray.backends.rules.phrases import PhraseTable
 from kgray.backends.rules.sentences import MAX_TEXT, Sentence, sentences
@@ -52,7 +52,7 @@ class RulesExtractor:
         if episode.kind == "json":
             table = str(json.loads(episode.metadata).get("table", ""))
             content, at = _parsed(episode.text), episode.reference_time
-            read_json(content, builder, self._ontology, at, table=table, keys=self._keys)
+            JsonReader(builder, self._ontology, at, self._keys).read(content, table)
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
@@ -153,11 +153,12 @@ class _TextReader:
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
     ) -> None:
         """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
-        kind, start, end = timing
+        start, start_precision = timing.start or (None, None)
+        end, end_precision = timing.end or (None, None)
         labels = [
             label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
         ]
-        moment = end if kind == "ended" else start
+        moment = end if timing.kind == "ended" else start
         subject = self.builder.entity(source.name, source.type or labels[0], source.span)
         entity = None
         if target.value is None:
@@ -167,14 +168,14 @@ class _TextReader:
                 source=subject,
                 relation=relation.name,
                 text=text,
-                kind=kind,
+                kind=timing.kind,
                 target=entity,
                 value=target.value,
-                valid_from=start[0] if start else None,
-                from_precision=start[1] if start else None,
-                valid_to=end[0] if end else None,
-                to_precision=end[1] if end else None,
-                inferred=moment is not None and moment[0] == self.reference,
+                valid_from=start,
+                from_precision=start_precision,
+                valid_to=end,
+                to_precision=end_precision,
+                inferred=moment == self.reference,
             )
         )
 

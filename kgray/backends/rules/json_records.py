@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
+from kgray.backends.rules import words
 from kgray.backends.rules.builder import MAX_ITEMS, ExtractionBuilder
-from kgray.backends.rules.marking import CODES, find_prices
+from kgray.backends.rules.marking import find_prices
 from kgray.backends.rules.verbs import third_person
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
@@ -35,19 +36,8 @@ MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
 _SHOWN = 8  # names of fields in a line about what was left out
-_KEYS = "id _id @id uuid guid key sku code".split()
-_NAMES = "name full_name fullname display_name title label subject username".split()
 _KEY_ENDS = ("_id", "_key", "_code", "_number")
 _TYPES = ("type", "kind", "@type", "category")
-_NO_FACTS = frozenset(
-    """url uri href link image images photo thumbnail avatar self at timestamp created updated modified
-    last_modified created_on updated_on modified_on last_updated version""".split()
-)
-_PERSONS = frozenset(
-    "Person Employee Customer User Author Member Contact Manager Student Teacher Colleague Lead".split()
-)
-_OF_PERSONS = frozenset("first_name last_name full_name birthday gender job_title".split())  # their fields
-_UNITS = frozenset("kg g lb cm mm m km inch in ml l gb tb mb hours minutes days years percent w v hz".split())
 _AMOUNTS = ("amount", "value", "price")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -95,29 +85,13 @@ class _Identity(NamedTuple):
 _NOBODY = _Identity()
 
 
-def read_json(
-    content: object,
-    builder: ExtractionBuilder,
-    ontology: Ontology,
-    reference: Instant,
-    *,
-    table: str = "",
-    keys: Sequence[str] = (),
-) -> None:
-    """Add what a JSON value says to the builder; never raises, whatever the value is.
-
-    table  the table that a record stands in ("products"), by which bare numbers of two tables are told apart
-    keys   fields that identify an object, before `id` and the like
-    """
-    _JsonReader(builder, ontology, reference, keys).read(content, table, 0)
-
-
-class _JsonReader:
-    """One walk over one JSON value."""
+class JsonReader:
+    """Adds what one JSON value says to a builder."""
 
     def __init__(
         self, builder: ExtractionBuilder, ontology: Ontology, reference: Instant, keys: Sequence[str]
     ) -> None:
+        """keys: fields that identify an object, before `id` and the like."""
         self.builder, self.ontology, self.reference = builder, ontology, reference
         self.keys = [_snake(key) for key in keys]
         self.fields: dict[str, RelationType] = {}
@@ -125,8 +99,12 @@ class _JsonReader:
             for key in relation.fields:
                 self.fields.setdefault(key, relation)
 
-    def read(self, content: object, key: str, depth: int) -> None:
-        """Read an object or a list of objects that nothing points at."""
+    def read(self, content: object, key: str, depth: int = 0) -> None:
+        """Read an object or a list of objects that nothing points at; never raises, whatever the value is.
+
+        key: the field that it stands in; of the whole, the table ("products"), by which bare numbers of two
+        tables are told apart
+        """
         if isinstance(content, list | Mapping) and depth > _MAX_DEPTH:
             self._drop(key or "the content", "it is nested too deep")
         elif isinstance(content, list):
@@ -138,7 +116,7 @@ class _JsonReader:
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
             plain = (k for k, v in content.items() if k not in inner and v not in (None, ""))
-            if unread := [k for k in plain if _snake(k) not in _NO_FACTS]:
+            if unread := [k for k in plain if _snake(k) not in words.NO_FACTS]:
                 shown = ", ".join(unread[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
                 self._drop(key or "an object", f"it has no key and no name, so this was not read: {shown}")
             for inner_key, value in inner.items():
@@ -151,7 +129,7 @@ class _JsonReader:
         fields: dict[str, object] = {}
         for written, value in content.items():
             fields.setdefault(_snake(written), value)
-        own = next((key for key in (*self.keys, *_KEYS) if _is_name(fields.get(key))), "")
+        own = next((key for key in (*self.keys, *words.RECORD_KEYS) if _is_name(fields.get(key))), "")
         first = _snake(next(iter(content)))
         if not own and first.endswith(_KEY_ENDS) and _is_name(fields[first]):
             own = first
@@ -177,7 +155,7 @@ class _JsonReader:
         record = _Record(
             number=index, name=found.name, label=found.label, depth=depth, own=found.own,
             currency=currency if isinstance(currency, str) else None,
-            person=found.label in _PERSONS or not _OF_PERSONS.isdisjoint(map(_snake, content)),
+            person=found.label in words.PERSONS or bool(words.FIELDS_OF_PERSONS & set(map(_snake, content))),
         )  # fmt: skip
         self._fields(content, record, "")
         return index
@@ -190,7 +168,7 @@ class _JsonReader:
         for key, value in content.items():
             snake = _snake(key)
             names_it = not prefix and (snake in record.own or snake in _TYPES[:3])
-            no_fact = snake in _NO_FACTS or snake.endswith(("_at", "_url", "_uri"))
+            no_fact = snake in words.NO_FACTS or snake.endswith(("_at", "_url", "_uri"))
             if value is None or names_it or no_fact or (snake == "currency" and priced):
                 continue
             items = value if isinstance(value, list) else [value]
@@ -211,7 +189,7 @@ class _JsonReader:
         elif found.key.endswith("_id") and _is_name(item):
             label = _label_of_key(found.key[:-3])
             surface = _key_surface(item, label)
-            self._add(record, found, surface, target=self.builder.entity(surface, label, key=surface))
+            self._add(record, found, surface, self.builder.entity(surface, label, key=surface))
         elif not isinstance(item, str) or not declared or declared.object == "value":
             self._scalar(item, record, found)
         elif name := clean_text(item):  # a text that names another entity
@@ -219,7 +197,7 @@ class _JsonReader:
                 self._drop(found.key, f"{name[:40]!r} is no name, or there are too many")
                 return
             label = "" if declared.object_type == "Thing" else declared.object_type
-            self._add(record, found, name, target=self.builder.entity(name, label))
+            self._add(record, found, name, self.builder.entity(name, label))
 
     def _nested(self, content: Mapping[str, object], record: _Record, found: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
@@ -240,7 +218,7 @@ class _JsonReader:
             found = found._replace(relation=own if own != found.relation else "HAS")
         target = self._entity(content, found.key, record.depth + 1)
         if target is not None:
-            self._add(record, found, self.builder.entities[target].name, target=target)
+            self._add(record, found, self.builder.entities[target].name, target)
 
     def _scalar(self, item: object, record: _Record, found: _Field) -> None:
         is_price = found.relation == "COSTS"
@@ -251,14 +229,14 @@ class _JsonReader:
             self._drop(found.key, str(error))
             return
         if value is not None:
-            self._add(record, found, value.shown(), value=value)
+            self._add(record, found, value.shown(), value)
 
     def _field_of(self, key: str, record: _Record, *, many: bool) -> _Field | None:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
         full = key
         stem, _, last = key.rpartition("_")
-        unit = last.upper() if stem and last.upper() in CODES else None
-        if stem and key not in self.fields and (unit or last in _UNITS):
+        unit = last.upper() if stem and last in words.CURRENCIES else None
+        if stem and key not in self.fields and (unit or last in words.UNITS):
             key, unit = stem, last.upper()
         relation, person = self.fields.get(key), record.person
         if key == "title" and person:
@@ -277,19 +255,13 @@ class _JsonReader:
             return None
         return _Field(named, full, unit, many) if any(map(str.isalpha, key)) else None
 
-    def _add(
-        self,
-        record: _Record,
-        found: _Field,
-        shown: str,
-        target: int | None = None,
-        value: Value | None = None,
-    ) -> None:
+    def _add(self, record: _Record, found: _Field, shown: str, end: int | Value) -> None:
         """Add a fact with one sentence: "Aero 2 costs 499 EUR", "The colour of Aero 2 is blue"."""
         declared = self.ontology.get(found.relation)
-        spoken = (
-            (_single(found.key) if found.many else found.key.removesuffix("_id")).replace("_", " ").strip()
-        )
+        key = _single(found.key) if found.many else found.key.removesuffix("_id")
+        spoken = key.replace("_", " ").strip()
+        value = end if isinstance(end, Value) else None
+        target = None if isinstance(end, Value) else end
         if declared and declared.phrases:
             verb, *rest = (word.partition("|")[0] for word in declared.phrases[0].split()[:-1])
             text = " ".join([record.name, third_person(verb), *rest, shown])
@@ -354,8 +326,8 @@ def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, .
     """Return the name of an object and the fields that give it; "" where none does."""
     own = [key for key in list(fields)[:2] if key.endswith("_name")]
     own += [key for key in fields if kind and key == f"{_snake(kind)}_name"]
-    plain: list[tuple[str, ...]] = [(key,) for key in (*_NAMES, *own, "email")]
-    plain.insert(_NAMES.index("title"), ("first_name", "last_name"))
+    plain: list[tuple[str, ...]] = [(key,) for key in (*words.RECORD_NAMES, *own, "email")]
+    plain.insert(words.RECORD_NAMES.index("title"), ("first_name", "last_name"))
     for keys in plain:
         parts = [fields.get(key) for key in keys]
         if all(map(_is_name, parts)):

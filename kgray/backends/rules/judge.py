@@ -7,7 +7,6 @@ is decided before a judge is asked (R17).
 
 from __future__ import annotations
 
-from kgray.backends.question_key import questions_key
 from kgray.ports import Answer, Judged, Question, QuestionRequest
 from kgray.records import clean_text
 
@@ -24,7 +23,7 @@ class RulesJudge:
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key (R21)."""
-        return questions_key(self.identity, request.questions)
+        return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return one answer a question; calls no model, so it costs none."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules import words
@@ -21,14 +22,6 @@ _MAX_NOUNS = 5
 _QUOTES = frozenset("\"“”«»'‘`")
 _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
 
-CODES = frozenset(
-    "USD EUR GBP JPY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF CNY KRW BRL MXN ZAR TRY RUB".split()
-)
-_UNITS = {
-    "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR", "₽": "RUB", "₩": "KRW", "dollar": "USD",
-    "dollars": "USD", "bucks": "USD", "euro": "EUR", "euros": "EUR", "pound": "GBP", "pounds": "GBP",
-    "yen": "JPY", "rupees": "INR", "francs": "CHF",
-}  # fmt: skip
 _NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
 _SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
 _PRICE = re.compile(
@@ -39,9 +32,7 @@ _PRICE = re.compile(
 )
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
 _MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
-_CONNECTORS = frozenset("of the & van de der den von la le du del della di da bin al el".split())
 _TITLE = re.compile(r"([\"“«])([A-Z][\w'’-]*(?: (?:[A-Z0-9][\w'’-]*|of|the|and|a|in|to|for)){0,5})[\"”»]")
-_LEGAL_FORMS = frozenset("inc incorporated corp corporation ltd limited llc llp plc gmbh".split())
 _MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
 _NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 
@@ -77,6 +68,9 @@ class Unit(NamedTuple):
     name: FactEnd | None = None
     date: DatePhrase | None = None
     price: Value | None = None
+
+
+_NOTHING = Unit(0, 0)
 
 
 class MarkedSentence:
@@ -132,17 +126,17 @@ class MarkedSentence:
         first = bool(partly) or (bool(said) and said[0].low in words.HEDGES)
         return hedged or first or any(unit.low in _QUOTES for unit in said)
 
+    def unit(self, at: int) -> Unit:
+        """Return a unit; an empty one outside the sentence."""
+        return self.units[at] if 0 <= at < len(self.units) else _NOTHING
+
     def low(self, at: int) -> str:
-        """Return a word in lower case, "" outside the sentence and for what is no word."""
-        return self.units[at].low if 0 <= at < len(self.units) else ""
+        """Return a word in lower case, "" for what is no word."""
+        return self.unit(at).low
 
     def name(self, at: int) -> FactEnd | None:
         """Return the name that a unit is."""
-        return self.units[at].name if 0 <= at < len(self.units) else None
-
-    def date(self, at: int) -> DatePhrase | None:
-        """Return the date phrase that a unit is."""
-        return self.units[at].date if 0 <= at < len(self.units) else None
+        return self.unit(at).name
 
     def is_border(self, at: int) -> bool:
         """Whether a clause may end before a unit: at a sign, an "and", the sentence's end."""
@@ -196,7 +190,7 @@ def find_prices(text: str, start: int, end: int) -> list[Unit]:
         raw = match["a"] or match["b"] or match["c"]
         scale = (match["sa"] or match["sb"] or match["sc"] or "").strip().lower()
         word = match["sign"] or match["code"] or match["unit"]
-        unit = word if word in CODES else _UNITS.get(word.lower())
+        unit = word if word.lower() in words.CURRENCIES else words.CURRENCY_OF.get(word.lower())
         if unit:
             amount = Decimal(re.sub("[,']", "", raw)) * _SCALES[scale]
             value = Value("number", clean_number(amount), unit)
@@ -220,13 +214,13 @@ def find_names(
     for match in _TITLE.finditer(text, sentence.start, sentence.end):
         names.append((match.span(), FactEnd(match[2], guess_type(match[2], known), match.span(2))))
         blocked.append(match.span())
-    tokens = [token for token in sentence.tokens if not _within(token, blocked)]
+    covered = {place for start, end in blocked for place in range(start, end)}
+    tokens = [token for token in sentence.tokens if token.start not in covered]
     scan = _Scan(text, tokens, known, verbs)
     at = 0
     while at < len(tokens):
-        end = scan.end_of_name(at)
+        first, end = scan.name_at(at)
         if end > at:
-            first = at + scan.length_of_title(at)
             start, stop = tokens[first].start, tokens[end - 1].end
             label = "Person" if first > at else guess_type(text[start:stop], known)
             if stop - start <= _MAX_NAME:
@@ -235,96 +229,72 @@ def find_names(
     return sorted(names, key=lambda found: found[0])
 
 
-def _within(token: Token, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(start <= token.start < end for start, end in spans)
+# A name in a sentence of which each token is two letters. The first: "-" where it follows the one before
+# within a line and no date or amount stands between, else "|". The second, by what it may be in a name:
+#   P a first name, a known person   C another name's word   W the same, and an auxiliary   d a number
+#   t "Dr"   o "van"   O "of", "the", "&": they join no persons   L the comma of ", Inc"   . a full stop
+_NAME = re.compile(
+    r".(?P<title>t.(?:\..)?)?"
+    r"(?:P(?:-[CP]|-o.(?:[oO].)?[CPW])*|[CW](?:-[CPd]|-[oO].(?:[oO].)?[CPW])*)"
+    r"(?:-L..(?:-\.)?)?"
+)
 
 
 class _Scan:
     """The tokens of one sentence that no date, amount or quoted title covers."""
 
     def __init__(self, text: str, tokens: list[Token], known: KnownWords, verbs: Collection[str]) -> None:
-        self.text, self.tokens, self.known, self.verbs = text, tokens, known, verbs
-        letters = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
+        self.tokens, self.known, self.verbs = tokens, known, verbs
+        written = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
         # Where most words are in capitals, a capital shows no name.
-        self.shouting = len(letters) > 2 and sum(map(str.isupper, letters)) * 2 > len(letters)
+        self.shouting = len(written) > 2 and sum(map(str.isupper, written)) * 2 > len(written)
+        gaps = [text[a.end : b.start] for a, b in pairwise(tokens)]
+        joints = "|" + "".join("|" if len(gap) > 1 or gap == "\n" else "-" for gap in gaps)
+        self.letters = "".join(map("".join, zip(joints, map(self._letter, range(len(tokens))), strict=False)))
 
     def low(self, at: int) -> str:
         return self.tokens[at].low if at < len(self.tokens) else ""
 
-    def length_of_title(self, at: int) -> int:
-        """Return how many tokens "Dr." takes at a place."""
-        if self.low(at) not in words.TITLES or not self.tokens[at].text[0].isupper():
-            return 0
-        return 1 + (self.low(at + 1) == ".")
-
-    def end_of_name(self, at: int) -> int:
-        """Return where the name that begins at a token ends; `at` where none does."""
-        first = at + self.length_of_title(at)
-        if not self._begins(first):
-            return at
-        end = self._extent(first)
+    def name_at(self, at: int) -> tuple[int, int]:
+        """Return the tokens [first, end) of the name that begins at `at`, behind its title; none: empty."""
+        found = _NAME.match(self.letters, 2 * at)
+        if not found:
+            return at, at
+        first, end = at + len(found["title"] or "") // 2, found.end() // 2
         before = self.tokens[at - 1].text if at else ""
         inside = at > 0 and (before[0].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"})
-        return end if inside or first > at or self._trusted(first, end) else at
+        return (first, end) if inside or first > at or self._trusted(at, end) else (at, at)
 
-    def _begins(self, at: int) -> bool:
-        """Whether a name may begin at a token."""
-        if at >= len(self.tokens):
+    def _letter(self, at: int) -> str:
+        """Return the letter of a token in the table of `_NAME`; x for what is in no name."""
+        token, following = self.tokens[at], self.low(at + 1)
+        if token.low in words.TITLES and token.text[0].isupper():
+            return "t"
+        if token.low == ",":
+            return "L" if following in words.LEGAL_FORMS else "x"
+        if token.low == ".":
+            return "." if at and self.tokens[at - 1].end == token.start else "x"
+        if self._is_capitalised(token):
+            person = token.low in words.FIRST_NAMES or token.low in self.known.persons
+            return "P" if person else "W" if token.low in words.AUXILIARIES else "C"
+        if token.text[0].isdigit() and token.text.replace(".", "").isalnum():
+            # "Ticket 42 is", but not "Bob 7 times".
+            counted = following.endswith("s") and not (
+                following in words.AUXILIARIES or following in self.verbs
+            )
+            return "x" if counted else "d"
+        return ("O" if token.low in {"&", "of", "the"} else "o") if token.low in words.CONNECTORS else "x"
+
+    def _is_capitalised(self, token: Token) -> bool:
+        """Whether a name may begin with a token: "Bob", "M28w", "iPhone"."""
+        text, low = token.text, token.low
+        if low in words.NOT_NAMES or low in words.ROLE_HEADS or low in words.NEGATIONS:
             return False
-        text, low = self.tokens[at].text, self.tokens[at].low
-        if (
-            low in words.NOT_NAMES
-            or low in words.ROLE_HEADS
-            or low in words.NEGATIONS
-            or text.startswith("http")
-            or "@" in text
-        ):
+        if text.startswith("http") or "@" in text:
             return False
-        if _MODEL.fullmatch(text):
-            return True
         mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
-        shouted = self.shouting and text.isupper()
-        return mixed or (text[0].isupper() and len(text) > 1 and not shouted)
-
-    def _extent(self, at: int) -> int:
-        """Return the end of the name that begins at a token."""
-        end = at + 1
-        while end < len(self.tokens):
-            token = self.tokens[end]
-            gap = self.text[self.tokens[end - 1].end : token.start]
-            if len(gap) > 1 or gap == "\n":  # a date, an amount or a line's end stands between
-                break
-            if self._continues(at, end):
-                end += 1
-            elif token.low == "," and self.low(end + 1) in _LEGAL_FORMS:
-                stop = self.tokens[end + 1].end
-                dot = self.low(end + 2) == "." and self.tokens[end + 2].start == stop
-                return end + 2 + dot
-            elif step := self._connected(at, end):
-                end = step
-            else:
-                break
-        return end
-
-    def _continues(self, at: int, end: int) -> bool:
-        token, following = self.tokens[end], self.low(end + 1)
-        if token.text[0].isupper():
-            return self._begins(end) and token.low not in words.AUXILIARIES
-        if not token.text[0].isdigit() or not token.text.replace(".", "").isalnum():
-            return False
-        # "Ticket 42 is", but not "Bob 7 times".
-        counted = (
-            following.endswith("s") and following not in words.AUXILIARIES and following not in self.verbs
-        )
-        return self.low(at) not in words.FIRST_NAMES and not counted
-
-    def _connected(self, at: int, end: int) -> int:
-        """Return past "of the Sea"; 0 where no capital follows, or where two names meet: "Bob & Carol"."""
-        person = self.low(at) in words.FIRST_NAMES or self.low(at) in self.known.persons
-        if self.low(end) not in _CONNECTORS or (person and self.low(end) in {"&", "of", "the"}):
-            return 0
-        step = end + 1 + (self.low(end + 1) in _CONNECTORS)
-        return step + 1 if self._begins(step) else 0
+        plain = text[0].isupper() and len(text) > 1 and not (self.shouting and text.isupper())
+        return mixed or plain or _MODEL.fullmatch(text) is not None
 
     def _trusted(self, at: int, end: int) -> bool:
         """Whether a capital at the start of a sentence is a name's."""
@@ -341,7 +311,7 @@ class _Scan:
             return True
         following = self.low(end + 1) if self.low(end) in words.ADVERBS else self.low(end)
         is_subject = following in words.AUXILIARIES or following in self.verbs
-        joined = self.low(end) in {"and", "&"} and self._begins(end + 1)
+        joined = self.low(end) in {"and", "&"} and self.letters[2 * end + 3 : 2 * end + 4] in {"P", "C", "W"}
         return low not in self.known.lowers and (is_subject or joined)
 
 

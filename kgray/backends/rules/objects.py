@@ -14,9 +14,11 @@ _PERSONS = frozenset({"person", "someone"})
 
 def read_objects(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int] | None:
     """Return what fills the phrase's slot, one object or a list, and the unit after it; None = nothing."""
+    if phrase.slot == "before":
+        return (FactEnd(""),), at
     found = read_object(sentence, at, phrase)
-    if found is None or phrase.slot == "before":
-        return found and ((found[0],), found[1])
+    if found is None:
+        return None
     ends, end = [found[0]], found[1]
     while len(ends) < _MAX_LIST:
         step = end + (sentence.low(end) == ",")
@@ -32,12 +34,8 @@ def read_objects(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[tup
 def read_object(sentence: MarkedSentence, at: int, phrase: Phrase) -> tuple[FactEnd, int] | None:
     """Return the one object at a unit, and the unit after it."""
     slot = phrase.slot
-    if slot == "before":
-        return FactEnd(""), at
-    if at >= len(sentence.units):
-        return None
     if slot == "price":
-        price = sentence.units[at].price if at < len(sentence.units) else None
+        price = sentence.unit(at).price
         return (FactEnd(price.shown(), value=price), at + 1) if price else None
     if slot == "role":
         return read_role(sentence, at)

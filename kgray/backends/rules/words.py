@@ -1,4 +1,4 @@
-"""Closed word lists of English: `words.PLACES` is the list `places` of words.toml, in lower case."""
+"""The tables of English in words.toml: `words.PLACES` is the list `places`, in lower case."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-_FILE = Path(__file__).with_name("words.toml")
-# A list with phrases is separated by commas.
-_LISTS = {
-    name.upper(): frozenset(part.strip() for part in text.split("," if "," in text else None))
-    for name, text in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
-}
-# Each auxiliary and its form in the table of verb groups: verbs.py.
+_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+RECORD_KEYS: list[str] = _TABLES.pop("record_keys")
+RECORD_NAMES: list[str] = _TABLES.pop("record_names")
+BE: dict[str, str] = _TABLES.pop("be")
+TENSES: dict[str, str] = _TABLES.pop("tenses")
+CURRENCY_OF = {word: code for code, listed in _TABLES.pop("money").items() for word in listed.split()}
+# Each auxiliary and how it stands in the table of tenses.
 AUXILIARIES = {
-    **dict.fromkeys(("am", "is", "are", "'m", "'re", "be"), "be"), **dict.fromkeys(("was", "were"), "was"),
-    **dict.fromkeys(("have", "has", "'ve"), "have"), **dict.fromkeys(("do", "does"), "do"),
-    **dict.fromkeys(("will", "'ll"), "will"), **dict.fromkeys(("not", "n't"), "not"),
-    **{word: word for word in "been did never no longer used to going 's had can got".split()},
-}  # fmt: skip
+    word: form or word for form, listed in _TABLES.pop("auxiliaries").items() for word in listed.split()
+}
+# A list with phrases is separated by commas; a line's end is a space.
+_LISTS = {
+    name.upper(): frozenset(" ".join(part.split()) for part in text.split("," if "," in text else None))
+    for name, text in _TABLES.items()
+}
 FUNCTION_WORDS = _LISTS["NOT_NOUNS"] | _LISTS["PREPOSITIONS"] | _LISTS["DETERMINERS"]
 NOT_NAMES_AT_THE_START = FUNCTION_WORDS.union(
     AUXILIARIES,
