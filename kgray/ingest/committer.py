@@ -336,14 +336,17 @@ class Committer:
         recorded_at = self.record_time(group)
         outcome = "done"
         try:
-            carried_out = await correct(store, self._parts.embedder, operation, recorded_at)
+            async for change in correct(store, self._parts.embedder, operation, recorded_at):
+                await self._written(change, recorded_at)
         except (NotFound, InputError) as error:
             outcome = "refused"
-            carried_out = changes.refused(operation, str(error), recorded_at)
-        self._recorded[group] = recorded_at
-        self.outbox.post(carried_out)
-        await self.outbox.flush()
+            await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
         return outcome
+
+    async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
+        self._recorded[change.group] = recorded_at
+        self.outbox.post(change)
+        await self.outbox.flush()
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""

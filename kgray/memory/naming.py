@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kgray import kinds, rows
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import StoredView, view_now
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Entity
@@ -49,7 +49,7 @@ def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ..
     """
 
     def read() -> tuple[str, ...]:
-        view = StoredView(store, group)
+        view = view_now(store, group)
         ids = []
         for asked in called:
             entity = entity_called(store, view, asked)
@@ -69,8 +69,8 @@ def id_called(store: Store, group: str, asked: str) -> str:
     nothing = f"group {group} has no episode, entity or fact {asked!r}"
     if not is_storable(asked):
         raise NotFound(nothing)
-    view = StoredView(store, group)
-    found = {entity.id: entity.name for entity in view.entities_named(asked)}
+    view = view_now(store, group)
+    found = {entity.id: entity.name for entity in _named(store, view, asked)}
     if not found:
         everyone = entities_of(store, view)
         there = dict(_ids(store, group)) | {entity.id: entity.name for entity in everyone}

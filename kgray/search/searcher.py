@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import view_now
 from kgray.graph import Entity, Fact, FactSpan, Hit
 from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Embedder, GraphView, Matrix, SearchScope, Store, Vector, at_one_moment
@@ -64,15 +64,12 @@ async def search(store: Store, embedder: Embedder, query: Query, *, view: ViewAt
     moment = None if query.any_time else query.as_of if query.as_of is not None else now()
 
     def read() -> list[Hit]:
-        shown = StoredView(store, query.group) if view is None else view()
+        shown = view_now(store, query.group) if view is None else view()
         if shown.group != query.group:
             raise ValueError(f"the view shows group {shown.group}, the query asks {query.group}")
         run = SearchRun(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
         return _answer(run)
 
-    if view is None:
-        with store.reading():
-            return read()
     return at_one_moment(store, read)  # a view may scan the group, which a server may have to repeat
 
 
