@@ -305,7 +305,7 @@ class Committer:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = self._refolded(state, change, recorded_at)
+                difference = self._refolded(change, recorded_at)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -363,9 +363,10 @@ class Committer:
             state.last_recorded = recorded_at
         return recorded_at
 
-    def _refolded(self, state: GroupState, change: EpisodeChange, recorded_at: Instant) -> Difference:
-        records = with_change(records_of(self._parts.store, change.episode.group), change, recorded_at)
-        return compare(state.graph, GroupGraph.build(records))
+    def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
+        records = records_of(self._parts.store, change.episode.group)
+        after = GroupGraph.build(with_change(records, change, recorded_at))
+        return compare(GroupGraph.build(records), after)
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:

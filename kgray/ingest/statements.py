@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.derivation.statements import Statement, StatementKey, fold_key, marks_of, names_variant, says_same
+from kgray.derivation.statements import (
+    NAMELESS,
+    Statement,
+    StatementKey,
+    fold_key,
+    marks_of,
+    names_variant,
+    says_same,
+)
 from kgray.ingest.relate import Related, rule
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import Case
@@ -111,6 +119,8 @@ def _same(
     known = _variants(case, key, related, connected)
     if fact.kind == "happened":
         return next((statement for statement in known if says_same(statement.first, fact)), None)
+    if fact.kind != "holds" and known and not names_variant(marks_of(fact), _ends(case, fact)):
+        return min(known, key=lambda statement: statement.standing)  # it speaks of all (R6)
     if fact.kind != "denied":
         known = [statement for statement in known if not statement.is_event]
     if not known:
@@ -123,31 +133,26 @@ def _same(
     for statement in known:
         if statement.marks == meant:
             return statement
-    index = _variant(case, fact, known)
+    # An end that named no variant is none that this could be said of again.
+    known = [statement for statement in known if statement.standing[0] != NAMELESS]
+    index = _variant(case, fact, known) if known else None
     return None if index is None else known[index]
 
 
 def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
-    """Return which of the variants an end or a denial is recorded with; None = one that is new.
+    """Return which variant an end or a denial is recorded with that names one; None = one that is new.
 
-    Where its wording names a variant ("no longer part-time"), that one: by its marks, else the one that the
-    model names. Else it speaks of all (R6): recorded with the one without marks, else the one last said to
-    hold.
+    By its marks ("no longer part-time"), else the one that the model names, else the one last said to hold.
     """
-    if names_variant(marks_of(fact), _ends(case, fact)):
-        numbers, _, qualifiers = marks_of(fact)
-        for statement in known:
-            if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
-                return statement
-        index = _variant(case, fact, known)
-        if index is not None:
-            return known[index]
-        if qualifiers:
-            return None
-    else:
-        for statement in known:
-            if not names_variant(statement.marks, _ends(case, fact)):
-                return statement
+    numbers, _, qualifiers = marks_of(fact)
+    for statement in known:
+        if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
+            return statement
+    index = _variant(case, fact, known)
+    if index is not None:
+        return known[index]
+    if qualifiers:
+        return None
     own = (case.episode.reference_time, *place)
 
     def last_said(statement: Statement) -> tuple[int, int, int]:
