@@ -140,11 +140,11 @@ class Outbox:
 
     @contextmanager
     def accounted(self, episode: Episode) -> Iterator[None]:
-        """Note what was spent on an error that leaves the block."""
+        """Note what was spent on an error, or a call that was cancelled, that leaves the block."""
         try:
             yield
-        except KgrayError as error:
-            self.note_spent(episode, error.spent)
+        except (KgrayError, asyncio.CancelledError) as error:
+            self.note_spent(episode, getattr(error, "spent", Cost()))
             raise
 
     @property

@@ -37,6 +37,7 @@ _MAX_LABEL = 60  # characters; a longer type is a sentence
 _SHOWN = 8  # names of fields in a line about what was left out
 _KEYS = "id _id @id uuid guid key sku code".split()
 _NAMES = "name full_name fullname display_name title label subject username".split()
+_TITLES = "headline summary display_label".split()  # of a record that has only a key
 _KEY_ENDS = ("_id", "_key", "_code", "_number")
 _TYPES = ("type", "kind", "@type", "category")
 _NO_FACTS = frozenset(
@@ -163,7 +164,8 @@ class _JsonReader:
         if name.isdigit():
             name = f"{label} {name}".strip()
         if own and not name:
-            name = key or clean_text(str(fields[own]))
+            named = tuple(title for title in _TITLES if _is_name(fields.get(title)))[:1]
+            name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
         return _Identity(name, key, label, frozenset({own, *named}))
 
     def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
