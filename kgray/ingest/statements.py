@@ -128,7 +128,7 @@ def _same(
     if fact.kind != "holds":
         return _ended(case, fact, place, known)
     if not _is_worded(case, fact):
-        return known[0]
+        return _unworded(case, fact, place, known)
     meant = marks_of(fact)
     for statement in known:
         if statement.marks == meant:
@@ -137,6 +137,18 @@ def _same(
     known = [statement for statement in known if statement.standing[0] != NAMELESS]
     index = _variant(case, fact, known) if known else None
     return None if index is None else known[index]
+
+
+def _unworded(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
+    """Return which variant a fact without a sentence of its own says again; None = one that is new.
+
+    The one that names no variant, else the first that was told of before it: it may say that one holds still.
+    """
+    own = (case.episode.reference_time, *place)
+    names = _ends(case, fact)
+    plain = [statement for statement in known if not names_variant(statement.marks, names)]
+    before = (s for s in known if not s.claims or min(claim.said for claim in s.claims) < own)
+    return next(iter(plain), None) or next(before, None)
 
 
 def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
