@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ from kgray.errors import InputError, NotBuilt
 
 if TYPE_CHECKING:
     from kgray.graph import Hit
+    from kgray.memory import Memory
     from kgray.ports import SearchScope
+    from kgray.search import Filters
 
 _SCOPES = ("fact", "entity", "episode", "community")
 _FILTERED = {  # the scopes on which a filter has an effect: without --scope, only these are searched
@@ -106,6 +109,7 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given:
         started = time.perf_counter()
         hits = finished(memory.search(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
+        _say_unmet(memory, group, asked["filters"], hits)
     if call.as_json:
         printing.emit_json({"hits": [hit.as_dict() for hit in hits], "took_ms": took_ms})
         return 0
@@ -116,6 +120,15 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given:
         click.echo("No hits.")
     printing.note(f"{printing.counted(len(hits), 'hit')} in {took_ms:.0f} ms")
     return 0
+
+
+def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
+    """Where nothing was found, say which values of the filters nothing in the group has."""
+    from kgray.memory.naming import unmet
+
+    if not hits and memory.store.heads([group])[group].named:
+        for line in unmet(memory.store, group, filters):
+            printing.note(line)
 
 
 def _hit_line(number: int, hit: Hit) -> list[str]:
@@ -149,6 +162,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     asked, text = _asked(scopes, given), _query(query)
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
+        _say_unmet(memory, group, asked["filters"], built.hits)
     if call.as_json:
         printing.emit_json(built.as_dict())
     else:
