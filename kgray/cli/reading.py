@@ -26,8 +26,9 @@ from kgray.errors import InputError, NotBuilt
 
 if TYPE_CHECKING:
     from kgray.graph import Hit
+    from kgray.memory import Memory
     from kgray.ports import SearchScope
-    from kgray.search import Ranking
+    from kgray.search import Filters, Ranking
 
 _SCOPES = ("fact", "entity", "episode", "community")
 _FILTERED = {  # the scopes on which a filter has an effect: without --scope, only these are searched
@@ -118,6 +119,7 @@ def search(
         started = time.perf_counter()
         found = finished(memory.explain(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
+        _say_unmet(memory, group, asked["filters"], found.hits)
     shown = [hit.as_dict() | ({"signals": dict(hit.signals)} if explain else {}) for hit in found.hits]
     left = {"said_above": [dict(zip(_LEFT, row, strict=True)) for row in found.said_above]}
     answer = {"hits": shown, **(left if explain else {}), "took_ms": took_ms}
@@ -141,6 +143,15 @@ def _explained(found: Ranking) -> None:
         click.echo(f"{number}: score {hit.score:.3f} ({ranks or 'no method alone'}): {signals}")
     for scope, id_, text in found.said_above:
         click.echo(f"left out, a hit above says it: {scope} {printing.short(id_)} {text[:_LONGEST]}")
+
+
+def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
+    """Where nothing was found, say which values of the filters nothing in the group has."""
+    from kgray.memory.naming import unmet
+
+    if not hits and memory.store.heads([group])[group].named:
+        for line in unmet(memory.store, group, filters):
+            printing.note(line)
 
 
 def _hit_line(number: int, hit: Hit) -> list[str]:
@@ -174,6 +185,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     asked, text = _asked(scopes, given), _query(query)
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
+        _say_unmet(memory, group, asked["filters"], built.hits)
     if call.as_json:
         printing.emit_json(built.as_dict())
     else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from kgray.cli import printing
 from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
 from kgray.cli.outcome import print_counts, say_end
 from kgray.cli.progress import Progress
-from kgray.errors import InputError
+from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Report
@@ -56,12 +57,25 @@ def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> 
     with (
         Progress() as progress,
         closing(open_reader(call.settings(), call.folder)) as source,
+        _gone_if_it_fails(folder),
         closing(open_reader(wanted, folder, create=True)) as target,
     ):
         copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
         where = target.shown
     _print_copied(call, copied, where)
     return 0
+
+
+@contextmanager
+def _gone_if_it_fails(folder: Path) -> Iterator[None]:
+    """Delete the target's folder after an error where it was made for it: a group that is copied is whole."""
+    was_there = folder.exists()
+    try:
+        yield
+    except KgrayError:
+        if not was_there:
+            rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _existing(name: str | None) -> Path | None:

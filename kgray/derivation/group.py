@@ -11,13 +11,14 @@ claim arrives. This is the only call from timeline into this package.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import product
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, product
 
 from kgray.derivation.change import Difference, EpisodeChange, SpanChanges, fact_changes
 from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import Relations, as_flipped
 from kgray.derivation.statements import (
+    Spoken,
     Statement,
     StatementKey,
     claim_of,
@@ -37,6 +38,10 @@ SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subje
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
+
+
+def _placed(said: Iterable[Spoken]) -> Iterator[tuple[Place, Evidence]]:
+    return (((item.evidence.sequence, item.evidence.ordinal), item.evidence) for item in said)
 
 
 class GroupGraph:
@@ -100,13 +105,19 @@ class GroupGraph:
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
-        for item in said:
+        worded = {named[place][0] for place, e in _placed(said) if place in named and not e.every_variant}
+        late: list[Spoken] = []  # ends that came before what they bear on: that has its own first wording
+        for item in chain(said, late):
             place = (item.evidence.sequence, item.evidence.ordinal)
             if place not in named or item.key is None:
                 continue
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
             recorded = item.evidence.statement
+            moved = item.evidence.every_variant and statement != recorded
+            if moved and statement in worded and statement not in self.statements:
+                late.append(item)
+                continue
             if statement != recorded or recorded in self.parts:
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
@@ -116,6 +127,21 @@ class GroupGraph:
             self.texts[place] = (item.evidence.text, head.id)
             if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = item.moved_at
+        for key in {item.key for item in late if item.key is not None}:
+            for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
+                claims.sort(key=lambda claim: claim.said[1:])
+
+    def ends_bear_on(self, change: EpisodeChange) -> bool:
+        """Whether the ends of every variant still bear on the variants that they did before an episode (R13).
+
+        Where one began earlier, or is the first that was told of, they move to it.
+        """
+        there = (self.statements[e.statement].key for e in change.evidence if e.statement in self.statements)
+        for key in {key for key in there if key in self.general}:
+            best = min(self.buckets[key], key=lambda s: self.statements[s].standing)
+            if any(claim.statement != best for claim in self.general[key]):
+                return False
+        return True
 
     # ------------------------------------------------------------------ one record at a time
 
@@ -147,7 +173,8 @@ class GroupGraph:
             earlier = self.general.get(key, ())
             claims = [elsewhere(claim, statement) for claim in earlier if self._bears_on(claim, statement)]
         claim = claim_of(said, statement, head.reference_time, head.recorded_at)
-        claims.append(claim)
+        if claim.kind != "ended" or self._bears_on(claim, statement):
+            claims.append(claim)
         if said.every_variant:
             self.general.setdefault(key, []).append(claim)
             others = (s for s in self.buckets[key] if s != statement and self._bears_on(claim, s))

@@ -131,24 +131,11 @@ def _derived_anew(store: Store, group: str) -> tuple[RowChanges | None, list[str
 
     Raises Damaged where nothing can be derived.
     """
-    graph = GroupGraph.build(records_of(store, group))
-    entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
-    shown = ((recorded, i) for recorded, found in graph.shown_by_recorded().items() for i in sorted(found))
-    facts = map(rows.fact_row, graph.facts_of(graph.statements))
-    puts: dict[Kind, Sequence[Row]] = {}
-    drops: dict[Kind, Sequence[Key]] = {}
+    puts, drops, moved = stale(store, group)
     lines = []
-    for kind, derived in zip(_DERIVED, (entities, shown, facts), strict=True):
-        puts[kind], drops[kind] = _differing(store, group, kind, derived)
+    for kind in _DERIVED:
         for what, count in (("written anew", len(puts[kind])), ("dropped", len(drops[kind]))):
             lines += [f"{kind.name}: {count} {what}"] if count else []
-    places = graph.places()
-    live = {row[0] for row in store.rows(kinds.EPISODE_HEADS, group) if row[7] is None}
-    moved = [
-        (*row[:2], places.get(row[:2]))
-        for row in store.rows(kinds.ALL["evidence"], group)
-        if row[0] in live and row[_SHOWN] != places.get(row[:2])
-    ]
     lines += [f"evidence: {len(moved)} pieces are about other statements than was stored"] if moved else []
     if not lines:
         return None, []
@@ -156,6 +143,24 @@ def _derived_anew(store: Store, group: str) -> tuple[RowChanges | None, list[str
     # A record time of its own: whoever has the group in memory reads it anew.
     at = max(times.now(), store.heads([group])[group].last_recorded + 1)
     return _change(store, group, drops=drops, puts=puts, patches=patches, recorded_at=at), lines
+
+
+def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kind, Sequence[Key]], list[Row]]:
+    """Return where the stored graph is not what the records derive: rows to put, keys to drop, by kind.
+
+    The last are (sequence, ordinal, shown) of evidence that is about another statement than was stored.
+    """
+    graph = GroupGraph.build(records_of(store, group))
+    entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
+    shown = ((recorded, i) for recorded, found in graph.shown_by_recorded().items() for i in sorted(found))
+    facts = map(rows.fact_row, graph.facts_of(graph.statements))
+    puts: dict[Kind, Sequence[Row]] = {}
+    drops: dict[Kind, Sequence[Key]] = {}
+    for kind, derived in zip(_DERIVED, (entities, shown, facts), strict=True):
+        puts[kind], drops[kind] = _differing(store, group, kind, derived)
+    places = graph.places()
+    told = ((row[:2], row[_SHOWN]) for row in store.rows(kinds.ALL["evidence"], group))
+    return puts, drops, [(*at, places.get(at)) for at, stored in told if stored != places.get(at)]
 
 
 def _differing(

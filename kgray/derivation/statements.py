@@ -13,14 +13,14 @@ divided by a split           the part with the founding evidence keeps the id; a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 
 from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import OBJECT, Folded, Relations
-from kgray.records import Evidence, ExtractedFact, Mention, Place, Value, statement_id
+from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant, Precision, show, to_datetime
 
@@ -68,6 +68,25 @@ def _states_date(number: str, dates: Iterable[Instant | None]) -> bool:
     return any(plain in {str(m.year), str(m.day), str(m.month)} for m in moments)
 
 
+Standing = tuple[int, Instant, Place]
+NAMELESS, _LATE = 2, 1 << 62
+
+
+def standing_of(own: Iterable[tuple[EvidenceKind, Instant | None, Place, bool]]) -> Standing:
+    """Return the place of a variant among those of its key, for an end or a denial that names none (R6, R13).
+
+    It bears on the variant with the least, whatever arrived first: the one that began first, else an event,
+    which has no end, else one of which nothing but such ends was told.
+
+    own     (kind, start, place, whether it names no variant) of the variant's evidence
+    """
+    told = [(kind, start, place) for kind, start, place, every in own if not every]
+    if not told or any(kind == "happened" for kind, _, _ in told):
+        return (1 if told else NAMELESS), 0, (0, 0)
+    held = [(-_LATE if start is None else start, place) for kind, start, place in told if kind == "holds"]
+    return 0, *min(held, default=(_LATE, told[0][2]))
+
+
 @dataclass(slots=True)
 class Statement:
     """A derived statement with its evidence, in order of place."""
@@ -101,6 +120,16 @@ class Statement:
         return self.first.kind == "happened"
 
     @property
+    def standing(self) -> Standing:
+        """Its place among the variants that an end could be about (`standing_of`)."""
+        if not self.claims:  # made by the episode that is being decided
+            said = self.first
+            place = (said.sequence, said.ordinal)
+            return standing_of([(said.kind, said.valid_from, place, said.every_variant)])
+        own = (c for c in self.claims if not c.other_variant)
+        return standing_of((c.kind, c.start, c.said[1:], c.every_variant) for c in own)
+
+    @property
     def key(self) -> StatementKey:
         """What it says, without its variant."""
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
@@ -110,7 +139,14 @@ def claim_of(evidence: Evidence, statement: str, reference_time: Instant, record
     """Return a piece of evidence as the timeline's claim."""
     said = (reference_time, evidence.sequence, evidence.ordinal)
     return Claim(
-        statement, said, evidence.kind, evidence.valid_from, evidence.valid_to, evidence.inferred, recorded
+        statement,
+        said,
+        evidence.kind,
+        evidence.valid_from,
+        evidence.valid_to,
+        evidence.inferred,
+        recorded,
+        evidence.every_variant,
     )
 
 
@@ -290,6 +326,7 @@ def name_statements(
             part = (item.key, variant)
             owner.setdefault(item.evidence.statement, part)
             parts.setdefault(part, []).append(item.evidence)
+    _move_nameless(parts)
     named: dict[Place, tuple[str, int]] = {}
     for part, items in parts.items():
         kept = [s for s in {e.statement for e in items} if owner[s] == part]
@@ -297,6 +334,26 @@ def name_statements(
         shown = min(kept, key=lambda s: (births[s], s)) if kept else statement_id(group, first)
         named.update(((e.sequence, e.ordinal), (shown, part[1])) for e in items)
     return named
+
+
+def _move_nameless(parts: dict[tuple[StatementKey, int], list[Evidence]]) -> None:
+    """Move each end and denial that names no variant to the variant of its key that it bears on."""
+    for key in {part[0] for part, items in parts.items() if any(e.every_variant for e in items)}:
+        variants = [part for part in parts if part[0] == key]
+        if len(variants) == 1:
+            continue
+        best = min(variants, key=lambda part: standing_of(_standing_parts(parts[part])))
+        moved = [e for part in variants if part != best for e in parts[part] if e.every_variant]
+        for part in variants:
+            parts[part] = [e for e in parts[part] if part == best or not e.every_variant]
+        parts[best] = sorted([*parts[best], *moved], key=lambda e: (e.sequence, e.ordinal))
+        for part in variants:
+            if not parts[part]:
+                del parts[part]
+
+
+def _standing_parts(items: Iterable[Evidence]) -> Iterator[tuple[EvidenceKind, Instant | None, Place, bool]]:
+    return ((e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in items)
 
 
 def _variants(

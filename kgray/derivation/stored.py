@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from kgray import kinds, rows
+from kgray.derivation.view import View
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Read, Row
-from kgray.ports import Store, at_one_moment
+from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place, is_storable
 from kgray.times import Instant
 
@@ -104,6 +105,21 @@ def _born(mentions: Iterable[Row], evidence: Iterable[Row], corrections: Iterabl
     """Return the entities and statements that rows and corrections name."""
     named = {row[3] for row in mentions} | {row[2] for row in evidence}
     return named.union(*({*operation.entities, operation.made} for operation in corrections)) - {""}
+
+
+def in_pieces(store: Store, group: str) -> bool:
+    """Whether a retraction or removal of the group is being carried out in pieces (`ingest.withdraw`)."""
+    return any(row[5] is not None for row in store.rows(kinds.OPERATIONS_IN_STATE, group, [kinds.PENDING]))
+
+
+def view_now(store: Store, group: str) -> GraphView:
+    """Return the graph as known now, as it is stored; call it within the snapshot that reads it.
+
+    While a removal goes in pieces the stored graph is neither the one before nor the one after it. Then it is
+    the one that the records derive, which is right from the first piece on, at the cost of the whole group.
+    """
+    stored = StoredView(store, group)
+    return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
 
 
 class StoredView:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 from uuid import uuid4
 
 from kgray import kinds, rows
@@ -123,6 +125,57 @@ def corrected(
         patches=(*_spoken_patch(difference.spoken), *patches),
         erases=erases,
     )
+
+
+Verb = Literal["drop", "put", "moved"]  # moved: a piece of evidence, and what it shows as now
+Step = tuple[Verb, Kind, Row]
+
+
+def begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> RowChanges:
+    """Return the first piece of a retraction or removal: what it says of episodes, rulings and corrections.
+
+    whole       all that it changes; the operation stays pending, with its result
+    hidden      the sequences of the removed episodes: from now on none was ever committed
+    """
+    kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS)
+    (ended,) = whole.puts[kinds.OPERATIONS]
+    at = whole.recorded_at
+    marks = tuple((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
+    mark = Patch(kind=kinds.EPISODES, columns=("state", "ended_at", "retired_at"), rows=marks)
+    return replace(
+        whole,
+        drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
+        puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
+        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *((mark,) if marks else ())),
+    )
+
+
+def pieces(
+    operation: Operation, result: Mapping[str, Any], recorded_at: Instant, steps: Sequence[Step], most: int
+) -> Iterator[RowChanges]:
+    """Yield steps of a begun retraction or removal, so many at a time; the last piece ends the operation."""
+    for start in range(0, max(1, len(steps)), most):
+        drops: dict[Kind, list[Key]] = defaultdict(list)
+        puts: dict[Kind, list[Row]] = defaultdict(list)
+        moved: list[Row] = []
+        for what, kind, row in steps[start : start + most]:
+            (moved if what == "moved" else (drops if what == "drop" else puts)[kind]).append(row)
+        state = kinds.DONE if start + most >= len(steps) else kinds.PENDING
+        puts[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
+        shown = Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved))
+        yield _of_operation(
+            operation,
+            drops=drops,
+            puts=puts,
+            patches=(shown,) if moved else (),
+            erases=operation.kind == "remove",
+        )
+
+
+def size(change: RowChanges) -> int:
+    """Return how many rows a change drops, puts and patches."""
+    lists = (*change.drops.values(), *change.puts.values(), *(patch.rows for patch in change.patches))
+    return sum(map(len, lists))
 
 
 def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instant) -> RowChanges:

@@ -138,11 +138,11 @@ class Outbox:
 
     @contextmanager
     def accounted(self, episode: Episode) -> Iterator[None]:
-        """Note what was spent on an error that leaves the block."""
+        """Note what was spent on an error, or a call that was cancelled, that leaves the block."""
         try:
             yield
-        except KgrayError as error:
-            self.note_spent(episode, error.spent)
+        except (KgrayError, asyncio.CancelledError) as error:
+            self.note_spent(episode, getattr(error, "spent", Cost()))
             raise
 
     @property
@@ -303,7 +303,7 @@ class Committer:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = self._refolded(state, change, recorded_at)
+                difference = self._refolded(change, recorded_at)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -334,14 +334,17 @@ class Committer:
         recorded_at = self.record_time(group)
         outcome = "done"
         try:
-            carried_out = await correct(store, self._parts.embedder, operation, recorded_at)
+            async for change in correct(store, self._parts.embedder, operation, recorded_at):
+                await self._written(change, recorded_at)
         except (NotFound, InputError) as error:
             outcome = "refused"
-            carried_out = changes.refused(operation, str(error), recorded_at)
-        self._recorded[group] = recorded_at
-        self.outbox.post(carried_out)
-        await self.outbox.flush()
+            await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
         return outcome
+
+    async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
+        self._recorded[change.group] = recorded_at
+        self.outbox.post(change)
+        await self.outbox.flush()
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
@@ -358,9 +361,10 @@ class Committer:
             state.last_recorded = recorded_at
         return recorded_at
 
-    def _refolded(self, state: GroupState, change: EpisodeChange, recorded_at: Instant) -> Difference:
-        records = with_change(records_of(self._parts.store, change.episode.group), change, recorded_at)
-        return compare(state.graph, GroupGraph.build(records))
+    def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
+        records = records_of(self._parts.store, change.episode.group)
+        after = GroupGraph.build(with_change(records, change, recorded_at))
+        return compare(GroupGraph.build(records), after)
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:

@@ -1,6 +1,7 @@
 """Corrections: merge, split, distinct, undo, retract, remove (R16, R25-R27).
 
-Each is one transaction: the first four at their place in the group's order, the others at once. A correction
+Each is one transaction (a large removal: several): the first four at their place in the group's order, the
+others at once. A correction
 may affect records of any age, so the graph is derived again from the remaining records, and compared with the
 graph before. For a removal that costs a walk over the group, and makes R26 hold by construction; for the
 first four it is done for the records around the entities alone.
@@ -8,6 +9,7 @@ first four it is done for the records around the entities alone.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +27,21 @@ from kgray.records import GroupRecords, Operation, Place, entity_id
 from kgray.times import Instant
 
 
-async def correct(store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant) -> RowChanges:
-    """Return the row changes of the operation.
+async def correct(
+    store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant
+) -> AsyncIterator[RowChanges]:
+    """Yield the row changes of the operation; each must be durable before the next is asked for.
 
     Raises NotFound or InputError, one line for the caller, where it cannot be done.
     """
     if operation.withdraws:
-        return await withdraw(store, embedder, operation, recorded_at)
+        async for change in withdraw(store, embedder, operation, recorded_at):
+            yield change
+    else:
+        yield _corrected(store, operation, recorded_at)
+
+
+def _corrected(store: Store, operation: Operation, recorded_at: Instant) -> RowChanges:
     records = records_of_entities(store, operation.group, operation.entities, undone=operation.target)
     old = GroupGraph.build(records)
     births: tuple[tuple[str, Place], ...] = ()

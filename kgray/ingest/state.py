@@ -250,10 +250,15 @@ class GroupState:
         return found
 
     def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
-        """Apply a decided change; None = it folds stored relation names, so the state must be built anew."""
+        """Apply a decided change; None = the state must be built anew.
+
+        Where it folds stored relation names, or what stored ends bear on.
+        """
         if self.graph.relations.refolded(change.rulings, recorded_at):
             return None
         difference = self.graph.absorb(change, recorded_at)
+        if not self.graph.ends_bear_on(change):
+            return None
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
             self.names.add(shown, mention.surface)

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.derivation.statements import Statement, StatementKey, fold_key, marks_of, names_variant, says_same
+from kgray.derivation.statements import (
+    NAMELESS,
+    Statement,
+    StatementKey,
+    fold_key,
+    marks_of,
+    names_variant,
+    says_same,
+)
 from kgray.ingest.relate import Related, rule
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import Case
@@ -111,6 +119,8 @@ def _same(
     known = _variants(case, key, related, connected)
     if fact.kind == "happened":
         return next((statement for statement in known if says_same(statement.first, fact)), None)
+    if fact.kind != "holds" and known and not names_variant(marks_of(fact), _ends(case, fact)):
+        return min(known, key=lambda statement: statement.standing)  # it speaks of all (R6)
     if fact.kind != "denied":
         known = [statement for statement in known if not statement.is_event]
     if not known:
@@ -118,36 +128,43 @@ def _same(
     if fact.kind != "holds":
         return _ended(case, fact, place, known)
     if not _is_worded(case, fact):
-        return known[0]
+        return _unworded(case, fact, place, known)
     meant = marks_of(fact)
     for statement in known:
         if statement.marks == meant:
             return statement
-    index = _variant(case, fact, known)
+    # An end that named no variant is none that this could be said of again.
+    known = [statement for statement in known if statement.standing[0] != NAMELESS]
+    index = _variant(case, fact, known) if known else None
     return None if index is None else known[index]
 
 
-def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
-    """Return which of the variants an end or a denial is recorded with; None = one that is new.
+def _unworded(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
+    """Return which variant a fact without a sentence of its own says again; None = one that is new.
 
-    Where its wording names a variant ("no longer part-time"), that one: by its marks, else the one that the
-    model names. Else it speaks of all (R6): recorded with the one without marks, else the one last said to
-    hold.
+    The one that names no variant, else the first that was told of before it: it may say that one holds still.
     """
-    if names_variant(marks_of(fact), _ends(case, fact)):
-        numbers, _, qualifiers = marks_of(fact)
-        for statement in known:
-            if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
-                return statement
-        index = _variant(case, fact, known)
-        if index is not None:
-            return known[index]
-        if qualifiers:
-            return None
-    else:
-        for statement in known:
-            if not names_variant(statement.marks, _ends(case, fact)):
-                return statement
+    own = (case.episode.reference_time, *place)
+    names = _ends(case, fact)
+    plain = [statement for statement in known if not names_variant(statement.marks, names)]
+    before = (s for s in known if not s.claims or min(claim.said for claim in s.claims) < own)
+    return next(iter(plain), None) or next(before, None)
+
+
+def _ended(case: Case, fact: ExtractedFact, place: Place, known: list[Statement]) -> Statement | None:
+    """Return which variant an end or a denial is recorded with that names one; None = one that is new.
+
+    By its marks ("no longer part-time"), else the one that the model names, else the one last said to hold.
+    """
+    numbers, _, qualifiers = marks_of(fact)
+    for statement in known:
+        if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
+            return statement
+    index = _variant(case, fact, known)
+    if index is not None:
+        return known[index]
+    if qualifiers:
+        return None
     own = (case.episode.reference_time, *place)
 
     def last_said(statement: Statement) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from kgray import kinds
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Entity, FactSpan
 from kgray.memory.naming import entities_of, entity_called
@@ -79,7 +79,7 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     counts: Counter[str] = Counter()
     for _, _, source, target in store.rows(kinds.FACT_ENDS, group):
         counts.update({source, target} - {None})
-    everyone = entities_of(store, StoredView(store, group))
+    everyone = entities_of(store, view_now(store, group))
     wanted = folded(query)
     names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
     ranked = {id_: _rank(wanted, called) for id_, called in names.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from kgray.derivation import names
 from kgray.derivation.names import Fold
-from kgray.derivation.stored import StoredView, records_of
+from kgray.derivation.stored import records_of, view_now
 from kgray.errors import InputError, NotFound, Stopped
 from kgray.graph import Entity
 from kgray.ledger import request, result
@@ -66,7 +66,7 @@ def check(store: Store, operation: Operation) -> None:
 
 
 def _shown(store: Store, group: str, asked: str) -> Entity:
-    found = StoredView(store, group).entities([asked])
+    found = view_now(store, group).entities([asked])
     for entity in found:
         if entity.id == asked or len(found) == 1:
             return entity

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kgray import kinds, rows
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import StoredView, view_now
 from kgray.derivation.view import View
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Entity
 from kgray.ledger import find
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import is_storable
+from kgray.search import Filters
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
@@ -49,7 +50,7 @@ def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ..
     """
 
     def read() -> tuple[str, ...]:
-        view = StoredView(store, group)
+        view = view_now(store, group)
         ids = []
         for asked in called:
             entity = entity_called(store, view, asked)
@@ -69,8 +70,8 @@ def id_called(store: Store, group: str, asked: str) -> str:
     nothing = f"group {group} has no episode, entity or fact {asked!r}"
     if not is_storable(asked):
         raise NotFound(nothing)
-    view = StoredView(store, group)
-    found = {entity.id: entity.name for entity in view.entities_named(asked)}
+    view = view_now(store, group)
+    found = {entity.id: entity.name for entity in _named(store, view, asked)}
     if not found:
         everyone = entities_of(store, view)
         there = dict(_ids(store, group)) | {entity.id: entity.name for entity in everyone}
@@ -98,6 +99,27 @@ def no_group(store: Store, group: str) -> str:
     if store.heads([group])[group].named:
         return ""
     return f"there is no group {group}{suggestion(group, store.heads())}"
+
+
+def unmet(store: Store, group: str, filters: Filters) -> list[str]:
+    """Return a line for each value of a filter that nothing in the group has; it scans the group."""
+    episodes = list(store.rows(kinds.ALL["episodes"], group)) if filters.sources or filters.speakers else []
+    there = {
+        "relation": {row[3] for row in store.rows(kinds.ALL["facts"], group)} if filters.relations else (),
+        "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
+        if filters.labels
+        else (),
+        "source": {row[2] for row in episodes},
+        "speaker": {row[7] for row in episodes if row[7]},
+    }
+    asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
+    return [
+        f"group {group} has no {what} {value!r}{suggestion(value, sorted(there[what]))}"
+        for what, values in asked
+        for value in values
+        if value not in there[what]
+        and (what != "speaker" or rows.folded(value) not in map(rows.folded, there[what]))
+    ]
 
 
 def suggestion(asked: str, names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kgray import times
 from kgray.derivation import dump as dumping
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
 from kgray.errors import InputError
 from kgray.graph import Hit
@@ -185,10 +185,10 @@ class GroupReads:
     def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
         """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
         if known_at is None:
-            return StoredView(self.store, group)
+            return view_now(self.store, group)
         last = self.store.heads([group])[group].last_recorded
         if known_at >= last:  # nothing was recorded since: the store holds what was known then
-            return StoredView(self.store, group)
+            return view_now(self.store, group)
         # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
         view = self._views.pop(key, None) or derived(self.store, group, known_at)

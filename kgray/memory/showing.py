@@ -10,7 +10,7 @@ from typing import Any
 
 from kgray import kinds, rows
 from kgray.derivation.dump import DumpRow
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import view_now
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
 from kgray.ports import Store
@@ -71,7 +71,7 @@ class Shown:
 
 def described(store: Store, group: str, identifier: str, records: list[DumpRow]) -> Shown:
     """Return the texts, names and facts that dump rows speak of; to be called within one snapshot."""
-    view = StoredView(store, group)
+    view = view_now(store, group)
     of: dict[str, list[DumpRow]] = defaultdict(list)
     for record in records:
         of[record["type"]].append(record)

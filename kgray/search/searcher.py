@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from kgray.derivation.stored import StoredView
+from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Entity, Fact, FactSpan, Hit
 from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
@@ -96,7 +96,7 @@ class Searcher:
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
-            shown = StoredView(self.store, group) if view is None else view()
+            shown = view_now(self.store, group) if view is None else view()
             if shown.group != group:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(

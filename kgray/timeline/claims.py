@@ -22,7 +22,8 @@ class Claim:
     end             holds: the stated end or None; ended: its instant, never None
     inferred        the start was read off the present tense (R3); one equal to t_ref counts as such
     recorded        record time (R4)
-    other_variant   an end or a denial recorded with another variant: it speaks of this one too (R6)
+    every_variant   an end or a denial that names no variant: it speaks of all (R6)
+    other_variant   such a one that bears on another variant in the first place
     """
 
     statement: str
@@ -32,6 +33,7 @@ class Claim:
     end: Instant | None
     inferred: bool
     recorded: Instant
+    every_variant: bool = False
     other_variant: bool = False
 
 

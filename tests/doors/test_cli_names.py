@@ -123,3 +123,21 @@ def test_what_is_pending_is_said_beside_the_answer(team):
         assert answer.code == 0
         assert "1 entry of group team is pending" in answer.err
     assert team("search", "Alice", "--group", "team").out.count("Gama") == 0
+
+
+def test_a_mistyped_filter_finds_nothing_and_is_told_what_it_is_like(kgray):
+    kgray.env["KGRAY_MODEL_BACKEND"] = "rules"
+    said = {"speaker": "Alice Nguyen", "text": "I work at Acme.", "at": "2026-01-01", "source": "chat"}
+    assert kgray("add", kgray.write("a.jsonl", said), "--group", "team").code == 0
+    lines = {
+        ("--relation", "works att"): "has no relation 'WORKS_ATT': did you mean 'WORKS_AT'?",
+        ("--source", "caht"): "has no source 'caht': did you mean 'chat'?",
+        ("--speaker", "Alice Nguyn"): "has no speaker 'Alice Nguyn': did you mean 'Alice Nguyen'?",
+        ("--type", "Persn"): "has no type 'Persn': did you mean 'Person'?",
+    }
+    for words, line in lines.items():
+        for command in ("search", "context"):
+            answer = kgray(command, "Acme", "--group", "team", *words)
+            assert (answer.code, f"group team {line}\n" in answer.err) == (0, True), answer.err
+    for words in (["--relation", "works at"], ["--speaker", "alice  nguyen"], ["--type", "Person"]):
+        assert "did you mean" not in kgray("search", "Acme", "--group", "team", *words).err

@@ -63,10 +63,12 @@ def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
     for words, line in lines.items():
         answer = full("copy", *words)
         assert (answer.code, line in answer.err) == (2, True), answer.err
+        assert not (full.folder / "x").exists(), "a copy that is not made leaves nothing"
     full.write("small.toml", "[embedder]\ndimensions = 64\n")
     answer = full("copy", "--group", "team", "--to-data", "y", "--to-config", "small.toml")
     assert answer.code == 2
     assert "set the same embedder for both" in answer.err
+    assert not (full.folder / "y").exists()
 
 
 def test_what_is_at_the_target_already_and_differs_is_left_alone(full):

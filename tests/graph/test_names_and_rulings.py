@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kgray.derivation.compare import differences
 from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
-from tests.graph.engine import GROUP, Engine, reading, triples, works
+from tests.graph.engine import GROUP, Engine, in_days, reading, triples, works
 
 APART = [
     ("C", "C++"),
@@ -171,3 +173,57 @@ def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> 
         "Alice works at Acme": True,
     }
     engine.check()
+
+
+def _facts(engine: Engine) -> list[tuple[str, Any, Any]]:
+    view = engine.view()
+    return sorted(((f.text, in_days(f.valid_at), in_days(f.invalid_at)) for f in view.all_facts()), key=repr)
+
+
+TOLD = {
+    "an-end": [said(0, PART_TIME), said(20, "Alice left Acme", "ended")],
+    "an-end-between": [said(30, PART_TIME), said(20, "Alice left Acme", "ended"), said(0, PLAIN)],
+    "two-variants": [said(0, PART_TIME), said(10, PLAIN), said(20, "Alice left Acme", "ended")],
+    "two-ends": [
+        said(0, "Alice works at Acme full-time"),
+        said(10, PART_TIME),
+        said(20, "Alice left Acme", "ended"),
+        said(40, "Alice quit Acme", "ended"),
+    ],
+    "a-denial": [said(0, PART_TIME), said(20, "Alice never worked at Acme", "denied")],
+    "an-end-of-one": [said(0, PART_TIME), said(10, PLAIN), said(20, f"{PART_TIME} no longer", "ended")],
+    "before-all": [said(30, PART_TIME), said(20, "Alice left Acme", "ended")],
+    "an-event": [said(5, "Alice met Acme", "happened"), said(20, "Alice left Acme", "ended")],
+    "an-event-too": [
+        said(5, "Alice met Acme", "happened"),
+        said(10, PART_TIME),
+        said(20, "Alice left Acme", "ended"),
+    ],
+    "a-denied-event": [
+        said(5, "Alice met Acme", "happened"),
+        said(20, "Alice never worked at Acme", "denied"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
+    tmp_path: Path, name: str
+) -> None:
+    """R6, R13: it speaks of all variants, also of those told after it, and makes no second fact."""
+    many = shipped().extended({"WORKS_AT": {"cardinality": "many"}})
+    found = {}
+    for number, order in enumerate(permutations(TOLD[name])):
+        engine = Engine(tmp_path / str(number), ontology=many)
+        for draft in order:
+            engine.add(draft)
+            engine.check()
+            assert differences(engine.store, engine.named()) == []
+        found[tuple(draft.client_id for draft in order)] = _facts(engine)
+        again = Engine(tmp_path / f"again{number}", ontology=many)
+        again.add(*order)
+        assert _facts(again) == found[tuple(draft.client_id for draft in order)]
+    first = next(iter(found.values()))
+    assert {order: facts for order, facts in found.items() if facts != first} == {}
+    many_facts = {"a-denial": 0, "a-denied-event": 0, "an-end": 1, "an-event": 1}
+    assert len(first) == many_facts.get(name, 2), first

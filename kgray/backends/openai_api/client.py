@@ -83,11 +83,20 @@ class TokensSpent:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Give the errors that leave the block what was spent before them."""
+        """Give the errors that leave the block, a cancellation too, what was spent before them."""
         try:
             yield
-        except KgrayError as error:
-            error.spent = Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+        except (KgrayError, asyncio.CancelledError) as error:
+            error.spent = Cost(self.calls, self.prompt_tokens, self.completion_tokens)  # type: ignore[union-attr]
+            raise
+
+    @contextmanager
+    def if_cancelled(self, body: Mapping[str, Any]) -> Iterator[None]:
+        """Count a call that is cancelled inside the block: the server may work on it, and bill it."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.count(None, body)
             raise
 
 
@@ -239,7 +248,7 @@ class Client:
             try:
                 async with session.limiter.slot() as sent_at:
                     sent = time.time()
-                    with OUTAGES.asking(self._where, self.endpoint.timeout_s):
+                    with OUTAGES.asking(self._where, self.endpoint.timeout_s), spent.if_cancelled(post.body):
                         found = await self._once(session, post, sent_at)
                 session.limiter.succeeded()
                 OUTAGES.answered(self._where)

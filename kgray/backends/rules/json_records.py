@@ -36,6 +36,7 @@ MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
 _SHOWN = 8  # names of fields in a line about what was left out
+_TITLES = "headline summary display_label".split()  # of a record that has only a key
 _KEY_ENDS = ("_id", "_key", "_code", "_number")
 _TYPES = ("type", "kind", "@type", "category")
 _AMOUNTS = ("amount", "value", "price")
@@ -141,7 +142,8 @@ class JsonReader:
         if name.isdigit():
             name = f"{label} {name}".strip()
         if own and not name:
-            name = key or clean_text(str(fields[own]))
+            named = tuple(title for title in _TITLES if _is_name(fields.get(title)))[:1]
+            name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
         return _Identity(name, key, label, frozenset({own, *named}))
 
     def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:

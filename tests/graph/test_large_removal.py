@@ -1,0 +1,170 @@
+"""A removal too large for one transaction goes in pieces: from the first on nothing of it is read (R27)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kgray import kinds, times
+from kgray.derivation.compare import differences
+from kgray.derivation.stored import in_pieces, view_now
+from kgray.errors import NotFound
+from kgray.ingest import withdraw as withdrawing
+from kgray.ledger import accept, request, result
+from kgray.memory.answers import entities_like, history_of
+from kgray.memory.reports import shown
+from kgray.ports import Store
+from kgray.records import Operation
+from kgray.search.candidates import Query
+from kgray.search.searcher import search
+from tests.graph.engine import SMALL, Engine, engine_on, triples, works
+from tests.graph.histories import history, played
+from tests.graph.stores import Stores
+
+GONE = "Zqgone"
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few rows be too many for one transaction."""
+    monkeypatch.setattr(withdrawing, "AT_ONCE", 0)
+    monkeypatch.setattr(withdrawing, "A_PIECE", 3)
+
+
+def told(engine: Engine) -> None:
+    """Tell of jobs in two sources: one of them ends what the other says, and names a person anew."""
+    ours = [triples(n, works(f"Firm {n}"), client_id=f"keep{n}") for n in (0, 20, 40)]
+    theirs = [
+        triples(n, works(f"{GONE} {n}"), {**works("Firm 0"), "source": f"{GONE} Bo"}, client_id=f"gone{n}")
+        for n in (10, 30, 50)
+    ]
+    engine.add(*(replace(draft, source="kept") for draft in ours))
+    engine.add(*(replace(draft, source="secret") for draft in theirs))
+
+
+def begin(engine: Engine, kind: str, pieces: int) -> int:
+    """Ask for the source to be withdrawn, and end the process after so many changes; return the sequence."""
+    asked = Operation(group=engine.named(), kind=kind, source="secret")  # type: ignore[arg-type]
+    return go_on(engine, replace(asked, sequence=request(engine.store, asked)), pieces)
+
+
+def go_on(engine: Engine, asked: Operation, pieces: int) -> int:
+    """Carry out so many changes of a withdrawal."""
+
+    async def some() -> None:
+        at = max(times.now(), engine.last_recorded() + 1)
+        left = pieces
+        async for change in withdrawing.withdraw(engine.store, SMALL, asked, at):
+            engine.store.apply([change])
+            left -= 1
+            if not left:
+                return
+
+    with engine.store.writing():
+        asyncio.run(some())
+    return asked.sequence
+
+
+def everything(store: Store, group: str) -> dict[str, Any]:
+    """Return what readers see of a group now, in one comparable value."""
+    view = view_now(store, group)
+    people = entities_like(store, group, "", 50)
+    facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None).facts]
+    found = [
+        asyncio.run(search(store, SMALL, Query(text=text, group=group, any_time=True, limit=50)))
+        for text in (GONE, "Alice works at Firm")
+    ]
+    return {
+        "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
+        "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
+        "found": [sorted(map(repr, hits)) for hits in found],
+    }
+
+
+def every_row(store: Store, group: str) -> dict[str, list[Any]]:
+    """Return every stored row of a group, without the operation itself."""
+    return {
+        kind.name: list(store.rows(kinds.ALL[kind.name], group))
+        for kind in kinds.KINDS
+        if kind is not kinds.OPERATIONS
+    }
+
+
+@pytest.mark.parametrize("kind", ["remove", "retract"])
+def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
+    """R25, R27: ended in the middle again and again, each time a little later."""
+    engine = engine_on(stores)
+    told(engine)
+    sequence = begin(engine, kind, pieces=1)
+    asked = replace(Operation(group=engine.named(), kind=kind, source="secret"), sequence=sequence)  # type: ignore[arg-type]
+    seen, dump = everything(engine.store, engine.named()), engine.dump()
+    assert [name for _, name, _ in seen["people"]] == ["Alice", "Firm 0", "Firm 20", "Firm 40"]
+    assert GONE not in repr(seen)
+    runs = 0
+    while in_pieces(engine.store, engine.named()):
+        assert result(engine.store, engine.named(), sequence) is None
+        assert everything(engine.store, engine.named()) == seen
+        assert (engine.dump(), differences(engine.store, engine.named())) == (dump, [])
+        with pytest.raises(NotFound):
+            shown(engine.store, engine.named(), "gone10")
+        runs += 1
+        go_on(engine, asked, pieces=runs)
+    assert runs > 3
+    assert everything(engine.store, engine.named()) == seen
+    assert engine.dump() == dump
+    Engine(store=engine.store, prefix=engine.prefix).check()
+    done = result(engine.store, engine.named(), sequence)
+    assert done is not None
+    assert (done["episodes"], done["entities"], done["statements"]) == (3, 4, 4)
+    if kind == "remove":
+        assert GONE.casefold() not in repr(every_row(engine.store, engine.named())).casefold()
+
+
+@pytest.mark.parametrize("kind", ["remove", "retract"])
+def test_pieces_leave_the_rows_that_one_change_leaves(
+    stores: Stores, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R25, R26: as many of each kind, and evidence that shows or does not."""
+    store, rows = stores.open(), []
+    for most in (10_000, 0):
+        monkeypatch.setattr(withdrawing, "AT_ONCE", most)
+        engine = Engine(store=store, prefix=stores.fresh())
+        told(engine)
+        engine.ask(kind, source="secret")
+        rows.append(plain(every_row(store, engine.named())))
+    assert rows[0] == rows[1]
+
+
+def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return how many rows of each kind there are, and evidence with what it shows as (None or not)."""
+    shown_as = kinds.EVIDENCE.names.index("shown")
+    counts: dict[str, Any] = {name: len(found) for name, found in rows.items()}
+    return counts | {"shows": [(row[0], row[1], row[shown_as] is None) for row in rows["evidence"]]}
+
+
+def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores: Stores) -> None:
+    """R19, R27: the same content is accepted anew after a removal that is on its way; the rest follows it."""
+    engine = engine_on(stores)
+    told(engine)
+    sequence = begin(engine, "remove", pieces=2)
+    again = replace(triples(60, works("Firm 9"), client_id="gone10", group=engine.named()), source="secret")
+    (taken,) = accept(engine.store, [again], now=times.now())
+    assert taken.status == "accepted"
+    engine = Engine(store=engine.store, prefix=engine.prefix)
+    engine.run()
+    assert result(engine.store, engine.named(), sequence)
+    assert engine.spans()["Firm 9"] == [(60, None)]
+    assert GONE not in engine.spans()
+    engine.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_histories_whose_withdrawals_go_in_pieces(stores: Stores, seed: int) -> None:
+    """R4, R16, R25, R26: after every step the graph follows from the records; nothing erased is left."""
+    if seed >= stores.examples:
+        pytest.skip("a few on a server")
+    store = stores.open()
+    played(lambda **how: Engine(store=store, prefix=stores.fresh(), **how), history(seed, steps=10 + seed))
