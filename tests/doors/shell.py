@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kgray.cli import cli
+from tests.waiting import HANGS_S
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Shell:
     def process(self, *args: str, stdin: bytes | None = None) -> Answer:
         """Run a real process to its end."""
         running = self.start(*args, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
-        out, err = running.communicate(stdin, timeout=60)
+        out, err = running.communicate(stdin, timeout=HANGS_S)
         return Answer(running.returncode, out.decode(), err.decode())
 
     def write(self, name: str, *rows: Any) -> str:

@@ -13,6 +13,7 @@ import pytest
 from bench import commands
 from bench.model_server import record
 from bench.processes import ServerProcess
+from tests.waiting import HANGS_S
 
 COMMANDS = ("world", "model-server", "quality", "ingest", "store", "equality", "chaos", "soak")
 
@@ -167,7 +168,7 @@ def asked(server: ServerProcess, told: str) -> str:
     data = json.dumps({"kind": "text", "time": "", "text": told})
     messages = [{"role": "user", "content": f"<EPISODE>\n{data}\n</EPISODE>\n"}]
     body = json.dumps({"model": "world", "messages": messages, "response_format": form}).encode()
-    connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=20)
+    connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=HANGS_S)
     connection.request("POST", "/v1/chat/completions", body)
     answer = json.loads(connection.getresponse().read())
     connection.close()

@@ -29,6 +29,7 @@ from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode
+from tests.waiting import HANGS_S
 
 WORLD = World(seed=3, episodes=60)
 EPISODES = list(WORLD)
@@ -65,7 +66,7 @@ async def call(server: ModelServer, method: str, path: str, body: bytes = b"") -
     """Send one request with a client that is not ours, on a connection of its own."""
 
     def send() -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)
         connection.request(method, path, body)
         answer = connection.getresponse()
         found = json.loads(answer.read())
@@ -322,13 +323,13 @@ def test_the_command_names_its_address_and_ends_on_a_signal(bench):
     process = bench.start("model-server", "--episodes", "5", "--json")
     try:
         started = json.loads(process.stdout.readline())
-        connection = http.client.HTTPConnection(started["base_url"].split("/")[2], timeout=10)
+        connection = http.client.HTTPConnection(started["base_url"].split("/")[2], timeout=HANGS_S)
         connection.request("GET", "/v1/models")
         models = json.loads(connection.getresponse().read())
         connection.close()
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANGS_S)
 
     assert models["data"][0]["id"] == started["model"] == "world"
     assert (process.returncode, out, err) == (0, b"", b"")
@@ -345,7 +346,7 @@ def test_a_server_whose_parent_has_ended_ends_by_itself(bench):
     done = bench.script_of(parent)
     server = psutil.Process(int(done.split()[0]))
 
-    server.wait(timeout=20)
+    server.wait(timeout=HANGS_S)
 
 
 def test_a_taken_port_is_told_in_one_line(bench):
@@ -355,7 +356,7 @@ def test_a_taken_port_is_told_in_one_line(bench):
         other = bench.process("model-server", "--episodes", "1", "--port", port)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANGS_S)
 
     assert other.code == 2
     assert other.err.count("\n") == 1

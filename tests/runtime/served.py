@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import HANGS_S
+
 WORLD = ("--episodes", "80", "--entities", "40", "--seed", "5")
 STREAMS = 4  # calls at the server at once: what a kill can catch on the way to the journal
 
@@ -28,7 +30,7 @@ def start(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[by
 def answer(*words: str, env: dict[str, str] | None = None) -> str:
     """Run the command to its end and return its stdout."""
     process = start(*words, env=env)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -43,12 +45,12 @@ def serving() -> Iterator[str]:
         yield str(json.loads(server.stdout.readline())["base_url"])
     finally:
         server.terminate()
-        server.communicate(timeout=20)
+        server.communicate(timeout=HANGS_S)
 
 
 def stats(base_url: str) -> dict[str, Any]:
     """Return what the server counted."""
-    connection = http.client.HTTPConnection(base_url.split("/")[2], timeout=10)
+    connection = http.client.HTTPConnection(base_url.split("/")[2], timeout=HANGS_S)
     connection.request("GET", "/v1/stats")
     counted: dict[str, Any] = json.loads(connection.getresponse().read())
     connection.close()

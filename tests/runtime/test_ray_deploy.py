@@ -30,6 +30,7 @@ from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
+from tests.waiting import HANGS_S
 
 pytestmark = pytest.mark.ray
 KEY = "sk-nobody-may-read-this"
@@ -168,7 +169,7 @@ def vars_of(head: heads.Head) -> dict[str, object]:
 def run(shell: Shell, *words: str) -> Answer:
     """Run a command to its end: a start of Ray takes its time on a busy machine."""
     running = shell.start(*words, stdin=subprocess.DEVNULL)
-    out, err = running.communicate(timeout=400)
+    out, err = running.communicate(timeout=HANGS_S)
     return Answer(running.returncode, out.decode(), err.decode())
 
 
@@ -270,7 +271,7 @@ def samples() -> Samples:
 
     node = ray.nodes()[0]
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
         lines = answer.read().decode().splitlines()
     found = []
     for line in lines:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.backfill.budget import Budget
@@ -52,7 +52,6 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 # ---------------------------------------------------------------------------------- sorting
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(), st.text(max_size=8)), max_size=60), st.integers(1, 6))
 def test_rows_come_sorted_whatever_fits_into_memory(pairs, rows_held):
     rows = [[key, number, text] for number, (key, text) in enumerate(pairs)]
@@ -78,7 +77,6 @@ def test_what_is_held_is_bounded_by_runs_on_disk():
 # ------------------------------------------------------------------------------------ spans
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(1, 40)), st.integers(0, 41))
 def test_sequences_are_a_sorted_set(members, bound):
     found = Sequences(sorted(members))
@@ -203,7 +201,6 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
 # ------------------------------------------------------------------------------------- jobs
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), max_size=6), st.lists(st.integers(0, 200), max_size=3))
 def test_a_log_that_is_read_again_tells_each_line_once(cuts, breaks):
     text = 'kgray: 3 accepted\n{"broken\n{"accepted": 3}\nRay says more\nlast'
