@@ -344,7 +344,7 @@ def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing
     async def leave():
         with engine.store.writing(), neo4j_driver.session() as session:
             with session.begin_transaction() as lock:  # the batch cannot be written before this one ends
-                lock.run("MATCH (g:KgrayGroup {name: $group}) SET g.locked = true", group=engine.named())
+                lock.run("MATCH (s:KgrayShard {id: '0'}) SET s.locked = true").consume()
                 totals = await Runner(engine.parts).run(groups=[engine.named()], stop=on_its_way.is_set)
                 lock.rollback()
             return totals

@@ -14,7 +14,8 @@ from typing import Any
 
 from tests.waiting import HANGS_S
 
-WORLD = ("--episodes", "80", "--entities", "40", "--seed", "5")
+PLAN = {"episodes": 80, "entities": 40, "seed": 5}
+WORLD = tuple(word for name, value in PLAN.items() for word in (f"--{name}", str(value)))
 STREAMS = 4  # calls at the server at once: what a kill can catch on the way to the journal
 
 
@@ -38,7 +39,7 @@ def answer(*words: str, env: dict[str, str] | None = None) -> str:
 @contextmanager
 def serving() -> Iterator[str]:
     """Serve the world, 30 ms an answer; yield the address."""
-    slow = ("--streams", str(STREAMS), "--first-token-s", "0.03", "--tokens-per-s", "0", "--idle-s", "60")
+    slow = ("--streams", str(STREAMS), "--first-token-s", "0.03", "--tokens-per-s", "0", "--idle-s", "600")
     server = start("bench", "model-server", *WORLD, *slow, "--json")
     try:
         assert server.stdout is not None

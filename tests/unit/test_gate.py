@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.ingest.calls import Gate, Urgency
+from tests.waiting import HANGS_S
 
 
 async def order_of(gate: Gate, wanting: Sequence[tuple[Urgency, int]]) -> list[int]:
@@ -20,7 +21,7 @@ async def order_of(gate: Gate, wanting: Sequence[tuple[Urgency, int]]) -> list[i
             entered.append(number)
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(asyncio.gather(*(one(n, *w) for n, w in enumerate(wanting))), 10)
+    await asyncio.wait_for(asyncio.gather(*(one(n, *w) for n, w in enumerate(wanting))), HANGS_S)
     return entered
 
 
@@ -73,7 +74,7 @@ async def test_tokens_in_flight_stay_within_the_budget_but_for_one_that_is_large
             await asyncio.sleep(0)
             now[0] -= tokens
 
-    await asyncio.wait_for(asyncio.gather(*(one(t) for t in (60, 60, 30, 500, 10, 90))), 10)
+    await asyncio.wait_for(asyncio.gather(*(one(t) for t in (60, 60, 30, 500, 10, 90))), HANGS_S)
     assert max(t for t in most if t != 500) <= 100
     assert 500 in most
 
@@ -112,6 +113,6 @@ def test_everyone_comes_in_and_never_too_many_at_once(width, tokens, held, wanti
                 inside[1] -= size
 
         tasks = (one(Urgency(bulk, number, step), size) for bulk, number, step, size in wanting)
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks), HANGS_S)
 
     asyncio.run(run())
