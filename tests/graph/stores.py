@@ -128,12 +128,16 @@ class WholeNeo4jStores(Neo4jStores):
 @pytest.fixture(params=KINDS)
 def stores(request, tmp_path) -> Iterator[Stores]:
     """Yield the maker of stores of each kind in turn."""
-    if request.param == "sqlite":
-        made: Stores = SqliteStores(tmp_path / "store")
-    else:
-        made = Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
+    made = stores_of(request.param, request, tmp_path)
     yield made
     made.close()
+
+
+def stores_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
+    """Return the maker of stores of one kind."""
+    if kind == "sqlite":
+        return SqliteStores(folder / "store")
+    return Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
 
 
 @pytest.fixture

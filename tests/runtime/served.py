@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import kgray
 from tests.waiting import HANGS_S
 
 PLAN = {"episodes": 80, "entities": 40, "seed": 5}
@@ -78,8 +79,16 @@ def ledger(data: Path) -> dict[str, int]:
     """Return how many episodes of the world are in which state; none where no store is yet."""
     if not (data / "kgray.sqlite3").exists():
         return {}
-    groups = json.loads(answer("status", "--data", str(data), "--json"))["groups"]
-    return dict(groups.get("world-0", {}))
+    with kgray.open(data) as memory:
+        counts = memory.groups().get("world-0")
+    names = ("accepted", "extracted", "committed", "failed")
+    return {} if counts is None else {name: getattr(counts, name) for name in names}
+
+
+def dump_hash(data: Path) -> str:
+    """Return the hash of the world's graph."""
+    with kgray.open(data) as memory:
+        return memory.dump_hash(group="world-0")
 
 
 def journaled(data: Path) -> int:

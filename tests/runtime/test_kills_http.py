@@ -13,8 +13,20 @@ from pathlib import Path
 
 from bench.model_server import ModelServer, Service
 from bench.model_server.service import HttpAnswer
-from bench.world import Latency, Oracle, World
-from tests.runtime.served import PLAN, STREAMS, WORLD, answer, asked, journaled, once, settings, start
+from bench.world import Latency, Oracle, World, WorldPlan
+from bench.world.files import write
+from tests.runtime.served import (
+    PLAN,
+    STREAMS,
+    answer,
+    asked,
+    dump_hash,
+    journaled,
+    ledger,
+    once,
+    settings,
+    start,
+)
 
 KILLS = 6
 ANSWER_S = 0.03
@@ -62,7 +74,7 @@ async def told(*words: str, env: dict[str, str] | None = None) -> str:
     return await asyncio.to_thread(answer, *words, env=env)
 
 
-async def ingest_under_fire(service: Killing, env: dict[str, str], world: str, data: str) -> list[int]:
+async def ingest_under_fire(service: Killing, env: dict[str, str], world: Path, data: Path) -> list[int]:
     """Kill the command in the middle of its work, KILLS times.
 
     Returns what was asked by each kill, and last how many answers were on their way to the journal at the
@@ -73,10 +85,10 @@ async def ingest_under_fire(service: Killing, env: dict[str, str], world: str, d
     for _ in range(KILLS):
         # Five requests, and of each stream the next and the next but one: six times that are fewer than 80.
         service.left = DICE.randint(3, 5)
-        process = service.victim = start("add", world, "--data", data, env=env)
+        process = service.victim = start("add", str(world), "--data", str(data), env=env)
         await asyncio.to_thread(process.communicate)
         assert process.returncode == -signal.SIGKILL, "killed in the middle, not after the end"
-        kept = await asyncio.to_thread(journaled, Path(data))
+        kept = await asyncio.to_thread(journaled, data)
         await service.quiet.wait()  # what it was still answering counts, too
         lost += once(service.shown()) - kept
         seen.append(asked(service.shown()))
@@ -87,21 +99,20 @@ async def ingest_under_fire(service: Killing, env: dict[str, str], world: str, d
 async def test_six_kills_leave_the_graph_of_an_undisturbed_run_and_no_journaled_answer_is_asked_again(
     tmp_path: Path,
 ) -> None:
-    world, calm, killed = (str(tmp_path / name) for name in ("world.jsonl", "calm", "killed"))
-    await told("bench", "world", *WORLD, "--out", world)
+    world, calm, killed = (tmp_path / name for name in ("world.jsonl", "calm", "killed"))
+    write(WorldPlan(**PLAN), world, None)
     async with serving() as (service, base_url):
-        await told("add", world, "--data", calm, env=settings(base_url))
+        await told("add", str(world), "--data", str(calm), env=settings(base_url))
         undisturbed = service.shown()
     async with serving() as (service, base_url):
         *seen, lost = await ingest_under_fire(service, settings(base_url), world, killed)
-        await told("add", world, "--data", killed, env=settings(base_url))
+        await told("add", str(world), "--data", str(killed), env=settings(base_url))
         disturbed = service.shown()
 
-    group = ("dump", "--group", "world-0", "--hash", "--data")
-    assert answer(*group, killed) == answer(*group, calm)
-    ledger = json.loads(answer("status", "--data", killed, "--json"))["groups"]["world-0"]
-    assert ledger == {"accepted": 0, "extracted": 0, "committed": 80, "failed": 0}
-    checks = json.loads(answer("doctor", "--data", killed, "--json"))["checks"]
+    assert await asyncio.to_thread(dump_hash, killed) == await asyncio.to_thread(dump_hash, calm)
+    states = await asyncio.to_thread(ledger, killed)
+    assert states == {"accepted": 0, "extracted": 0, "committed": 80, "failed": 0}
+    checks = json.loads(answer("doctor", "--data", str(killed), "--json"))["checks"]
     assert [check for check in checks if not check["ok"]] == []
     assert 0 < seen[0] < seen[-1] < asked(disturbed)
     assert once(undisturbed) == once(disturbed) == 80

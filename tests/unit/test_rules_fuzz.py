@@ -77,7 +77,7 @@ HOSTILE = {
 def test_a_megabyte_of_hostile_text_takes_bounded_time(text):
     began = time.process_time()
     extraction = read(text)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30, "a second, or minutes where it grew as the square"
     assert extraction.dropped[-1] == "the text after character 100000 was not read"
     check(extraction, text)
 
