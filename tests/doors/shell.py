@@ -88,6 +88,13 @@ class Bench(Shell):
         assert stdin is None, "no measurement reads it"
         return self.process(*args)
 
+    def here(self, *args: str) -> Answer:
+        """Run a command in this process."""
+        from bench.commands import bench
+
+        result = CliRunner().invoke(bench, list(args), env=self.env)
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
     def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, "-P", "-m", "bench", *args]
