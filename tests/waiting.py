@@ -18,7 +18,7 @@ def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes] | None 
             assert check(), running.communicate()[1].decode()
             return
         assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def line_of(running: subprocess.Popen[bytes]) -> str:
