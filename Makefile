@@ -61,8 +61,8 @@ demo:
 	@echo "STORE=$(STORE) RAY=$(RAY): the demo knows STORE=sqlite or neo4j, RAY=yes or no" >&2; exit 1
 endif
 
-# Two workers; what cannot run beside itself, such as Ray, shares one of them (tests/conftest.py). What is
-# skipped is told with its reason: a Neo4j server or Ray that is missing must be seen.
+# Two workers: Ray's tests share one, those on a Neo4j server the other (tests/conftest.py). What is skipped is
+# told with its reason: a Neo4j server or Ray that is missing must be seen.
 test: $(DEV)
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -rs
 

@@ -5,21 +5,19 @@ KGRAY_TEST_NEO4J_USER       `neo4j` where nothing is said
 KGRAY_TEST_NEO4J_PASSWORD
 NEO4J_VERSION               else: which one cluster/neo4j/server starts
 
-`neo4j_server` is shared by all workers of a run: a test writes to groups with names of its own, and never
-empties the database. `own_neo4j_server` is for tests that need the whole database, another schema in it, or
-that kill the server; they all run on one worker (tests/conftest.py).
+All tests on a server share it, one after the other, on one worker (tests/conftest.py): a test writes to
+groups with names of its own, and asks for `own_neo4j` where it needs the whole database, another schema in
+it, or kills the server.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,69 +69,27 @@ class Neo4jServer:
 
 def started(folder: Path) -> Neo4jServer:
     """Start a new server with its data in the folder."""
-    # Free a moment ago: servers of tests that start at the same time get others.
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = Neo4jServer(f"bolt://127.0.0.1:{port}", "neo4j", secrets.token_hex(16), folder)
+    server = Neo4jServer(f"bolt://127.0.0.1:{free_port()}", "neo4j", secrets.token_hex(16), folder)
     server.start()
     return server
 
 
+def free_port() -> int:
+    """Return a port that nobody has, below those that Linux gives to connections while our server is down."""
+    while True:
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port := 20_000 + secrets.randbelow(12_000)))
+            return port
+
+
 @pytest.fixture(scope="session")
 def neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
-    """Yield the server that the workers share; skips, and says what is missing, where none can be had."""
+    """Yield this worker's server; skips, and says what is missing, where none can be had."""
     if NAMED_URI:
         server = Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
         with driver_of(server) as driver:
             empty(driver)  # it may hold the store of another embedder
         yield server
-        return
-    base = tmp_path_factory.getbasetemp()
-    with shared(base.parent / "neo4j" if WORKER else base / "neo4j") as server:
-        yield server
-
-
-@contextmanager
-def shared(folder: Path) -> Iterator[Neo4jServer]:
-    """Yield the server in the folder: the first who comes starts it, the last who leaves ends it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    login = folder / "login.json"
-    with (folder / "users").open("w") as users:
-        with alone(folder):
-            # Every user holds this lock together with the others, so it also counts them.
-            fcntl.flock(users, fcntl.LOCK_SH)
-            if login.exists():
-                server = Neo4jServer(*json.loads(login.read_text()), folder / "server")
-            else:
-                (folder / "server").mkdir(exist_ok=True)
-                server = started(folder / "server")
-                login.write_text(json.dumps([server.uri, server.user, server.password]))
-        try:
-            yield server
-        finally:
-            with alone(folder):
-                try:
-                    fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    pass  # another worker still uses it
-                else:
-                    login.unlink()
-                    server.kill()
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the block."""
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.fixture(scope="session")
-def own_neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4jServer]:
-    """Yield a server that no other worker uses; skips as `neo4j_server` does."""
-    if NAMED_URI:
-        yield Neo4jServer(NAMED_URI, NAMED_USER, NAMED_PASSWORD)
         return
     server = started(tmp_path_factory.mktemp("neo4j"))
     try:
@@ -144,15 +100,8 @@ def own_neo4j_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neo4j
 
 @pytest.fixture(scope="session")
 def neo4j_driver(neo4j_server: Neo4jServer) -> Iterator[Any]:
-    """Yield a driver of the shared server, for what only a test asks a database."""
+    """Yield a driver of the server, for what only a test asks a database."""
     with driver_of(neo4j_server) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="session")
-def own_neo4j_driver(own_neo4j_server: Neo4jServer) -> Iterator[Any]:
-    """Yield a driver of the worker's own server."""
-    with driver_of(own_neo4j_server) as driver:
         yield driver
 
 
@@ -164,12 +113,11 @@ def driver_of(server: Neo4jServer) -> Any:
 
 
 @pytest.fixture
-def own_neo4j(own_neo4j_server: Neo4jServer, own_neo4j_driver: Any) -> Iterator[Neo4jServer]:
-    """Yield the worker's own server with nothing in its database; a server that is named is left empty."""
-    empty(own_neo4j_driver)
-    yield own_neo4j_server
-    if NAMED_URI:
-        empty(own_neo4j_driver)
+def own_neo4j(neo4j_server: Neo4jServer, neo4j_driver: Any) -> Iterator[Neo4jServer]:
+    """Yield the server with nothing in its database, which is empty again for the next test."""
+    empty(neo4j_driver)
+    yield neo4j_server
+    empty(neo4j_driver)
 
 
 def empty(driver: Any) -> None:

@@ -34,6 +34,8 @@ def sections(text: str) -> dict[str, Any]:
 class _Server(ThreadingHTTPServer):
     """A server that says nothing of a client that hangs up: a run that ends does."""
 
+    allow_reuse_port = True  # a test may hold the port meanwhile, so that no other process gets it
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Pass over a connection that broke."""
 
@@ -113,6 +115,14 @@ def as_json(reply: Any) -> Say:
     return Say(json.dumps(reply, ensure_ascii=False))
 
 
+def at(address: str, section: str = "MODEL") -> dict[str, str]:
+    """Return the settings that name a server for the model, or for the embedder."""
+    own = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
+    more = {"EMBEDDER": {"DIMENSIONS": "64"}}.get(section, {})
+    return {f"KGRAY_{section}_{name}": value for name, value in (own | more).items()}
+
+
+NOTHING = as_json({"entities": [], "facts": []})
 PROBED = {"probe": "kgray-7", "numbers": [1]}
 Answerer = Callable[[Asked], Say]
 

@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kgray.cli import cli
+from tests.waiting import HANGS_S
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Shell:
     def process(self, *args: str, stdin: bytes | None = None) -> Answer:
         """Run a real process to its end."""
         running = self.start(*args, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
-        out, err = running.communicate(stdin, timeout=60)
+        out, err = running.communicate(stdin, timeout=HANGS_S)
         return Answer(running.returncode, out.decode(), err.decode())
 
     def write(self, name: str, *rows: Any) -> str:
@@ -86,6 +87,13 @@ class Bench(Shell):
     def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
         assert stdin is None, "no measurement reads it"
         return self.process(*args)
+
+    def here(self, *args: str) -> Answer:
+        """Run a command in this process."""
+        from bench.commands import bench
+
+        result = CliRunner().invoke(bench, list(args), env=self.env)
+        return Answer(result.exit_code, result.stdout, result.stderr)
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from kgray.backfill.manifest import RunFolder
 from kgray.errors import StoreError
 from kgray.stores.sqlite.store import SqliteStore
 from tests.doors.shell import JOBS, Shell, told, triple
+from tests.waiting import HANGS_S, wait_for
 
 COUNTS = (
     "accepted",
@@ -42,11 +42,18 @@ ROWS = 300
 PEOPLE = ("Ann", "Bob", "Cid", "Dee", "Eve")
 
 
-def many(count: int, start: int = 0) -> list[dict]:
-    return [
+STOP = "stop"  # the client id of an episode that no model can read yet
+
+
+def many(count: int, start: int = 0, *, stops_at: int | None = None) -> list[dict]:
+    """Return episodes; no model is asked but for the one at `stops_at`, which later ones wait for."""
+    rows = [
         told(f"m{i}", str(1_700_000_000 + 3600 * i), triple(PEOPLE[i % 5], "WORKS_AT", f"Firm {i % 17}"))
         for i in range(start, start + count)
     ]
+    if stops_at is not None:
+        rows[stops_at] = {"id": STOP, "at": rows[stops_at]["at"], "group": "team", "text": "Hello"}
+    return rows
 
 
 def counts(report: dict) -> tuple[int, ...]:
@@ -66,13 +73,6 @@ def added(kgray: Shell, *files: str) -> str:
     """Return the dump that `kgray add` makes of these files, in this order."""
     assert kgray("add", *files, "--data", "reference").code == 0
     return dump(kgray, "reference")
-
-
-def wait_for(check, timeout: float = 30.0) -> None:
-    end = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def committed(kgray: Shell) -> int:
@@ -463,18 +463,20 @@ def test_no_more_than_a_bound_waits_in_the_log_and_no_more_than_a_batch_is_held(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_75_and_the_same_command_goes_on(kgray, number):
-    file = kgray.write("a.jsonl", *many(ROWS))
+    file = kgray.write("a.jsonl", *many(ROWS, stops_at=200))
+    kgray.script({"episode": STOP, "error": "unavailable"})
     kgray("init")
     running = kgray.start("backfill", file, "--json")
-    wait_for(lambda: committed(kgray) > 5)
+    wait_for(lambda: committed(kgray) > 5, running)
     running.send_signal(number)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=HANGS_S)
     assert running.returncode == 75, err
     report = json.loads(out)
-    assert 5 < report["committed"] < ROWS
+    assert 5 < report["committed"] <= 200
     assert report["report"]["state"] == manifest(kgray)["state"] == "stopped"
     assert b"run it again" in err
     assert b"Traceback" not in err
+    kgray.script({"episode": STOP, "extraction": {"entities": [], "facts": []}})
     again = kgray("backfill", file, "--json")
     assert (again.code, again.json["accepted"] + again.json["duplicate"]) == (0, ROWS)
     assert again.json["committed"] == ROWS - report["committed"]

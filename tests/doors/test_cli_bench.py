@@ -13,6 +13,7 @@ import pytest
 from bench import commands
 from bench.model_server import record
 from bench.processes import ServerProcess
+from tests.waiting import HANGS_S
 
 COMMANDS = ("world", "model-server", "quality", "ingest", "store", "equality", "chaos", "soak")
 
@@ -53,7 +54,7 @@ def test_a_world_can_be_written_and_added(kgray, bench):
 
 
 def test_a_world_that_cannot_be_made_is_told_in_one_line(bench):
-    answer = bench("world", "--groups", "9", "--out", "w.jsonl")
+    answer = bench.here("world", "--groups", "9", "--out", "w.jsonl")
 
     assert answer.code == 2
     assert answer.err == "bench: 120 entities are too few: each group needs at least 20\n"
@@ -155,7 +156,7 @@ def test_the_store_is_measured_at_each_size(bench):
     ],
 )
 def test_sizes_that_cannot_be_measured_are_refused(bench, option, given, reason):
-    answer = bench("store", option, given)
+    answer = bench.here("store", option, given)
 
     assert answer.code == 2
     assert reason in answer.err
@@ -167,7 +168,7 @@ def asked(server: ServerProcess, told: str) -> str:
     data = json.dumps({"kind": "text", "time": "", "text": told})
     messages = [{"role": "user", "content": f"<EPISODE>\n{data}\n</EPISODE>\n"}]
     body = json.dumps({"model": "world", "messages": messages, "response_format": form}).encode()
-    connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=20)
+    connection = http.client.HTTPConnection(server.base_url.split("/")[2], timeout=HANGS_S)
     connection.request("POST", "/v1/chat/completions", body)
     answer = json.loads(connection.getresponse().read())
     connection.close()
@@ -218,7 +219,7 @@ def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(
     ],
 )
 def test_a_proof_that_cannot_be_made_is_refused_in_one_line(bench, words, reason):
-    answer = bench(*words)
+    answer = bench.here(*words)
 
     assert answer.code == 2
     assert reason in answer.err

@@ -13,6 +13,7 @@ from kgray.errors import Locked
 from kgray.ledger import request, result
 from kgray.records import Operation
 from tests.doors.shell import JOBS, Shell, told, triple
+from tests.waiting import HANGS_S
 
 TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
 
@@ -428,7 +429,7 @@ def test_the_process_that_waits_for_its_model_serves_a_removal_first(team, verb)
         assert states(team) == (2, 2)
     finally:
         running.terminate()
-        running.communicate(timeout=60)
+        running.communicate(timeout=HANGS_S)
     assert running.returncode == 75
 
 

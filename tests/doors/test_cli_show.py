@@ -11,6 +11,7 @@ import pytest
 
 from tests.doors.shell import told, triple
 from tests.doors.test_cli_terminal import screen
+from tests.waiting import HANGS_S
 
 ANN, ACME, OSLO = ({"name": name, "type": kind} for name, kind in (
     ("Ann Lee", "Person"), ("Acme", "Organization"), ("Oslo", "Place"),
@@ -73,7 +74,7 @@ def test_a_terminal_gets_colours_and_lines_that_fit_and_none_where_they_are_not_
         running = chat.start("search", "Ann Lee", "--group", "g", stdout=slave, stderr=subprocess.DEVNULL)
         os.close(slave)
         shown = screen(master).decode()
-        assert running.wait(timeout=30) == 0
+        assert running.wait(timeout=HANGS_S) == 0
         assert ("\x1b[" in shown) is coloured
         if not coloured:
             assert max(map(len, shown.splitlines())) <= 80

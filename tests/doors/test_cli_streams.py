@@ -13,6 +13,7 @@ import pytest
 
 import kgray as kgray_library
 from tests.doors.shell import JOBS, Shell, told, triple
+from tests.waiting import HANGS_S
 
 KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
 
@@ -26,7 +27,7 @@ def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
         env=environ,
         check=False,
         capture_output=True,
-        timeout=60,
+        timeout=HANGS_S,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

@@ -9,6 +9,7 @@ import sys
 
 from kgray.cli import progress
 from tests.doors.shell import JOBS
+from tests.waiting import HANGS_S
 
 
 def screen(master: int) -> bytes:
@@ -29,7 +30,7 @@ def test_removal_asks_at_a_terminal_and_no_changes_nothing(kgray):
         running = kgray.start("remove", "--group", "team", "--all", stdin=slave)
         os.close(slave)
         os.write(master, answer)
-        _, err = running.communicate(timeout=30)
+        _, err = running.communicate(timeout=HANGS_S)
         os.close(master)
         assert running.returncode == code
         assert b"Remove everything of group team?" in err
@@ -45,7 +46,7 @@ def test_colour_is_for_terminals(kgray):
     )
     os.close(slave)
     shown = screen(master)
-    assert running.wait(timeout=30) == 0
+    assert running.wait(timeout=HANGS_S) == 0
     assert b"\x1b[1mAlice Nguyen\x1b[0m" in shown
 
 

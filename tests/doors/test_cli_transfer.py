@@ -122,11 +122,11 @@ def test_an_import_says_in_one_line_what_it_needs(kgray, monkeypatch):
 
 
 def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(
-    kgray, own_neo4j, own_neo4j_driver
+    kgray, own_neo4j, neo4j_driver
 ):
     empty = kgray_import(kgray, own_neo4j)
     assert (empty.code, "no episode and no entity of Graphiti" in empty.err) == (2, True)
-    own_neo4j_driver.execute_query(
+    neo4j_driver.execute_query(
         "CREATE (e:Episodic {uuid: 'e1', group_id: '', content: 'Hi', "
         "valid_at: datetime('2026-01-01T00:00:00Z')})"
         "CREATE (:Entity {uuid: 'a', group_id: '', name: 'Ann', summary: 'x'})-[:RELATES_TO {uuid: 'f', "

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import Any
@@ -15,12 +16,15 @@ import pytest
 from kgray.errors import KgrayError
 from kgray.runtime.jobs import EndedJob, Job, ServerTimes, follow
 from tests.doors.shell import Shell
+from tests.waiting import HANGS_S
 
 # Looked for, not imported: Ray reads the variables of its token when it is imported.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 
 JOB = Job(run="r", command=["kgray"], environ={})
-SHORT = ServerTimes(away_s=1.5, agent_s=0.2, pause_s=0.02)
+# Where nothing is to be waited for, none is too slow; else what comes before must be answered in time, too.
+LONG = ServerTimes(away_s=HANGS_S, agent_s=0.2, pause_s=0.02)
+SHORT = replace(LONG, away_s=2.0)
 Reply = Callable[["Jobs"], Any]  # None: the connection breaks; bytes: a body that is no JSON; (status, body)
 
 
@@ -102,13 +106,15 @@ def dead(jobs: Jobs) -> Any:
 
 
 def silent(jobs: Jobs) -> Any:
-    jobs.ended.wait(30)
+    jobs.ended.wait(HANGS_S)
 
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+    import ray.job_submission  # noqa: F401 - now: it takes seconds, and would count as the server's
+
     server = Jobs()
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     serving.start()
@@ -147,8 +153,10 @@ def test_a_job_server_that_fails_is_told_of_in_one_line(
         jobs.replies["list"] = lambda _: []
     jobs.replies |= replies
 
+    times = SHORT if "job" in replies or silent in replies.values() else LONG
+
     with pytest.raises(KgrayError) as error:
-        follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=SHORT)
+        follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=times)
 
     assert (error.value.exit_code, line in str(error.value)) == (code, True)
     assert "\n" not in str(error.value)
@@ -169,7 +177,8 @@ def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(jobs: Jobs,
     jobs.replies["submit"] = reply
     jobs.replies["job"] = lambda server: running(server) | {"status": "SUCCEEDED", "driver_exit_code": 0}
 
-    ended = follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=SHORT)
+    times = SHORT if reply is silent else LONG
+    ended = follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=times)
 
     assert ended == EndedJob(job="kgray-r-1", status="SUCCEEDED", code=0)
     assert jobs.taken == ["kgray-r-1"]

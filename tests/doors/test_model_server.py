@@ -29,6 +29,7 @@ from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode
+from tests.waiting import HANGS_S
 
 WORLD = World(seed=3, episodes=60)
 EPISODES = list(WORLD)
@@ -65,7 +66,7 @@ async def call(server: ModelServer, method: str, path: str, body: bytes = b"") -
     """Send one request with a client that is not ours, on a connection of its own."""
 
     def send() -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)
         connection.request(method, path, body)
         answer = connection.getresponse()
         found = json.loads(answer.read())
@@ -264,7 +265,7 @@ async def test_faults_depend_on_the_request_and_the_attempt_alone():
 async def test_a_client_gets_through_every_fault_with_the_same_result():
     faults = Faults(seed=1, malformed=0.05, truncated=0.05, throttled=0.1, failed=0.1, hung=0.02, hang_s=5)
     async with serving(faults=faults) as server:
-        extractor = OpenAIExtractor(client(server, timeout_s=0.5, patience_s=60), PROMPTS)
+        extractor = OpenAIExtractor(client(server, timeout_s=0.5, patience_s=HANGS_S), PROMPTS)
         told = EPISODES[:30]
         found = await asyncio.gather(
             *(extractor.extract(ExtractionRequest(episode=as_episode(one))) for one in told)
@@ -289,17 +290,16 @@ async def test_what_was_answered_before_is_counted_by_task():
 
 
 async def test_answers_wait_for_a_stream():
-    latency = Latency(streams=2, first_token_s=0.05, tokens_per_s=0)
-    async with serving(latency=latency) as server:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        bodies = [chat("combined", data_of(told)) for told in EPISODES[:6]]
-        await asyncio.gather(*(call(server, "POST", "/v1/chat/completions", body) for body in bodies))
-        took, stats = loop.time() - start, server.service.shown()
+    """Asked of the service itself, so that all six are there before the first is answered."""
+    service = Service(Oracle(WORLD), latency=Latency(streams=2, first_token_s=0.05, tokens_per_s=0))
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await asyncio.gather(*(service.chat(chat("combined", data_of(told))) for told in EPISODES[:6]))
+    took, stats = loop.time() - start, service.shown()
 
     assert took >= 0.15
     assert stats["busy_s"] == pytest.approx(0.3)
-    assert stats["most_waiting"] >= 2
+    assert stats["most_waiting"] == 4
 
 
 async def test_a_reply_longer_than_the_room_is_cut():
@@ -315,20 +315,20 @@ async def test_a_reply_longer_than_the_room_is_cut():
 
 async def test_a_server_that_nobody_asks_ends_by_itself():
     async with ModelServer(Service(Oracle(World(seed=3, episodes=1))), idle_s=0.1) as server:
-        await asyncio.wait_for(server.wait(), 3)
+        await asyncio.wait_for(server.wait(), HANGS_S)
 
 
 def test_the_command_names_its_address_and_ends_on_a_signal(bench):
     process = bench.start("model-server", "--episodes", "5", "--json")
     try:
         started = json.loads(process.stdout.readline())
-        connection = http.client.HTTPConnection(started["base_url"].split("/")[2], timeout=10)
+        connection = http.client.HTTPConnection(started["base_url"].split("/")[2], timeout=HANGS_S)
         connection.request("GET", "/v1/models")
         models = json.loads(connection.getresponse().read())
         connection.close()
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANGS_S)
 
     assert models["data"][0]["id"] == started["model"] == "world"
     assert (process.returncode, out, err) == (0, b"", b"")
@@ -345,7 +345,7 @@ def test_a_server_whose_parent_has_ended_ends_by_itself(bench):
     done = bench.script_of(parent)
     server = psutil.Process(int(done.split()[0]))
 
-    server.wait(timeout=20)
+    server.wait(timeout=HANGS_S)
 
 
 def test_a_taken_port_is_told_in_one_line(bench):
@@ -355,7 +355,7 @@ def test_a_taken_port_is_told_in_one_line(bench):
         other = bench.process("model-server", "--episodes", "1", "--port", port)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANGS_S)
 
     assert other.code == 2
     assert other.err.count("\n") == 1

@@ -6,8 +6,6 @@ import asyncio
 import re
 import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,19 @@ from typing import Any
 import pytest
 
 from kgray.outages import OUTAGES
-from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
 from tests.doors.shell import Shell
+from tests.waiting import HANGS_S, line_of
 
 ROW = {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01", "group": "g"}
-NOTHING = as_json({"entities": [], "facts": []})
 
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    """Hold a port at which nobody listens, and nobody else can."""
+    """Hold a port at which nobody listens, and nobody but a server of ours can."""
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(("127.0.0.1", 0))
         yield bound
 
@@ -35,22 +34,14 @@ def url(bound: socket.socket) -> str:
     return f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-def at(address: str, section: str = "MODEL") -> dict[str, str]:
-    """Return the settings that name a server for the model, or for the embedder."""
-    own = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
-    more = {"EMBEDDER": {"DIMENSIONS": "64"}}.get(section, {})
-    return {f"KGRAY_{section}_{name}": value for name, value in (own | more).items()}
-
-
 def told_by(asked: Asked) -> str:
     """Return the text of the episode that a request asks about."""
     return str(asked.sections["EPISODE"]["text"])
 
 
-def line_of(running: subprocess.Popen[bytes]) -> str:
-    """Return the next line on a command's standard error."""
-    assert running.stderr is not None
-    return running.stderr.readline().decode()
+def seconds_left(line: str) -> int:
+    """Return for how long a server is waited for yet, as a line says."""
+    return int(line.partition(" up to ")[2].split()[0])
 
 
 def test_a_server_that_is_down_is_told_of_and_when_it_answers_again(
@@ -58,20 +49,16 @@ def test_a_server_that_is_down_is_told_of_and_when_it_answers_again(
 ) -> None:
     kgray.env = at(url(taken))
     kgray.write("in.jsonl", ROW)
-    began = time.monotonic()
     running = kgray.start("add", "in.jsonl")
 
     line = line_of(running)
-    assert time.monotonic() - began < 10, "three seconds, on a machine that has nothing else to do"
     where = f"the model's server at {url(taken)}"
     assert line.startswith(f"kgray: waiting: {where} cannot be reached (")
-    assert "it is tried again for up to 59" in line, "model.patience_s is 600"
+    assert 0 < seconds_left(line) < 600, "model.patience_s is 600"
     assert line.endswith("Ctrl-C stops the command: what was accepted is safe, run it again\n")
     down = kgray("status", "--json").json["outage"]
-    port = taken.getsockname()[1]
-    taken.close()
-    server = ChatServer(lambda _: NOTHING, port=port)
-    _, err = running.communicate(timeout=120)
+    server = ChatServer(lambda _: NOTHING, port=taken.getsockname()[1])
+    _, err = running.communicate(timeout=HANGS_S)
     server.close()
 
     assert running.returncode == 0, err.decode()
@@ -89,7 +76,7 @@ def test_a_signal_while_a_server_is_waited_for_tells_the_reason(kgray: Shell, ta
     line_of(running)
 
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=HANGS_S)
 
     assert running.returncode == 75
     last = err.decode().splitlines()[-1]
@@ -114,7 +101,7 @@ def test_a_search_that_waits_for_its_embedder_says_so_and_is_stopped_with_the_re
     where = f"the embedder's server at {url(taken)}"
     assert line_of(running).startswith(f"kgray: waiting: {where} cannot be reached (")
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=HANGS_S)
 
     assert running.returncode == 75
     assert err.decode().strip().startswith(f"kgray: stopped ({where} cannot be reached (")
@@ -129,7 +116,7 @@ def test_a_server_that_takes_a_call_and_says_nothing_is_told_of(kgray: Shell, ta
     line = line_of(running)
 
     assert line.startswith(f"kgray: waiting: the model's server at {url(taken)} has not answered yet for ")
-    assert "it is given up to 11" in line, "model.timeout_s is 120"
+    assert 0 < seconds_left(line) < 120, "model.timeout_s is 120"
     running.send_signal(signal.SIGKILL)
     running.communicate()
 
@@ -154,7 +141,6 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
     """A reply that cannot be used counts as it does without Ray."""
     from tests.ray_session import over_ray
 
-    OUTAGES.forget()
     where, port = f"the model's server at {url(taken)}", taken.getsockname()[1]
     settings: dict[str, Any] = {
         "model_backend": "openai",
@@ -168,7 +154,6 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
             assert not adding.done()
             await asyncio.sleep(0.05)
         told = OUTAGES.why()
-        taken.close()
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding
         (failed,) = await memory.failures()
@@ -220,7 +205,7 @@ def test_doctor_says_not_ok_of_servers_that_are_down_and_of_one_that_says_nothin
     assert [down[name]["ok"] for name in ("model", "embedder")] == [False, False]
     where = f"the model's server at {url(taken)}"
     assert f"{where} cannot be reached (" in down["model"]["detail"]
-    assert f"{where} gives no answer within 5 s (5.0" in mute["model"]["detail"]
+    assert re.search(rf"{where} gives no answer within 5 s \(\d+\.\d\d s\)$", mute["model"]["detail"])
 
 
 def test_doctor_names_the_setting_where_a_server_refuses_the_key(kgray: Shell) -> None:

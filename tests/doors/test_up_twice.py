@@ -10,6 +10,7 @@ import pytest
 
 from kgray.runtime import lifecycle
 from tests.doors.shell import Shell
+from tests.waiting import HANGS_S
 
 
 def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: Shell) -> None:
@@ -21,7 +22,7 @@ def test_the_second_of_two_waits_for_the_first_and_meets_what_it_left(kgray: She
         assert second.stderr is not None
         line = second.stderr.readline().decode()
         note.write_text("{")  # `up` writes it while the other waits
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=HANGS_S)
 
     holder = f"process {os.getpid()} on {socket.gethostname()}"
     assert line == f"kgray: waiting: {holder} starts or ends the Ray of kgray-data now\n"

@@ -1,13 +1,12 @@
 """Every kind of store behind one fixture: what `ports.Store` promises is tested on each of them.
 
 A place is where a store's data lies: a folder, or a server's database. Opening it twice gives what two
-processes would have. All workers share one server, so a test that runs on it writes only to groups whose
-names nobody else has (`group`, `other`, `Stores.fresh`), and asks `mine` what of a whole database is its own.
+processes would have. All tests on a server share its database, so one that runs on it writes only to groups
+whose names nobody else has (`group`, `other`, `Stores.fresh`), and asks `mine` what of all is its own.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 import uuid
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ from kgray.locks import INGEST_LOCK
 from kgray.ports import Store
 from kgray.stores.sqlite import open_sqlite
 from tests.graph.by_hand import EMBEDDER, WIDTH
-from tests.neo4j_server import WORKER, Neo4jServer
+from tests.neo4j_server import Neo4jServer
 
 _TOLD: set[str] = set()  # group names that a test was told of already
 KINDS = ("sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j))
@@ -92,44 +91,35 @@ class SqliteStores(Stores):
 
 
 class Neo4jStores(Stores):
-    """The store on a server, in a database that others use meanwhile.
-
-    shard   the one under which this worker writes: two workers could not hold the same one at once
-    """
+    """The store on a server, in a database that holds what earlier tests left."""
 
     examples = 3
 
     def __init__(self, server: Neo4jServer, driver: Any) -> None:
         super().__init__()
         self._server, self._driver = server, driver
-        self.shard = int(WORKER.removeprefix("gw") or 0)
 
     def lose_hold(self) -> None:
-        self._driver.execute_query(
-            "MATCH (s:KgrayShard {id: $shard}) REMOVE s.holder, s.beat", shard=str(self.shard)
-        )
+        self._driver.execute_query("MATCH (s:KgrayShard {id: '0'}) REMOVE s.holder, s.beat")
 
     def _open(self) -> Store:
         from kgray.stores.neo4j import open_neo4j
 
-        store = open_neo4j(
+        return open_neo4j(
             uri=self._server.uri, user=self._server.user, password=self._server.password, embedder=EMBEDDER,
             dimensions=WIDTH,
         )  # fmt: skip
-        # A test says `store.writing()`, whichever worker runs it.
-        store.writing = functools.partial(store.writing, shard=self.shard)  # type: ignore[method-assign]
-        return store
 
     def close(self) -> None:
         super().close()
         named = self._driver.execute_query("MATCH (g:KgrayGroup) RETURN g.name").records
         strange = {name for (name,) in named if name and not re.match("t[0-9a-f]{12}-", name)} - _TOLD
         _TOLD.update(strange)
-        assert strange == set(), "on a shared server these names may be another test's: use `group`, `other`"
+        assert strange == set(), "these names may be another test's: use `group`, `other`"
 
 
 class WholeNeo4jStores(Neo4jStores):
-    """The store on a server that nobody else uses, with nothing in its database at first."""
+    """The store on a server with nothing in its database at first."""
 
     def close(self) -> None:
         Stores.close(self)
@@ -138,12 +128,16 @@ class WholeNeo4jStores(Neo4jStores):
 @pytest.fixture(params=KINDS)
 def stores(request, tmp_path) -> Iterator[Stores]:
     """Yield the maker of stores of each kind in turn."""
-    if request.param == "sqlite":
-        made: Stores = SqliteStores(tmp_path / "store")
-    else:
-        made = Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
+    made = stores_of(request.param, request, tmp_path)
     yield made
     made.close()
+
+
+def stores_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
+    """Return the maker of stores of one kind."""
+    if kind == "sqlite":
+        return SqliteStores(folder / "store")
+    return Neo4jStores(request.getfixturevalue("neo4j_server"), request.getfixturevalue("neo4j_driver"))
 
 
 @pytest.fixture

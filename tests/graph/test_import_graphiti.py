@@ -62,9 +62,9 @@ CREATE (:Community {uuid: 'c-1', group_id: 'main', name: 'People', summary: 'All
 
 
 @pytest.fixture
-def database(own_neo4j, own_neo4j_driver):
+def database(own_neo4j, neo4j_driver):
     """Yield a Graphiti database with two groups."""
-    own_neo4j_driver.execute_query(THEIRS)
+    neo4j_driver.execute_query(THEIRS)
     found = GraphitiDatabase(
         uri=own_neo4j.uri, user=own_neo4j.user, password=own_neo4j.password, database=None
     )
@@ -150,7 +150,7 @@ def test_an_episode_keeps_its_text_and_what_graphiti_recorded_when(database, tmp
         }
 
 
-def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, own_neo4j_driver, tmp_path):
+def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database, neo4j_driver, tmp_path):
     with opening.open(tmp_path) as memory:
         taken(database, memory)
         before = memory.dump_hash(group="g")
@@ -159,7 +159,7 @@ def test_importing_again_adds_what_is_new_and_replaces_only_where_asked(database
 
         assert (again.accepted, again.duplicate, again.committed) == (0, 3, 0)
         assert memory.dump_hash(group="g") == before
-        own_neo4j_driver.execute_query(
+        neo4j_driver.execute_query(
             "MATCH ()-[f:RELATES_TO {uuid: 'f-3'}]->() SET f.invalid_at = datetime('2026-04-01T00:00:00Z')"
         )
         _, changed = taken(database, memory)

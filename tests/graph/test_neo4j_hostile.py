@@ -89,7 +89,7 @@ def engines(pair):
     return [Engine(store=stores.open(), prefix=prefix) for stores in pair]
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=list(HealthCheck))
 @given(
     told=st.lists(st.tuples(names, names, names), min_size=2, max_size=5), asked=st.lists(queries, max_size=8)
 )

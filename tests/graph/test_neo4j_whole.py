@@ -27,8 +27,8 @@ pytestmark = pytest.mark.neo4j
 
 
 @pytest.fixture
-def stores(own_neo4j, own_neo4j_driver):
-    made = WholeNeo4jStores(own_neo4j, own_neo4j_driver)
+def stores(own_neo4j, neo4j_driver):
+    made = WholeNeo4jStores(own_neo4j, neo4j_driver)
     yield made
     made.close()
 
@@ -40,11 +40,11 @@ def group():
 
 
 @pytest.fixture
-def ask(own_neo4j_driver):
+def ask(neo4j_driver):
     """Return a function that asks the database as another tool would: rows of a query."""
 
     def asked(query, **values):
-        return [record.values() for record in own_neo4j_driver.execute_query(query, values).records]
+        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
 
     return asked
 

@@ -17,6 +17,7 @@ from kgray.errors import Locked
 from kgray.kinds import COMMITTED, EPISODES, EVIDENCE, FACTS_OF, MENTIONS, NAME_VECTORS
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import all_of, small, worded
+from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]
 APPEND = """
@@ -31,6 +32,7 @@ INGEST = """
 import sys
 from pathlib import Path
 from tests.graph.by_hand import small, tell
+from tests.waiting import HANGS_S
 store = small(Path(sys.argv[1]))
 with store.writing():
     print("holding", flush=True)
@@ -51,7 +53,7 @@ def started(code, folder, *arguments):
 
 def lines(process):
     """Return the whole lines that a process wrote."""
-    text = process.communicate(timeout=60)[0]
+    text = process.communicate(timeout=HANGS_S)[0]
     return text[: text.rfind("\n") + 1].splitlines()
 
 

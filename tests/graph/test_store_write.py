@@ -129,7 +129,7 @@ def test_any_cut_into_batches_sent_any_number_of_times_gives_the_same(stores, re
     """R23: a sender that does not know what arrived sends again what it has not seen acknowledged."""
     store = stores.open()
 
-    @settings(max_examples=stores.examples, deadline=None)
+    @settings(max_examples=stores.examples)
     @given(st.lists(st.tuples(st.integers(0, 11), st.integers(1, 11)), max_size=6))
     def tried(batches):
         prefix = stores.fresh()

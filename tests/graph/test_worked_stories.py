@@ -6,6 +6,7 @@ Each is played by the plain loop and by the windowed runner, on every store; h, 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,26 @@ from kgray.ledger import dumped_episodes, failures, previous, retry
 from kgray.records import Draft
 from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
-from tests.graph.stores import Stores
+from tests.graph.stores import Stores, stores_of
 
 WINDOWS = pytest.mark.parametrize("window", [0, 8], ids=["plain-loop", "windowed"])
 
 
-@pytest.fixture(params=[0, 8], ids=["plain-loop", "windowed"])
-def engine(request: pytest.FixtureRequest, stores: Stores) -> Engine:
-    """Return an engine of each manner on a store, with no group yet."""
-    return engine_on(stores, window=request.param)
+# The plain loop is what runs are compared with; what a server serves is the windowed runner.
+MANNERS = [
+    pytest.param(("sqlite", 0), id="plain-loop-sqlite"),
+    pytest.param(("sqlite", 8), id="windowed-sqlite"),
+    pytest.param(("neo4j", 8), id="windowed-neo4j", marks=pytest.mark.neo4j),
+]
+
+
+@pytest.fixture(params=MANNERS)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """Yield an engine of each manner, with no group yet."""
+    kind, window = request.param
+    stores = stores_of(kind, request, tmp_path)
+    yield engine_on(stores, window=window)
+    stores.close()
 
 
 def scripted(engine: Engine, tmp_path: Path, *entries: dict[str, Any]) -> Engine:

@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-WORLD = ("--episodes", "80", "--entities", "40", "--seed", "5")
+import kgray
+from tests.waiting import HANGS_S
+
+PLAN = {"episodes": 80, "entities": 40, "seed": 5}
+WORLD = tuple(word for name, value in PLAN.items() for word in (f"--{name}", str(value)))
 STREAMS = 4  # calls at the server at once: what a kill can catch on the way to the journal
 
 
@@ -28,7 +32,7 @@ def start(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[by
 def answer(*words: str, env: dict[str, str] | None = None) -> str:
     """Run the command to its end and return its stdout."""
     process = start(*words, env=env)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -36,19 +40,19 @@ def answer(*words: str, env: dict[str, str] | None = None) -> str:
 @contextmanager
 def serving() -> Iterator[str]:
     """Serve the world, 30 ms an answer; yield the address."""
-    slow = ("--streams", str(STREAMS), "--first-token-s", "0.03", "--tokens-per-s", "0", "--idle-s", "60")
+    slow = ("--streams", str(STREAMS), "--first-token-s", "0.03", "--tokens-per-s", "0", "--idle-s", "600")
     server = start("bench", "model-server", *WORLD, *slow, "--json")
     try:
         assert server.stdout is not None
         yield str(json.loads(server.stdout.readline())["base_url"])
     finally:
         server.terminate()
-        server.communicate(timeout=20)
+        server.communicate(timeout=HANGS_S)
 
 
 def stats(base_url: str) -> dict[str, Any]:
     """Return what the server counted."""
-    connection = http.client.HTTPConnection(base_url.split("/")[2], timeout=10)
+    connection = http.client.HTTPConnection(base_url.split("/")[2], timeout=HANGS_S)
     connection.request("GET", "/v1/stats")
     counted: dict[str, Any] = json.loads(connection.getresponse().read())
     connection.close()
@@ -75,8 +79,16 @@ def ledger(data: Path) -> dict[str, int]:
     """Return how many episodes of the world are in which state; none where no store is yet."""
     if not (data / "kgray.sqlite3").exists():
         return {}
-    groups = json.loads(answer("status", "--data", str(data), "--json"))["groups"]
-    return dict(groups.get("world-0", {}))
+    with kgray.open(data) as memory:
+        counts = memory.groups().get("world-0")
+    names = ("accepted", "extracted", "committed", "failed")
+    return {} if counts is None else {name: getattr(counts, name) for name in names}
+
+
+def dump_hash(data: Path) -> str:
+    """Return the hash of the world's graph."""
+    with kgray.open(data) as memory:
+        return memory.dump_hash(group="world-0")
 
 
 def journaled(data: Path) -> int:

@@ -16,6 +16,7 @@ import pytest
 
 from bench.world import WorldPlan
 from bench.world.files import write
+from tests.waiting import HANGS_S
 
 EPISODES = 500
 
@@ -30,7 +31,7 @@ def kgray(data: Path, *words: str) -> subprocess.Popen[bytes]:
 def answer(data: Path, *words: str) -> str:
     """Run the command to its end and return its stdout."""
     process = kgray(data, *words)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 

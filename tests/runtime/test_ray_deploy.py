@@ -30,6 +30,7 @@ from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
+from tests.waiting import HANGS_S
 
 pytestmark = pytest.mark.ray
 KEY = "sk-nobody-may-read-this"
@@ -168,7 +169,7 @@ def vars_of(head: heads.Head) -> dict[str, object]:
 def run(shell: Shell, *words: str) -> Answer:
     """Run a command to its end: a start of Ray takes its time on a busy machine."""
     running = shell.start(*words, stdin=subprocess.DEVNULL)
-    out, err = running.communicate(timeout=400)
+    out, err = running.communicate(timeout=HANGS_S)
     return Answer(running.returncode, out.decode(), err.decode())
 
 
@@ -255,11 +256,11 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
-        until = time.monotonic() + 90
+        until = time.monotonic() + HANGS_S
         found: Samples = []
         # Names alone may be of processes that other tests had.
         while [row for row in NUMBERS if row not in found] and time.monotonic() < until:
-            time.sleep(0.5)  # processes tell Ray every few seconds
+            time.sleep(0.2)  # processes tell Ray every few seconds
             found = samples()
     return found
 
@@ -270,7 +271,7 @@ def samples() -> Samples:
 
     node = ray.nodes()[0]
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
         lines = answer.read().decode().splitlines()
     found = []
     for line in lines:
@@ -287,7 +288,7 @@ def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) 
     assert {name: set(tags) for name, tags, _ in exported} == METRICS
     assert [row for row in NUMBERS if row not in exported] == []
     busy = [value for name, _, value in exported if name == "ray_kgray_stage_busy_seconds_total"]
-    assert all(0 < seconds < 60 for seconds in busy)
+    assert all(seconds > 0 for seconds in busy)
 
 
 @pytest.mark.usefixtures("exported")

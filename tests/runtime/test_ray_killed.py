@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 import kgray
 from tests.runtime.served import WORLD, answer, ledger, once, serving, settings, start, stats
+from tests.waiting import HANGS_S, wait_for
 
 EPISODES = 80
 # A worker of a busy machine is not taken for one that hangs: what it has in hand would be asked for twice.
@@ -27,14 +27,6 @@ cpus = 0.1
 workers = 0
 """
 SAID = "what was accepted is safe, run it again to go on"
-
-
-def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
-    while not check():
-        assert running.poll() is None, running.communicate()[1].decode()
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
 
 
 def committed(data: Path) -> int:
@@ -78,7 +70,7 @@ def test_all_of_ray_killed_costs_a_second_command_and_no_journaled_answer(tmp_pa
         wait_for(lambda: committed(data) >= 24, driver)
         kill_ray(driver)
         killed = time.monotonic()
-        out, err = driver.communicate(timeout=60)
+        out, err = driver.communicate(timeout=HANGS_S)
         took = time.monotonic() - killed
         assert driver.returncode == 75, err.decode()
         assert took < 30, "noticed by a look, not by Ray's own deadline of a minute"
@@ -114,7 +106,7 @@ def test_a_ray_that_dies_while_the_actors_start_ends_the_command_in_order(tmp_pa
     driver = start("add", str(world), "--data", str(tmp_path / "data"), env=ray)
     wait_for(lambda: starts_actors(driver), driver)
     kill_ray(driver)
-    _, err = driver.communicate(timeout=50)
+    _, err = driver.communicate(timeout=HANGS_S)
     assert driver.returncode == 75, err.decode()
     *_, line = err.decode().splitlines()
     assert "has ended" in line

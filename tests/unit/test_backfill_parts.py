@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.backfill.budget import Budget
@@ -88,7 +88,6 @@ def test_an_order_is_kept_for_the_input_that_it_is_of():
 # ------------------------------------------------------------------------------------ spans
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(1, 40)), st.integers(0, 41))
 def test_sequences_are_a_sorted_set(members, bound):
     found = Sequences(sorted(members))

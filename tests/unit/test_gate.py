@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.ingest.calls import Gate, Urgency
+from tests.waiting import HANGS_S
 
 
 async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
@@ -20,7 +21,7 @@ async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
             entered.append(number)
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(asyncio.gather(*(one(n, w) for n, w in enumerate(wanting))), 10)
+    await asyncio.wait_for(asyncio.gather(*(one(n, w) for n, w in enumerate(wanting))), HANGS_S)
     return entered
 
 

@@ -139,7 +139,7 @@ async def test_any_width_is_unit_length():
     assert odd.identity == "hashing-1/37"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.text(max_size=300), max_size=4))
 async def test_any_text_is_a_finite_unit_vector(texts):
     rows = await EMBEDDER.embed(texts)

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kgray.cli.waiting import WaitTeller
 from kgray.outages import OUTAGES, Outage, OutageBoard
 
 NOWHERE = Path("/nowhere")  # so that nothing is noted
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    OUTAGES.forget()
-    yield
-    OUTAGES.forget()
 
 
 def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:

@@ -146,7 +146,9 @@ async def test_what_a_worker_that_lives_never_answers_goes_to_another():
 
     assert await asyncio.gather(calls.ask("lost"), calls.ask("quick")) == ["<lost>", "<quick>"]
 
-    assert (mute.restarts, mute.abandoned, other.chunks) == (0, mute.numbers[:1], [["lost"]])
+    # On a slow machine the deadline may end a call that is answered, too.
+    assert (mute.restarts, mute.numbers[0] in mute.abandoned) == (0, True)
+    assert "lost" in [request for chunk in other.chunks for request in chunk]
 
 
 async def test_where_no_worker_ever_answers_the_caller_is_told():
@@ -161,7 +163,6 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
 
 async def test_an_outage_is_told_of_until_an_answer_comes():
     """That of the workers by the router; that of a server by the worker that waits for it."""
-    OUTAGES.forget()
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
@@ -182,7 +183,6 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
 
 
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
-    OUTAGES.forget()
     gone = Hands("gone", echo)
     gone.lost.set()
     pool = pool_of(gone, patience_s=0.1)

@@ -42,7 +42,7 @@ def check(extraction: Extraction, text: str) -> None:
         assert fact.kind != "denied" or (fact.valid_from, fact.valid_to) == (None, None)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS, TEXTS)
 @example("", "")
 @example("He likes it.", "Bob has a printer.")
@@ -77,7 +77,7 @@ HOSTILE = {
 def test_a_megabyte_of_hostile_text_takes_bounded_time(text):
     began = time.process_time()
     extraction = read(text)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30, "a second, or minutes where it grew as the square"
     assert extraction.dropped[-1] == "the text after character 100000 was not read"
     check(extraction, text)
 

@@ -162,7 +162,7 @@ async def test_streams_are_a_queue():
 
     await asyncio.gather(*(streams.take(100) for _ in range(6)))
 
-    assert loop.time() - start == pytest.approx(0.06, abs=0.03)
+    assert loop.time() - start >= 0.059, "three rounds of two"
     assert (streams.busy, streams.waiting) == (0, 0)
     assert streams.busy_s == pytest.approx(0.12)
 

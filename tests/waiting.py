@@ -1,0 +1,27 @@
+"""How long a test waits for another process: no machine is so slow that what goes on takes longer."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+HANGS_S = 600.0
+
+
+def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes] | None = None) -> None:
+    """Look again and again until a check holds; fail where it never does, or the process has ended before."""
+    until = time.monotonic() + HANGS_S
+    while not check():
+        if running is not None and running.poll() is not None:
+            # It may have ended between the look and the question.
+            assert check(), running.communicate()[1].decode()
+            return
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def line_of(running: subprocess.Popen[bytes]) -> str:
+    """Return the next line on a command's standard error; "" where it has ended."""
+    assert running.stderr is not None
+    return running.stderr.readline().decode()
