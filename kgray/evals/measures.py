@@ -162,7 +162,9 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # At 0 and 1 the interval ends there; rounding would put it a hair beside.
+    low = 0.0 if share == 0 else (centre - spread) / scale
+    return low, 1.0 if share == 1 else (centre + spread) / scale
 
 
 def percentile(values: Sequence[float], share: float) -> float:
