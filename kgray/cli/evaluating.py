@@ -49,7 +49,10 @@ _options = together(
     ),
     click.option("--tokens", type=click.IntRange(min=64), default=1500, help="Of answers: of the context."),
     click.option(
-        "--judge", type=click.Path(path_type=Path), metavar="FILE", help="Settings whose model judges."
+        "--judge",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Of answers: settings whose model judges; no variable changes them.",
     ),
 )
 
@@ -63,7 +66,7 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
     r"""Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
 
     Or on JSON lines of messages and questions. Conversations are ingested into a store of their own, below
-    eval/ in the data folder, and stay there: the same command again only asks. Answers go on where they stopped.
+    eval/ in the data folder, and stay there: the same command again only asks. Answers that stopped go on.
 
     \b
     Example:
@@ -106,7 +109,7 @@ def _answers(
     from kgray.settings import load
     from kgray.wiring import build_client
 
-    reading, judging = call.settings(), call.settings() if judge is None else load(judge)
+    reading, judging = call.settings(), call.settings() if judge is None else load(judge, environ={})
     if any(one.model.backend != "openai" for one in (reading, judging)):
         raise SettingsError('answers need a language model as reader and judge: model.backend = "openai".')
     reader, judge_client = build_client(reading, "model"), build_client(judging, "model")

@@ -1,8 +1,8 @@
 """A language model's answers to a data set's questions, graded by another one.
 
 The reader sees the memory's context, the whole conversation, or summaries of its sessions: the baselines of
-Zep's paper (arXiv 2501.13956, section 4). A judge that says yes to everything makes every system look good: it
-also grades the right answer and another question's.
+Zep's paper (arXiv 2501.13956, section 4). A judge that says yes to everything makes every system look good:
+it also grades the right answer and another question's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ class Examination:
     way: Way
     tokens: int
     raw: Raw
+    summarising: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def answer(
         self, memory: Memory | None, talks: Sequence[tuple[str, Conversation]]
@@ -96,21 +98,20 @@ class Examination:
                 seen = await self._seen(memory, group, talk, question)
                 return self.raw.keep(await self._graded(question, seen, wrong))
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one(place)) for place in range(len(asked))]
-        return [task.result() for task in running]
+        return await asyncio.gather(*map(one, range(len(asked))))
 
     async def _seen(self, memory: Memory | None, group: str, talk: Conversation, question: Question) -> str:
         """Return what the reader sees."""
         if memory is not None:
-            built = await memory.context(question.text, group=group, tokens=self.tokens, as_of=question.at)
-            return built.text
-        sessions: dict[str, list[Message]] = {}
+            tokens, at = self.tokens, question.at
+            return (await memory.context(question.text, group=group, tokens=tokens, as_of=at)).text
+        sessions: dict[str, list[Message]] = defaultdict(list)
         for message in talk.messages:
-            sessions.setdefault(message.session, []).append(message)
+            sessions[message.session].append(message)
         if self.way == "full":
             return "\n\n".join(map(_written, sessions.values()))
-        return "\n\n".join([await self._summary(talk, name, told) for name, told in sessions.items()])
+        async with self.summarising[talk.name]:  # several questions need the same summaries
+            return "\n\n".join([await self._summary(talk, *session) for session in sessions.items()])
 
     async def _summary(self, talk: Conversation, name: str, told: Sequence[Message]) -> str:
         key = json.dumps(["summary", talk.name, name])

@@ -40,7 +40,10 @@ LONGMEMEVAL = {
     "haystack_session_ids": ["s9", "s1"],
     "haystack_dates": ["2023/05/30 (Tue) 23:40", "2023/05/20 (Sat) 02:21"],
     "haystack_sessions": [
-        [{"role": "user", "content": "I moved to Oslo", "has_answer": True}, {"role": "assistant", "content": ""}],
+        [
+            {"role": "user", "content": "I moved to Oslo", "has_answer": True},
+            {"role": "assistant", "content": ""},
+        ],
         [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}],
     ],
     "answer_session_ids": ["s9"],
@@ -155,14 +158,22 @@ def changed(row, **changes):
         pytest.param("[{", "set.json is no JSON in UTF-8: ", id="cut"),
         pytest.param([[1]], "item 1 is not as its data set has it: ", id="no-object"),
         pytest.param([{"a": 1}], "a row of LoCoMo has conversation and qa", id="unknown-form"),
-        pytest.param([LOCOMO, changed(LOCOMO, qa=[{"category": 1}])], "item 2 is not", id="question-is-missing"),
+        pytest.param(
+            [LOCOMO, changed(LOCOMO, qa=[{"category": 1}])], "item 2 is not", id="question-is-missing"
+        ),
         pytest.param([changed(LONGMEMEVAL, haystack_dates=...)], "it has no 'haystack_dates'", id="no-dates"),
-        pytest.param([changed(LONGMEMEVAL, haystack_dates=["soon", "now"])], "'soon' does not match", id="date"),
+        pytest.param(
+            [changed(LONGMEMEVAL, haystack_dates=["soon", "now"])], "'soon' does not match", id="date"
+        ),
         pytest.param([changed(LONGMEMEVAL, haystack_dates=[])], "differ in length", id="lengths-differ"),
         pytest.param([changed(DMR, dialog=[{"text": 5}])], "text is no text", id="text-is-a-number"),
-        pytest.param([{"question": "Q?", "evidence": ["a"]}], "has questions and no message", id="no-messages"),
+        pytest.param(
+            [{"question": "Q?", "evidence": ["a"]}], "has questions and no message", id="no-messages"
+        ),
         pytest.param([{"id": "a", "text": "x"}], "holds no question", id="no-question"),
-        pytest.param([{"id": "a", "text": "x"}] * 2, "two messages of the conversation set have one id", id="ids"),
+        pytest.param(
+            [{"id": "a", "text": "x"}] * 2, "two messages of the conversation set have one id", id="ids"
+        ),
     ],
 )
 def test_a_bad_file_is_one_clear_line(write, content, line):

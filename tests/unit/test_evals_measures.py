@@ -87,7 +87,11 @@ def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, t
 
 
 def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
-    evidence = {"m1": "my mum has joined a gym, she wears a headband", "m2": "she lifts a lot of it now", "m3": "?"}
+    evidence = {
+        "m1": "my mum has joined a gym, she wears a headband",
+        "m2": "she lifts a lot of it now",
+        "m3": "?",
+    }
 
     assert of_context(lines_of(CONTEXT), (), evidence) == pytest.approx(1 / 3)
     assert of_context(lines_of(CONTEXT), {"m2", "other"}, evidence) == pytest.approx(2 / 3)
