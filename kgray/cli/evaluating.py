@@ -20,46 +20,27 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
 
 _SHOWN = {
-    "retrieval": (
-        "fraction@5",
-        "fraction@20",
-        "any@10",
-        "all@10",
-        "ndcg@10",
-        "mrr",
-        "context@1000",
-        "nothing",
-    ),
-    "answers": ("correct", "tokens", "judge_accepts_right", "judge_accepts_wrong"),
+    "retrieval": "fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
+    "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
 }
 _FIRST = {"retrieval": "fraction@10", "answers": "correct"}
 _BAR = 20  # columns of a full bar
-_Talks = list[tuple[str, "Conversation"]]  # with their groups
-
+_PATH = click.Path(path_type=Path)
+_WAYS = click.Choice(("memory", "full", "summaries"))
 _options = together(
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N conversations."),
-    click.option(
-        "--rows", type=click.Path(path_type=Path), metavar="OUT", help="Each question, as JSON lines."
-    ),
-    click.option(
-        "--way",
-        type=click.Choice(("memory", "full", "summaries")),
-        default="memory",
-        help="Of answers: what the reader sees.",
-    ),
+    click.option("--rows", type=_PATH, metavar="OUT", help="Each question, as JSON lines."),
+    click.option("--way", type=_WAYS, default="memory", help="Of answers: what the reader sees."),
     click.option("--tokens", type=click.IntRange(min=64), default=1500, help="Of answers: of the context."),
     click.option(
-        "--judge",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Of answers: settings whose model judges; no variable changes them.",
+        "--judge", type=_PATH, metavar="FILE", help="Of answers: settings of the model that judges."
     ),
 )
 
 
 @click.command("eval", short_help="Recall or answers on a data set of yours.")
 @click.argument("what", type=click.Choice(("retrieval", "answers")))
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=_PATH)
 @_options
 @common
 def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> int:  # noqa: ANN401
@@ -105,19 +86,22 @@ def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any
 def _answers(
     call: Call, dataset: Dataset, place: Path, *, way: str, tokens: int, judge: Path | None
 ) -> tuple[Any, Any]:
+    from kgray.backends.openai_api.structured import Asker
     from kgray.evals.answers import Examination, Raw, as_asked
     from kgray.settings import load
     from kgray.wiring import build_client
 
-    reading, judging = call.settings(), call.settings() if judge is None else load(judge, environ={})
-    if any(one.model.backend != "openai" for one in (reading, judging)):
+    # The judge's file says all of it: variables that choose the reader must not choose the judge, too.
+    chosen = [call.settings(), call.settings() if judge is None else load(judge, environ={})]
+    if any(settings.model.backend != "openai" for settings in chosen):
         raise SettingsError('answers need a language model as reader and judge: model.backend = "openai".')
-    reader, judge_client = build_client(reading, "model"), build_client(judging, "model")
-    asked_of = [one.endpoint.base_url + " " + one.endpoint.name for one in (reader, judge_client)]
+    clients = [build_client(settings, "model") for settings in chosen]
     place.mkdir(parents=True, exist_ok=True)
-    raw = Raw(place / f"answers-{way}-{_digest(repr([asked_of, tokens]).encode())}.jsonl")
+    asked_of = repr([(one.endpoint.base_url, one.endpoint.name) for one in clients] + [tokens])
+    raw = Raw(place / f"answers-{way}-{_digest(asked_of.encode())}.jsonl")
     printing.note(f"raw answers are kept in {raw.path}")
-    exam = Examination(reader=reader, judge=judge_client, way=cast("Way", way), tokens=tokens, raw=raw)
+    reader, grader = map(Asker, clients)
+    exam = Examination(reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw)
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:
@@ -132,9 +116,9 @@ def _opened(call: Call, place: Path) -> Memory:
     return open_with(call.settings(), place, create=True)
 
 
-def _ingested(memory: Memory, dataset: Dataset, place: Path) -> _Talks:
+def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
     """Ingest what is not there yet; return the conversations with their groups."""
-    talks: _Talks = []
+    talks = []
     for number, talk in enumerate(dataset.conversations, 1):
         group = f"{place.name[-8:]}-{number}"
         talks.append((group, talk))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kgray.backends.openai_api.client import Client, TokensSpent
+from kgray.backends.openai_api.client import TokensSpent
 from kgray.backends.openai_api.structured import Asker, StructuredRequest
 from kgray.errors import ContentError, InvalidAnswer
 from kgray.evals.dataset import Conversation, Message, Question
@@ -71,8 +71,8 @@ class Raw:
 class Examination:
     """Who reads and who grades, what the reader sees (of at most `tokens`, from the memory), what is kept."""
 
-    reader: Client
-    judge: Client
+    reader: Asker
+    judge: Asker
     way: Way
     tokens: int
     raw: Raw
@@ -122,8 +122,8 @@ class Examination:
 
     async def _graded(self, question: Question, seen: str, wrong: str | None) -> dict[str, Any]:
         """Return a question's raw row: the answer, and the judge's verdicts on it and two others."""
-        row: dict[str, Any] = {"id": question.id, "type": question.type, "question": question.text}
-        row |= {"right": question.answer, "context": seen, "tokens": count_tokens(seen)}
+        asked = {"type": question.type, "question": question.text, "right": question.answer}
+        row: dict[str, Any] = {"id": question.id, **asked, "context": seen, "tokens": count_tokens(seen)}
         started = time.perf_counter()
         try:
             about = {"CONTEXT": seen, "QUESTION": {"asked": question.at, "question": question.text}}
@@ -149,42 +149,37 @@ class Examination:
 
 def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
     """Return raw rows as what `report` takes. A verdict that could not be read counts for nothing."""
-    found = []
-    for row in rows:
-        marks = {
-            name: float(row[name])
-            for name in ("correct", "judge_accepts_right", "judge_accepts_wrong", "tokens")
-            if row.get(name) is not None
-        }
-        seconds = {"answer": row["seconds"]} if "seconds" in row else {}
-        question = Question(id=row["id"], text=row["question"], type=row["type"])
-        found.append(Asked(conversation="", question=question, marks=marks, seconds=seconds))
-    return found
+    names = ("correct", "judge_accepts_right", "judge_accepts_wrong", "tokens")
+    return [
+        Asked(
+            conversation="",
+            question=Question(id=row["id"], text=row["question"], type=row["type"]),
+            marks={name: float(row[name]) for name in names if row.get(name) is not None},
+            seconds={"answer": row["seconds"]} if "seconds" in row else {},
+        )
+        for row in rows
+    ]
 
 
 def _written(told: Sequence[Message]) -> str:
     return "\n".join(f"[{m.at or ''}] {m.speaker or ''}: {m.text}" for m in told)
 
 
-async def _replied(client: Client, task: str, head: str, data: Mapping[str, object]) -> Any:  # noqa: ANN401
+async def _replied(asker: Asker, task: str, head: str, data: Mapping[str, object]) -> Any:  # noqa: ANN401
     """Return a model's text, or the judge's boolean. Raises Refused, InvalidAnswer, Unavailable."""
-    name, kind = ("correct", bool) if task == "grade" else ("answer", str)
-    schema = {
-        "type": "object",
-        "properties": {name: {"type": "boolean" if kind is bool else "string"}},
-        "required": [name],
-        "additionalProperties": False,
-    }
-    request = StructuredRequest(
-        prompt=Prompt(task, head),
-        data="".join(section(tag, value) for tag, value in data.items()),
-        schema=schema,
-        room=_ROOM,
-    )
+    name, kind, told = ("correct", bool, "boolean") if task == "grade" else ("answer", str, "string")
+    schema = {"type": "object", "properties": {name: {"type": told}}, "required": [name]}
+    sections = "".join(section(tag, value) for tag, value in data.items())
 
     def accept(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if not isinstance(reply[name], kind):
-            raise InvalidAnswer(f"{name!r} is no {kind.__name__}", raw=str(reply)[:200])
+            raise InvalidAnswer(f"{name!r} is no {told}", raw=str(reply)[:200])
         return reply[name]
 
-    return (await Asker(client).ask(request, accept, TokensSpent()))[0]
+    request = StructuredRequest(
+        prompt=Prompt(task, head),
+        data=sections,
+        schema={**schema, "additionalProperties": False},
+        room=_ROOM,
+    )
+    return (await asker.ask(request, accept, TokensSpent()))[0]

@@ -116,9 +116,7 @@ def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
             timed.setdefault(name, []).append(1000 * value)
     return {
         "questions": len(rows),
-        "measures": {
-            name: found.as_dict() for name, found in measures.means(row.marks for row in rows).items()
-        },
+        "measures": measures.means(row.marks for row in rows),
         "ms": {name: {"p50": _at(values, 0.5), "p95": _at(values, 0.95)} for name, values in timed.items()},
     }
 

@@ -47,7 +47,7 @@ def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
     overall, by_type = answer.json["overall"], answer.json["by_type"]
     assert overall["questions"] == 2
     assert {name: part["questions"] for name, part in by_type.items()} == {"none": 1, "single": 2}
-    assert overall["measures"]["all@5"] == {"mean": 1.0, "low": 0.3424, "high": 1.0}
+    assert overall["measures"]["all@5"] == {"mean": 1.0, "low": 0.3424, "high": 1.0, "count": 2}
     assert overall["measures"]["context@500"]["mean"] == 1.0
     assert set(overall["ms"]["search"]) == {"p50", "p95"}
     assert set(by_type["none"]["measures"]) >= {"nothing", "context_nothing@1000"}
