@@ -49,13 +49,18 @@ class PlainBM25:
 
     def best(self, query: str, limit: int) -> list[int]:
         """Return the places of the best texts that share a word with the query, best first; ties by place."""
+        scores = self.scores(query)
+        return sorted(scores, key=lambda place: (-scores[place], place))[:limit]
+
+    def scores(self, query: str) -> dict[int, float]:
+        """Return the scores of the texts that share a word with the query, by place."""
         scores: dict[int, float] = defaultdict(float)
         for word in stems(query):
             postings = self._postings.get(word, ())
             rarity = math.log(1 + (self._count - len(postings) + 0.5) / (len(postings) + 0.5))
             for place, weight in postings:
                 scores[place] += rarity * weight
-        return sorted(scores, key=lambda place: (-scores[place], place))[:limit]
+        return scores
 
 
 def nearest(query: Vector, vectors: Matrix, limit: int) -> list[int]:

@@ -96,12 +96,11 @@ def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None
     handmade = {talk.name for talk in read_dataset(HANDMADE).conversations}
     document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
     for name, chosen in (("handmade", True), ("made", False)):
-        document[name] = {
-            system: report(
-                asked for of, asked in rows if of == system and (asked.conversation in handmade) == chosen
-            )
-            for system in SYSTEMS
-        }
+        of: dict[str, list[Asked]] = {system: [] for system in SYSTEMS}
+        for system, asked in rows:
+            if (asked.conversation in handmade) == chosen:
+                of[system].append(asked)
+        document[name] = {system: report(found) for system, found in of.items()}
     document["rows"] = [_row(system, asked) for system, asked in rows]
     return document
 

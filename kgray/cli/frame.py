@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, str] = {
     "dump": "reading:dump",
     "copy": "transferring:copy",
     "import": "transferring:import_from",
+    "eval": "evaluating:evaluate",
     "doctor": "checking:doctor",
 }
 

@@ -1,8 +1,9 @@
-"""Conversations with questions whose evidence is known."""
+"""Conversations with questions whose evidence or answers are known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -19,8 +20,8 @@ class Message:
 
     def row(self) -> dict[str, Any]:
         """Return the row that `Memory.add_many` takes."""
-        given = {"id": self.id, "text": self.text, "speaker": self.speaker, "at": self.at}
-        return {name: value for name, value in given.items() if value is not None} | {"source": self.source}
+        names = ("id", "text", "speaker", "at", "source")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +44,18 @@ class Question:
     apart: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """One conversation, a group of its own; texts: message id -> text, filled in."""
+    """One conversation, a group of its own."""
 
     name: str
     messages: tuple[Message, ...]
     questions: tuple[Question, ...]
-    texts: dict[str, str] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        """Index the texts."""
-        object.__setattr__(self, "texts", {message.id: message.text for message in self.messages})
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Message id -> its text."""
+        return {message.id: message.text for message in self.messages}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

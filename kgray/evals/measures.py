@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 import numpy as np
@@ -117,38 +116,25 @@ def _common(asked: Sequence[str], line: Sequence[str]) -> int:
 # ------------------------------------------------------------------------------------- many questions
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean of a measure over questions, with its 95 % interval."""
+def mean(values: Sequence[float]) -> dict[str, float]:
+    """Return {"mean", "low", "high", "count"} of one value a question: the mean and its 95 % interval.
 
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the JSON form."""
-        return {"mean": round(self.mean, 4), "low": round(self.low, 4), "high": round(self.high, 4)}
-
-
-def mean(values: Sequence[float]) -> Mean:
-    """Return the mean of one value a question. Raises ValueError for none.
-
-    The interval of shares (every value 0 or 1) is Wilson's (1927), of other values the percentile bootstrap's
-    with 1,000 resamples of a fixed seed.
+    Of shares (every value 0 or 1) it is Wilson's interval (1927), of other values the percentile bootstrap's
+    with 1,000 resamples of a fixed seed. Raises ValueError for no value.
     """
     if not values:
         raise ValueError("a mean needs at least one value")
     middle = fmean(values)
     if set(values) <= {0.0, 1.0}:
-        return Mean(middle, *_wilson(middle, len(values)), len(values))
-    given = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(0).integers(len(given), size=(_RESAMPLES, len(given)))
-    low, high = np.quantile(given[drawn].mean(axis=1), (0.025, 0.975))
-    return Mean(middle, float(low), float(high), len(values))
+        low, high = _wilson(middle, len(values))
+    else:
+        given = np.asarray(values, dtype=np.float64)
+        drawn = np.random.default_rng(0).integers(len(given), size=(_RESAMPLES, len(given)))
+        low, high = map(float, np.quantile(given[drawn].mean(axis=1), (0.025, 0.975)))
+    return {"mean": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "count": len(values)}
 
 
-def means(rows: Iterable[Mapping[str, float]]) -> dict[str, Mean]:
+def means(rows: Iterable[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the mean of each measure over the rows that have it."""
     columns: dict[str, list[float]] = {}
     for row in rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,12 @@ class Asked:
     marks: Mapping[str, float]
     seconds: Mapping[str, float] = field(default_factory=dict)
     found: tuple[tuple[str, ...], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row of --rows."""
+        asked = self.question
+        row = {"conversation": self.conversation, "id": asked.id, "type": asked.type, "question": asked.text}
+        return row | {"evidence": asked.evidence, "found": self.found, **self.marks}
 
 
 def stands_for(hit: Hit) -> tuple[str, ...]:
@@ -72,6 +78,16 @@ async def ask(
     )
 
 
+async def ask_all(memory: Memory, talks: Sequence[tuple[str, Conversation]]) -> list[Asked]:
+    """Ask the questions whose evidence is known, and those that nothing answers; talks: with their groups."""
+    return [
+        await ask(memory, talk, question, group=group)
+        for group, talk in talks
+        for question in talk.questions
+        if question.evidence or question.apart
+    ]
+
+
 def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
     """Return the marks of a ranking; of a question that nothing answers, whether it is empty."""
     if question.evidence:
@@ -79,17 +95,16 @@ def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
     return {"nothing": float(not ranking)}
 
 
-def report(asked: Iterable[Asked]) -> dict[str, Any]:
+def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
     """Return {"overall", "by_type"}: each measure's mean with its interval, counts, latency in milliseconds.
 
-    Questions that stand apart (`Question.apart`) have types of their own, and no part in "overall".
+    whole: "overall" has the questions that stand apart (`Question.apart`), too
     """
-    rows = list(asked)
     by_type: dict[str, list[Asked]] = {}
     for row in rows:
         by_type.setdefault(row.question.type, []).append(row)
     return {
-        "overall": _figures([row for row in rows if not row.question.apart]),
+        "overall": _figures([row for row in rows if whole or not row.question.apart]),
         "by_type": {name: _figures(by_type[name]) for name in sorted(by_type)},
     }
 
@@ -101,9 +116,7 @@ def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
             timed.setdefault(name, []).append(1000 * value)
     return {
         "questions": len(rows),
-        "measures": {
-            name: found.as_dict() for name, found in measures.means(row.marks for row in rows).items()
-        },
+        "measures": measures.means(row.marks for row in rows),
         "ms": {name: {"p50": _at(values, 0.5), "p95": _at(values, 0.95)} for name, values in timed.items()},
     }
 

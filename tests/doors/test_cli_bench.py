@@ -15,7 +15,7 @@ from bench.model_server import record
 from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
-COMMANDS = ("world", "model-server", "quality", "ingest", "store", "equality", "chaos", "soak")
+COMMANDS = ("world", "model-server", "quality", "ingest", "store", "retrieval", "equality", "chaos", "soak")
 
 
 def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contributors(bench):
@@ -27,6 +27,22 @@ def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contr
         text = command.get_help(click.Context(command, info_name=name))
         assert f"  python -m bench {name}" in text
     assert bench("--help").out.startswith("Usage: python -m bench [OPTIONS] COMMAND")
+
+
+def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path):
+    bench.env["TMPDIR"] = str(tmp_path)
+    asked = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
+    found = bench(*asked, "--json", "--rows", "rows.jsonl").json
+    stores = list((tmp_path / "kgray-retrieval").iterdir())
+    again = bench(*asked)
+
+    systems = ["kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine"]
+    assert list(found["handmade"]) == list(found["made"]) == systems
+    assert found["handmade"]["BM25"]["overall"]["questions"] == 60
+    assert found["handmade"]["kgray"]["overall"]["measures"]["context@500"]["mean"] > 0
+    assert len((bench.folder / "rows.jsonl").read_text("utf-8").splitlines()) > 5 * 65
+    assert list((tmp_path / "kgray-retrieval").iterdir()) == stores
+    assert "== handmade: 60 questions, overall" in again.out
 
 
 def test_a_world_can_be_written_and_added(kgray, bench):

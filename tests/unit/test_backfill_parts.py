@@ -53,7 +53,6 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 # ---------------------------------------------------------------------------------- sorting
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.binary(min_size=3, max_size=3), st.text(max_size=8)), max_size=60))
 def test_rows_come_in_the_order_of_their_keys_and_equals_as_they_came(pairs):
     with tempfile.TemporaryDirectory() as folder:

@@ -42,13 +42,16 @@ DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRequest:
-    """A request. room: most tokens of the reply; episode, context: those whose texts are in the data."""
+    """A request. room: most tokens of the reply; episode, context: those whose texts are in the data.
+
+    Without an episode the reply is not kept in the cache: a removal could not find it there.
+    """
 
     prompt: Prompt
     data: str
     schema: Schema
     room: int
-    episode: Episode
+    episode: Episode | None = None
     context: Sequence[Episode] = ()
 
     def key(self, model: str, temperature: float) -> str:
@@ -88,7 +91,7 @@ class Asker:
                  Nothing is kept of a reply that was cut
         Raises InvalidAnswer, Refused, SettingsError, Unavailable.
         """
-        if self.cache is None:
+        if self.cache is None or request.episode is None:
             said, _, cut = await self._answered(request, accept, spent)
             return said, cut
         key = request.key(self.client.endpoint.name, self.temperature)

@@ -1,0 +1,157 @@
+"""eval: what searches, contexts and answers are worth on a data set of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import Call, common, finished, together
+from kgray.errors import SettingsError, Stopped
+
+if TYPE_CHECKING:
+    from kgray.evals.answers import Way
+    from kgray.evals.dataset import Conversation, Dataset
+    from kgray.memory import Memory
+
+_SHOWN = {
+    "retrieval": "fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
+    "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
+}
+_FIRST = {"retrieval": "fraction@10", "answers": "correct"}
+_BAR = 20  # columns of a full bar
+_PATH = click.Path(path_type=Path)
+_WAYS = click.Choice(("memory", "full", "summaries"))
+_options = together(
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N conversations."),
+    click.option("--rows", type=_PATH, metavar="OUT", help="Each question, as JSON lines."),
+    click.option("--way", type=_WAYS, default="memory", help="Of answers: what the reader sees."),
+    click.option("--tokens", type=click.IntRange(min=64), default=1500, help="Of answers: of the context."),
+    click.option(
+        "--judge", type=_PATH, metavar="FILE", help="Of answers: settings of the model that judges."
+    ),
+)
+
+
+@click.command("eval", short_help="Recall or answers on a data set of yours.")
+@click.argument("what", type=click.Choice(("retrieval", "answers")))
+@click.argument("file", type=_PATH)
+@_options
+@common
+def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> int:  # noqa: ANN401
+    r"""Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
+
+    Or on JSON lines of messages and questions. Conversations are ingested into a store of their own, below
+    eval/ in the data folder, and stay there: the same command again only asks. Answers that stopped go on.
+
+    \b
+    Example:
+      kgray eval retrieval locomo10.json --data eval-data
+      kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
+    """
+    from kgray.evals.formats import read_dataset
+    from kgray.evals.retrieval import report
+
+    dataset = read_dataset(file, most=limit)
+    for note in dataset.notes:
+        printing.note(f"{note}: left out")
+    place = call.folder / "eval" / f"{file.stem}-{_digest(file.read_bytes())}"
+    measure = _retrieval if what == "retrieval" else _answers
+    asked, found = measure(call, dataset, place, **given)
+    if rows is not None:
+        rows.write_text(
+            "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8"
+        )
+    document = report(asked, whole=what == "answers")
+    if call.as_json:
+        printing.emit_json(document)
+    else:
+        _print(document, what)
+    return 0
+
+
+def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    from kgray.evals.retrieval import ask_all
+
+    with closing(_opened(call, place)) as memory:
+        asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
+    return asked, [one.as_dict() for one in asked]
+
+
+def _answers(
+    call: Call, dataset: Dataset, place: Path, *, way: str, tokens: int, judge: Path | None
+) -> tuple[Any, Any]:
+    from kgray.backends.openai_api.structured import Asker
+    from kgray.evals.answers import Examination, Raw, as_asked
+    from kgray.settings import load
+    from kgray.wiring import build_client
+
+    # The judge's file says all of it: variables that choose the reader must not choose the judge, too.
+    chosen = [call.settings(), call.settings() if judge is None else load(judge, environ={})]
+    if any(settings.model.backend != "openai" for settings in chosen):
+        raise SettingsError('answers need a language model as reader and judge: model.backend = "openai".')
+    clients = [build_client(settings, "model") for settings in chosen]
+    place.mkdir(parents=True, exist_ok=True)
+    asked_of = repr([(one.endpoint.base_url, one.endpoint.name) for one in clients] + [tokens])
+    raw = Raw(place / f"answers-{way}-{_digest(asked_of.encode())}.jsonl")
+    printing.note(f"raw answers are kept in {raw.path}")
+    reader, grader = map(Asker, clients)
+    exam = Examination(reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw)
+    if way != "memory":
+        rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
+    else:
+        with closing(_opened(call, place)) as memory:
+            rows = finished(exam.answer(memory, _ingested(memory, dataset, place)))
+    return as_asked(rows), rows
+
+
+def _opened(call: Call, place: Path) -> Memory:
+    from kgray.opening import open_with
+
+    return open_with(call.settings(), place, create=True)
+
+
+def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
+    """Ingest what is not there yet; return the conversations with their groups."""
+    talks = []
+    for number, talk in enumerate(dataset.conversations, 1):
+        group = f"{place.name[-8:]}-{number}"
+        talks.append((group, talk))
+        counts = finished(memory.status(group=group)).get(group)
+        if counts is None or counts.committed + counts.failed < len(talk.messages):
+            printing.note(f"ingesting conversation {number} of {len(dataset.conversations)}")
+            done = finished(memory.add_many((one.row() for one in talk.messages), group=group))
+            if done.stopped:
+                raise Stopped(f"stopped while ingesting ({done.reason or 'asked to'}); run it again")
+            if done.refused or done.failed:
+                printing.note(f"{done.refused} refused and {done.failed} failed messages of {talk.name}")
+    return talks
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _print(document: dict[str, Any], what: str) -> None:
+    parts = {"overall": document["overall"], **document["by_type"]}
+    shown = [name for name in _SHOWN[what] if any(name in part["measures"] for part in parts.values())]
+    first, rows = _FIRST[what], []
+    for name, part in parts.items():
+        found = part["measures"]
+        row = [name, str(part["questions"])]
+        if mean := found.get(first):
+            bar = "\u2588" * round(_BAR * mean["mean"])
+            row += [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
+        else:
+            row += ["-", "", ""]
+        cells = [found[each]["mean"] if each in found else None for each in shown]
+        row += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
+        rows.append(row)
+    printing.table(rows, head=("type", "questions", first, "95 %", "", *shown))
+    for name, at in document["overall"].get("ms", {}).items():
+        printing.note(f"{name}: p50 {at['p50']:.0f} ms, p95 {at['p95']:.0f} ms")

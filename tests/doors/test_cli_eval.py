@@ -1,0 +1,262 @@
+"""`kgray eval` on small data sets: a real store, and a real server on loopback as reader and judge."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+
+CHAT = (
+    {
+        "id": "m1",
+        "speaker": "Ada",
+        "at": "2024-01-01T10:00:00Z",
+        "session": "1",
+        "text": "I play the cello now",
+    },
+    {"id": "m2", "speaker": "Ben", "at": "2024-01-01T10:01:00Z", "session": "1", "text": "Lovely, Ada!"},
+    {
+        "id": "m3",
+        "speaker": "Ben",
+        "at": "2024-02-01T10:00:00Z",
+        "session": "2",
+        "text": "I bake bread at dawn",
+    },
+)
+ASKED = (
+    {"question": "What cello does Ada play?", "type": "single", "evidence": ["m1"], "answer": "the cello"},
+    {"question": "Who bakes bread?", "type": "single", "evidence": ["m3"], "answer": "Ben"},
+    {"question": "Which zebra?", "type": "none"},
+)
+
+
+@pytest.fixture
+def talk(kgray):
+    """Write a data set; the model is one that needs no server."""
+    kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
+    return kgray.write("talk.jsonl", *CHAT, *ASKED)
+
+
+def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
+    answer = kgray("eval", "retrieval", talk, "--rows", "rows.jsonl", "--json")
+
+    assert answer.code == 0
+    overall, by_type = answer.json["overall"], answer.json["by_type"]
+    assert overall["questions"] == 2
+    assert {name: part["questions"] for name, part in by_type.items()} == {"none": 1, "single": 2}
+    assert overall["measures"]["all@5"] == {"mean": 1.0, "low": 0.3424, "high": 1.0, "count": 2}
+    assert overall["measures"]["context@500"]["mean"] == 1.0
+    assert set(overall["ms"]["search"]) == {"p50", "p95"}
+    assert set(by_type["none"]["measures"]) >= {"nothing", "context_nothing@1000"}
+    rows = [json.loads(line) for line in (kgray.folder / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert [(row["question"], row["evidence"]) for row in rows[:2]] == [
+        ("What cello does Ada play?", ["m1"]),
+        ("Who bakes bread?", ["m3"]),
+    ]
+    assert ["m3"] in rows[1]["found"]
+
+
+def test_retrieval_ingests_once_into_a_store_of_its_own(kgray, talk):
+    first = kgray("eval", "retrieval", talk)
+    again = kgray("eval", "retrieval", talk)
+
+    assert "ingesting conversation 1 of 1" in first.err
+    assert "ingesting" not in again.err
+    assert "overall" in again.out
+    assert "\u2588" in again.out
+    kgray("init")
+    assert kgray("groups", "--json").json == {"groups": []}
+
+
+def test_what_a_data_set_cannot_be_measured_by_is_told(kgray, talk):
+    name = kgray.write(
+        "odd.jsonl", *CHAT, ASKED[0], {"question": "Why?"}, {**ASKED[1], "evidence": ["m3", "m9"]}
+    )
+
+    told = kgray("eval", "retrieval", name).err
+    assert "1 questions have neither evidence nor an answer: left out" in told
+    assert "1 ids of evidence name no message: left out" in told
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("retrieval", "none.json"), "none.json cannot be read"),
+        (("retrieval", "bad.json"), "bad.json is no JSON in UTF-8"),
+        (("answers", "talk.jsonl"), "answers need a language model as reader and judge"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(kgray, talk, args, line):
+    kgray.write("bad.json", "[{")
+    answer = kgray("eval", *args)
+
+    assert answer.code == 2
+    assert line in answer.err
+    assert answer.err.count("\n") == 1
+    assert not (kgray.folder / "kgray-data").exists()
+
+
+# ---------------------------------------------------------------------------------------------- answers
+
+
+def replies(asked: Asked) -> Say:
+    """Answer as a reader that knows one thing, and as a judge that looks for a word."""
+    told = asked.sections
+    if asked.task == "grade":
+        graded = told["GRADED"]
+        return as_json({"correct": graded["right_answer"].split()[-1] in graded["graded_answer"]})
+    if asked.task == "summarise":
+        return as_json({"answer": f"Summary: {told['SESSION'].splitlines()[0].rpartition(' ')[2]}"})
+    return as_json({"answer": "It is Ben" if "bake" in told["QUESTION"]["question"] else "I do not know"})
+
+
+@pytest.fixture
+def server():
+    running = ChatServer(replies)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def models(kgray, talk, server):
+    """Have the rules ingest, then a model behind HTTP read and judge: it is asked for answers alone."""
+    kgray("eval", "retrieval", talk)
+    kgray.env = {
+        "KGRAY_MODEL_BACKEND": "openai",
+        "KGRAY_MODEL_BASE_URL": server.url,
+        "KGRAY_MODEL_NAME": "reader",
+        "KGRAY_MODEL_PATIENCE_S": "1",
+    }
+    return talk
+
+
+def raw_rows(kgray) -> list[dict]:
+    (path,) = (kgray.folder / "kgray-data" / "eval").glob("*/answers-*.jsonl")
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_answers_are_graded_with_the_judges_tolerance_beside(kgray, models, server):
+    answer = kgray("eval", "answers", models, "--tokens", "500", "--json")
+
+    assert answer.code == 0
+    found = answer.json["overall"]
+    assert found["questions"] == 2
+    measured = {name: cell["mean"] for name, cell in found["measures"].items()}
+    assert measured.pop("tokens") <= 500
+    assert measured == {"correct": 0.5, "judge_accepts_right": 1.0, "judge_accepts_wrong": 0.0}
+    rows = {row["question"]: row for row in raw_rows(kgray)}
+    assert (rows["Who bakes bread?"]["answer"], rows["Who bakes bread?"]["correct"]) == ("It is Ben", True)
+    assert "I bake bread at dawn" in rows["Who bakes bread?"]["context"]
+    assert server.tasks().count("grade") == 6
+    assert "summarise" not in server.tasks()
+
+
+def test_the_same_command_again_asks_nothing_and_says_the_same(kgray, models, server):
+    first = kgray("eval", "answers", models, "--json").json
+    asked = len(server.asked)
+
+    assert kgray("eval", "answers", models, "--json").json == first
+    assert len(server.asked) == asked
+
+
+def test_the_whole_conversation_is_a_baseline(kgray, models, server):
+    assert kgray("eval", "answers", models, "--way", "full").code == 0
+
+    seen = [one.sections["CONTEXT"] for one in server.asked if one.task == "answer"]
+    assert seen[0] == (
+        "[2024-01-01T10:00:00Z] Ada: I play the cello now\n[2024-01-01T10:01:00Z] Ben: Lovely, Ada!\n\n"
+        "[2024-02-01T10:00:00Z] Ben: I bake bread at dawn"
+    )
+
+
+def test_summaries_of_sessions_are_a_baseline_and_made_once(kgray, models, server):
+    assert kgray("eval", "answers", models, "--way", "summaries").code == 0
+
+    assert server.tasks().count("summarise") == 2
+    seen = {one.sections["CONTEXT"] for one in server.asked if one.task == "answer"}
+    assert seen == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
+
+
+def test_another_model_judges_where_its_settings_are_named(kgray, models, server):
+    kgray.write("judge.toml", f'[model]\nbackend = "openai"\nbase_url = "{server.url}"\nname = "strict"\n')
+    kgray("eval", "answers", models, "--judge", "judge.toml")
+
+    names = {(one.task, one.body["model"]) for one in server.asked}
+    assert names == {("answer", "reader"), ("grade", "strict")}
+
+
+def test_an_answer_that_the_server_refuses_counts_as_wrong_and_a_verdict_that_says_nothing_as_none(
+    kgray, models, server
+):
+    def odd(asked: Asked) -> Say:
+        if asked.task == "grade":
+            return Say("maybe") if "Ben" in asked.data else replies(asked)
+        return (
+            Say("too long", status=400)
+            if "cello" in asked.data.partition("<QUESTION>")[2]
+            else replies(asked)
+        )
+
+    server.answer = odd
+    found = kgray("eval", "answers", models, "--json").json["overall"]
+
+    rows = {row["question"]: row for row in raw_rows(kgray)}
+    assert rows["What cello does Ada play?"]["correct"] is False
+    assert "400" in rows["What cello does Ada play?"]["error"]
+    assert rows["Who bakes bread?"]["correct"] is None
+    assert found["measures"]["correct"]["mean"] == 0.0
+
+
+def test_a_server_out_of_reach_stops_the_run_and_what_was_answered_is_kept(kgray, models, server):
+    server.answer = lambda asked: Say(status=503) if "cello" in asked.data else replies(asked)
+    answer = kgray("eval", "answers", models)
+    assert answer.code == 75
+    assert "503" in answer.err
+
+    server.answer = replies
+    assert kgray("eval", "answers", models).code == 0
+    assert len(raw_rows(kgray)) == 2
+
+
+def test_a_killed_run_goes_on_with_what_was_not_answered(kgray, models, server):
+    """The second question's answer never comes; the process is killed; the next run asks that one alone."""
+    answered, hanging = threading.Event(), threading.Event()
+
+    def first_only(asked: Asked) -> Say:
+        if asked.task == "answer" and "cello" in asked.sections["QUESTION"]["question"]:
+            answered.set()
+            hanging.wait(60)
+        return replies(asked)
+
+    server.answer = first_only
+    running = kgray.start("eval", "answers", models)
+    try:
+        assert answered.wait(60)
+        (path,) = _until(lambda: [p for p in _raw(kgray) if p.read_bytes().endswith(b"\n")], running)
+    finally:
+        running.kill()
+        running.communicate()
+        hanging.set()
+    with path.open("ab") as file:
+        file.write(b'{"id": "half a li')  # as a kill in the middle of a write leaves it
+    server.answer, before = replies, len(server.asked)
+
+    assert kgray("eval", "answers", models).code == 0
+    assert {
+        one.sections["QUESTION"]["question"] for one in server.asked[before:] if one.task == "answer"
+    } == {"What cello does Ada play?"}
+    assert len(raw_rows(kgray)) == 2
+
+
+def _raw(kgray):
+    return list((kgray.folder / "kgray-data" / "eval").glob("*/answers-*.jsonl"))
+
+
+def _until(found, running):
+    """Return what is found as soon as there is some; the process must not end before."""
+    while not (some := found()):
+        assert running.poll() is None, running.communicate()
+    return some

@@ -1,0 +1,152 @@
+"""The measures of retrieval, against numbers that were worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray.evals import measures
+from kgray.evals.measures import lines_of, mean, of_context, of_ranking, percentile, told_in, words
+
+RANKING = [{"x"}, {"a"}, set(), {"b", "c"}, {"a"}]
+
+
+def test_a_ranking_by_hand():
+    """Evidence a, b, c, d: a is found at 2, b and c by one hit at 4, d never."""
+    found = of_ranking(RANKING, ["a", "b", "c", "d"], (1, 2, 4))
+
+    ideal = [1, 1 / math.log2(3), 1 / math.log2(4), 1 / math.log2(5)]
+    assert found == {
+        "fraction@1": 0.0,
+        "any@1": 0.0,
+        "all@1": 0.0,
+        "ndcg@1": 0.0,
+        "fraction@2": 0.25,
+        "any@2": 1.0,
+        "all@2": 0.0,
+        "ndcg@2": pytest.approx(ideal[1] / sum(ideal[:2])),
+        "fraction@4": 0.75,
+        "any@4": 1.0,
+        "all@4": 0.0,
+        "ndcg@4": pytest.approx((ideal[1] + ideal[3]) / sum(ideal)),
+        "mrr": 0.5,
+    }
+
+
+def test_all_evidence_at_the_top_is_perfect_and_none_at_all_is_nothing():
+    assert set(of_ranking([{"a"}, {"b"}], ["b", "a"], (2, 5)).values()) == {1.0}
+    assert set(of_ranking([{"x"}], ["a"], (5,)).values()) == {0.0}
+    assert set(of_ranking([], ["a"], (5,)).values()) == {0.0}
+
+
+def test_a_ranking_without_evidence_is_no_question():
+    with pytest.raises(ValueError, match="evidence"):
+        of_ranking([{"a"}], [])
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abcxyz"), max_size=3), max_size=12),
+    st.sets(st.sampled_from("abcde"), min_size=1),
+)
+def test_marks_lie_between_0_and_1_grow_with_the_depth_and_agree(ranking, evidence):
+    found = of_ranking(ranking, evidence, (1, 5, 12))
+
+    assert all(0 <= value <= 1 + 1e-9 for value in found.values())
+    for name in ("fraction", "any", "all"):
+        assert found[f"{name}@1"] <= found[f"{name}@5"] <= found[f"{name}@12"]
+    for depth in (1, 5, 12):
+        assert found[f"all@{depth}"] <= found[f"fraction@{depth}"] <= found[f"any@{depth}"]
+    assert (found["mrr"] > 0) == bool(found["any@12"])
+
+
+# --------------------------------------------------------------------------------------------- contexts
+
+CONTEXT = """What was said: [date] SPEAKER: TEXT
+- [2024-03-09] Dee: my mum has joined a gym, she wears a headband
+- [2024-03-10] Marcus: no idea what to do with the old green coat of"""
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        pytest.param("my mum has joined a gym. She wears a HEADBAND", True, id="as-it-was-said"),
+        pytest.param("my mum has joined a gym and runs", True, id="six-of-eight-words"),
+        pytest.param("my mum went away and wears things", False, id="three-of-seven-words"),
+        pytest.param("a headband wears she gym a joined has", False, id="all-words-out-of-order"),
+        pytest.param("old green coat", True, id="short-and-whole"),
+        pytest.param("the green coat", False, id="short-and-torn-apart"),
+        pytest.param("my mum has joined a what to do with it", False, id="two-lines-tell-half-each"),
+        pytest.param("🎉", False, id="no-words"),
+    ],
+)
+def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, told):
+    assert told_in(message, lines_of(CONTEXT)) is told
+
+
+def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
+    evidence = {
+        "m1": "my mum has joined a gym, she wears a headband",
+        "m2": "she lifts a lot of it now",
+        "m3": "?",
+    }
+
+    assert of_context(lines_of(CONTEXT), (), evidence) == pytest.approx(1 / 3)
+    assert of_context(lines_of(CONTEXT), {"m2", "other"}, evidence) == pytest.approx(2 / 3)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=9), st.lists(st.sampled_from("abcd"), max_size=9))
+def test_the_longest_common_subsequence_is_that_of_the_textbook(one, other):
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            table[i + 1][j + 1] = table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
+
+    assert measures._common(one, other) == table[-1][-1]
+
+
+def test_words_are_casefolded_and_without_punctuation():
+    assert words("He's 13 in JUNE! 🎉") == ["he", "s", "13", "in", "june"]
+
+
+# ------------------------------------------------------------------------------------- many questions
+
+
+def test_shares_have_wilsons_interval():
+    """8 of 10: Wilson's 95 % interval is 0.490 to 0.943 (Newcombe 1998 works it so)."""
+    found = mean([1.0] * 8 + [0.0] * 2)
+
+    assert found == {"mean": 0.8, "low": 0.4902, "high": 0.9433, "count": 10}
+    assert mean([0.0] * 10)["low"] == 0.0
+    assert mean([1.0] * 10)["high"] == 1.0
+
+
+def test_other_values_have_the_bootstraps_interval_the_same_each_time():
+    values = [0.25, 0.5, 0.5, 0.75] * 25
+    found = mean(values)
+
+    assert found["mean"] == 0.5
+    assert found == mean(values)
+    # The standard error is 0.1768 / 10, so the interval is about 0.5 -+ 0.0347.
+    assert found["low"] == pytest.approx(0.465, abs=0.008)
+    assert found["high"] == pytest.approx(0.535, abs=0.008)
+    assert mean([0.3, 0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "count": 2}
+
+
+def test_a_mean_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        mean([])
+
+
+def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
+    found = measures.means([{"a": 1.0, "b": 0.5}, {"a": 0.0}])
+
+    told = {name: (one["mean"], one["count"]) for name, one in found.items()}
+    assert told == {"a": (0.5, 2), "b": (0.5, 1)}
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 2), (0.95, 4), (0.25, 1), (0.0, 1)])
+def test_a_percentile_is_one_of_the_values(share, expected):
+    assert percentile([3, 1, 4, 2], share) == expected

@@ -1,0 +1,107 @@
+"""Made-up conversations: the same each time, with evidence where it is said to be; and the plain searches."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from bench.plain_search import PlainBM25, nearest, stems
+from bench.retrieval import HANDMADE
+from bench.talk import Shape, conversation
+from bench.talk.making import SHARES
+from bench.talk.topics import small_talk, topics
+from kgray.evals.formats import read_dataset
+
+SMALL = Shape(turns=400, questions=60)
+
+
+@pytest.fixture(scope="module")
+def talk():
+    return conversation(7, 0, SMALL)
+
+
+def test_a_conversation_is_the_same_each_time_and_another_for_another_number_or_seed(talk):
+    assert conversation(7, 0, SMALL) == talk
+    assert conversation(7, 1, SMALL).messages != talk.messages
+    assert conversation(8, 0, SMALL).messages != talk.messages
+
+
+def test_other_numbers_of_questions_leave_the_messages_alone(talk):
+    """What was ingested can be asked more, or less."""
+    assert conversation(7, 0, Shape(turns=400, questions=10)).messages == talk.messages
+
+
+def test_a_conversation_has_dated_sessions_of_two_friends(talk):
+    moments = [datetime.fromisoformat(message.at) for message in talk.messages]
+    sessions = Counter(message.session for message in talk.messages)
+
+    assert len({message.speaker for message in talk.messages}) == 2
+    assert len(talk.texts) == len(talk.messages) >= 400
+    assert moments == sorted(moments)
+    assert (moments[-1] - moments[0]).days > 20
+    assert all(8 <= turns <= 50 for turns in sessions.values())
+    assert not any("{" in message.text for message in talk.messages)
+
+
+def test_many_people_talk_in_channels():
+    talk = conversation(7, 4, Shape(people=7, turns=300))
+
+    assert 5 <= len({message.speaker for message in talk.messages}) <= 7
+    assert len({message.source for message in talk.messages}) > 1
+
+
+def test_questions_of_every_type_have_the_evidence_that_their_type_needs(talk):
+    kinds = Counter(question.type for question in talk.questions)
+    speakers = {message.id: message.speaker for message in talk.messages}
+
+    assert kinds.keys() == SHARES.keys()
+    assert kinds["multi-hop"] == round(0.22 * 60)
+    for question in talk.questions:
+        assert not set("{}") & set(question.text)
+        assert all(name in talk.texts for name in question.evidence)
+        assert bool(question.evidence) == (question.type != "none")
+        assert question.apart == (question.type in ("none", "adversarial"))
+        if question.type == "multi-hop":
+            assert 2 <= len(question.evidence) <= 5
+        if question.type == "adversarial":
+            assert all(speakers[name] not in question.text for name in question.evidence)
+
+
+def test_there_is_enough_to_talk_of():
+    assert len(topics()) >= 60
+    assert all(topic.say and topic.q and topic.near and len(topic.values) >= 3 for topic in topics())
+    assert len(small_talk()) == 10
+
+
+def test_the_hand_made_conversation_has_its_evidence():
+    dataset = read_dataset(HANDMADE)
+    (talk,) = dataset.conversations
+
+    assert dataset.notes == ()
+    assert len(talk.messages) >= 150
+    assert len([question for question in talk.questions if not question.apart]) == 60
+    assert len({message.session for message in talk.messages}) >= 8
+
+
+# --------------------------------------------------------------------------------------- plain searches
+
+
+def test_bm25_by_hand():
+    """N = 3, average length 2: "dogs" is in two texts, "bark" in one; k1 1.2, b 0.75."""
+    index = PlainBM25(["dogs bark", "the dog", "a cat"])
+    idf_dog, idf_bark = math.log(1 + 1.5 / 2.5), math.log(1 + 2.5 / 1.5)
+
+    assert stems("Dogs barking!") == ["dog", "bark"]
+    assert index.best("barking dogs", 5) == [0, 1]
+    assert index.best("zebra", 5) == []
+    assert index.scores("barking dog") == {0: pytest.approx(idf_dog + idf_bark), 1: pytest.approx(idf_dog)}
+
+
+def test_the_nearest_vectors_come_first_and_ties_keep_their_order():
+    vectors = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+
+    assert nearest(np.array([1.0, 0.0], dtype=np.float32), vectors, 2) == [1, 2]
