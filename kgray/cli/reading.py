@@ -138,9 +138,12 @@ def _hit_line(number: int, hit: Hit) -> list[str]:
 @as_of_option
 @known_at_option
 @filter_options
+@click.option("--limit", type=int, metavar="N", help="Hits to choose from. Default: by the budget.")
 @common
 def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
     r"""Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
+
+    Facts and messages have numbers, [1], [2] ...; --json lists the episodes that each stands for.
 
     \b
     Example:

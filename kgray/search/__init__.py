@@ -2,13 +2,14 @@
 
 candidates  the query with its recipe and filters, and the rows that BM25, cosine and graph steps find
 searcher    a search from its query to its hits; fusion and rerankers
-context     what a search found as text for a prompt, and its token counter
+context     what a search found as text for a prompt
 """
 
 from __future__ import annotations
 
+from kgray.prompting.tokens import count_tokens
 from kgray.search.candidates import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker
-from kgray.search.context import Context, context, count_tokens
+from kgray.search.context import Context, context
 from kgray.search.searcher import search, spans_of
 
 __all__ = [

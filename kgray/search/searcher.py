@@ -151,6 +151,8 @@ def _hit(row: FoundRow, item: Scored, group: str, spans: Mapping[str, FactSpan])
         client_id=row.client_id,
         reference_time=to_datetime(row.reference_time),
         speaker=row.speaker,
+        told_in=row.source,
+        sequence=row.sequence,
     )
 
 
