@@ -54,7 +54,7 @@ filter_options = together(
 )
 
 
-def _query(text: str) -> str:
+def query_from(text: str) -> str:
     """Return the query; "-" reads it from standard input."""
     if text != "-":
         return text
@@ -66,7 +66,7 @@ def _query(text: str) -> str:
         raise InputError("the query on standard input is not valid UTF-8") from None
 
 
-def _asked(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search; `given` loses the filters, which become one."""
     from kgray.search import SCOPES, Filters
 
@@ -101,7 +101,7 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given:
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
       kgray search "the printer" --group team --speaker Alice --said-after 2026-03-01
     """
-    asked, text = _asked(scopes, given), _query(query)
+    asked, text = asked_of(scopes, given), query_from(query)
     with call.reader(group) as memory:
         started = time.perf_counter()
         hits = finished(memory.search(text, group=group, **asked))
@@ -149,7 +149,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     Example:
       kgray context "Where does Alice work?" --group team --tokens 800
     """
-    asked, text = _asked(scopes, given), _query(query)
+    asked, text = asked_of(scopes, given), query_from(query)
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
     if call.as_json:

@@ -42,11 +42,11 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
 }
 _START = datetime.min.replace(tzinfo=UTC)
 # A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
-# blanks, slashes and invisible characters allowed between the two.
+# blanks, slashes and invisible characters allowed between the two; or of a chat turn's mark ("<|im_end|>").
 _TAG_OPENS = re.compile(
     r"[<\uff1c\ufe64\u2039\u3008]"
     r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
-    r"[A-Za-z\uff21-\uff5a])"
+    r"[A-Za-z\uff21-\uff5a|\uff5c])"
 )
 
 
@@ -272,8 +272,10 @@ def _heard(hit: Hit) -> tuple[str | None, int]:
 
 
 def _follows(before: Hit, hit: Hit) -> bool:
-    """Whether a message comes next after another in its source."""
-    return hit.sequence is not None and _heard(before) == (hit.told_in, hit.sequence - 1)
+    """Whether a message comes next after another in its source, on the same day."""
+    if hit.sequence is None or _day(before) != _day(hit):
+        return False
+    return _heard(before) == (hit.told_in, hit.sequence - 1)
 
 
 def _day(hit: Hit | None) -> tuple[str, str | None]:
