@@ -5,7 +5,7 @@ The names of the JSON fields are a stable interface.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -106,7 +106,7 @@ class FactSpan:
             "event": self.event,
             "created_at": _written(self.created_at),
             "expired_at": _written(self.expired_at),
-            "episodes": [{"id": episode, "client_id": client} for episode, client in self.episodes],
+            "episodes": named(self.episodes),
         }
 
 
@@ -119,6 +119,7 @@ class Hit:
     fact                                    of a fact hit
     entity                                  of an entity hit
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
+    told_in, sequence                       of an episode hit: its source, and its place in the group's order
     """
 
     scope: Scope
@@ -133,6 +134,15 @@ class Hit:
     client_id: str | None = None
     reference_time: datetime | None = None
     speaker: str | None = None
+    told_in: str | None = None
+    sequence: int | None = None
+
+    @property
+    def told_by(self) -> tuple[tuple[str, str | None], ...]:
+        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself."""
+        if self.fact is not None:
+            return self.fact.episodes
+        return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property
     def source(self) -> str | None:
@@ -166,6 +176,11 @@ class Hit:
             said = _written(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}
         return row
+
+
+def named(episodes: Iterable[tuple[str, str | None]]) -> list[dict[str, str | None]]:
+    """Return episodes, as (id, the client's id), in the form of JSON."""
+    return [{"id": episode, "client_id": client} for episode, client in episodes]
 
 
 def _written(moment: datetime | None) -> str | None:

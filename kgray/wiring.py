@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Embedder, Extractor, Judge, ResponseCache, Store
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, ResponseCache, Store
     from kgray.prompting.prompts import Prompts
 
 
@@ -210,6 +210,23 @@ def build_models(
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()
+
+
+def build_answerer(settings: Settings) -> Answerer:
+    """Return what answers users' questions. Raises SettingsError where no such model is configured."""
+    require(settings, "model")
+    if settings.model.backend == "scripted":
+        from kgray.backends.scripted import ScriptedAnswerer
+
+        return ScriptedAnswerer(settings.model.script or Path())
+    if settings.model.backend == "openai":
+        from kgray.backends.openai_api.answerer import OpenAIAnswerer
+
+        return OpenAIAnswerer(build_client(settings, "model"))
+    raise SettingsError(
+        f'model.backend = "{settings.model.backend}" writes no answers: set model.backend = "openai" with '
+        "model.base_url and model.name (KGRAY_MODEL_BACKEND, ...); kgray context needs no model."
+    )
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:

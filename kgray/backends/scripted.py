@@ -4,6 +4,7 @@ r"""Models that answer from a file: for tests, demos, and as an extractor that m
 
     {"episode": client id, "extraction": {"entities": [...], "facts": [...]}}
     {"question": {"kind": ..., "items": [item, [candidate, ...]]}, "answer": {...}}
+    {"question": {"kind": "answer", "items": [a user's question]}, "answer": {"text": "... [1]"}}
     {"episode": client id, "error": "refused" | "invalid" | "unavailable", "times": n}
 
 The first n times that this process reads the episode, the error is raised (without "times" always); several
@@ -15,15 +16,16 @@ nothing of means the one entity that bears it.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 
 from kgray.errors import ContentError, Cost, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
-from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.ports import Answer, AnswerRequest, ExtractionRequest, Judged, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
 
@@ -140,6 +142,21 @@ class ScriptedJudge(_Scripted):
                 return {"duplicate_of": same[0]}
             raise InvalidAnswer(f"the script has no answer to {brief}")
         return parse_answer(question, self._answers[brief])
+
+
+class ScriptedAnswerer(_Scripted):
+    """Answers to users: a question of kind "answer" whose only item it is, answered with {"text": ...}."""
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """Pass the scripted text on, word by word. Raises InvalidAnswer where there is none."""
+        brief = canonical({"kind": "answer", "items": [request.question]})
+        with _one_call():
+            text = self._answers.get(brief, {}).get("text")
+            if not isinstance(text, str) or not text.strip():
+                raise InvalidAnswer(f"the script has no text that answers {brief}")
+        for word in re.split(r"(?<=\s)", text):
+            on_text(word)
+        return Cost(calls=1)
 
 
 @contextmanager

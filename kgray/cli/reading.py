@@ -58,7 +58,7 @@ filter_options = together(
 )
 
 
-def _query(text: str) -> str:
+def query_from(text: str) -> str:
     """Return the query; "-" reads it from standard input."""
     if text != "-":
         return text
@@ -70,7 +70,7 @@ def _query(text: str) -> str:
         raise InputError("the query on standard input is not valid UTF-8") from None
 
 
-def _asked(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search; `given` loses the filters, which become one."""
     from kgray.search import SCOPES, Filters
 
@@ -114,7 +114,7 @@ def search(
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
       kgray search "the printer" --group team --speaker Alice --said-after 2026-03-01
     """
-    asked, text = _asked(scopes, given), _query(query)
+    asked, text = asked_of(scopes, given), query_from(query)
     with call.reader(group) as memory:
         started = time.perf_counter()
         found = finished(memory.explain(text, group=group, **asked))
@@ -174,15 +174,18 @@ def _hit_line(number: int, hit: Hit) -> list[str]:
 @as_of_option
 @known_at_option
 @filter_options
+@click.option("--limit", type=int, metavar="N", help="Hits to choose from. Default: by the budget.")
 @common
 def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
     r"""Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
+
+    Facts and messages have numbers, [1], [2] ...; --json lists the episodes that each stands for.
 
     \b
     Example:
       kgray context "Where does Alice work?" --group team --tokens 800
     """
-    asked, text = _asked(scopes, given), _query(query)
+    asked, text = asked_of(scopes, given), query_from(query)
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
         _say_unmet(memory, group, asked["filters"], built.hits)

@@ -27,7 +27,7 @@ from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
-from kgray.ports import Embedder, GroupCounts, Store
+from kgray.ports import Answerer, Embedder, GroupCounts, Store
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.settings import PipelineSettings
@@ -35,6 +35,7 @@ from kgray.settings import PipelineSettings
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.search.answering import Answered, OnText
 
 
 class Memory(GroupReads):
@@ -49,6 +50,7 @@ class Memory(GroupReads):
         ingest: Ingest | None = None,
         data: Path | None = None,
         previous: int = PipelineSettings().previous_episodes,
+        answerer: Callable[[], Answerer] | None = None,
     ) -> None:
         """Take over an open store and the embedder that its vectors are from.
 
@@ -56,10 +58,11 @@ class Memory(GroupReads):
         ingest  the runtime that carries out what is pending; None = this process
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
+        answerer    returns the model that answers questions; None = there is none
         """
         super().__init__(store, embedder)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
-        self._build = build
+        self._build, self._answerer = build, answerer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
         self._corrections = Corrections(store, self._carry_out)
         self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)
@@ -171,6 +174,38 @@ class Memory(GroupReads):
         count = retry(self.store, group, episodes, now=times.now())
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
+
+    # ----------------------------------------------------------------------------- answering
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        group: str,
+        on_text: OnText | None = None,
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
+        **chosen: Any,  # noqa: ANN401 - the arguments of `context`
+    ) -> Answered:
+        """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
+
+        on_text     called with each piece of the answer as it arrives
+        max_calls, max_tokens   what it may cost: tokens of the prompt and of the reply
+        chosen      what `context` takes: tokens, as_of, known_at, scopes, filters, ...
+        Where nothing is found, no model is asked. Raises SettingsError where there is no model, InputError
+        for a bound that pays for no answer, Refused, InvalidAnswer, Unavailable.
+        """
+        from kgray.search.answering import Checked, request_of  # other reads need no prompts
+
+        if self._answerer is None:
+            raise InputError("this memory was opened without a model that answers")
+        model = self._answerer()
+        context = await self.context(question, group=group, **chosen)
+        checked = Checked(context, on_text or (lambda _: None))
+        if not context.hits:
+            return checked.end()
+        request = request_of(question, context, max_calls=max_calls, max_tokens=max_tokens)
+        return checked.end(await model.answer(request, checked.take))
 
     # ---------------------------------------------------------------------------- the ledger
 

@@ -20,6 +20,7 @@ from kgray.memory.reports import derived, dumped, shown
 from kgray.memory.reviewing import LikelyPair, likely_pairs
 from kgray.memory.showing import Shown, described
 from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
+from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group
 from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
 from kgray.search import context as build_context
@@ -108,10 +109,14 @@ class GroupReads:
         said_after: When | None = None,
         said_before: When | None = None,
         scopes: Sequence[SearchScope] = (),
+        limit: int | None = None,
         filters: Filters | None = None,
+        count: Counter = count_tokens,
     ) -> Context:
-        """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`.
+        """Return the text to put into a prompt, at most `tokens` long.
 
+        limit   hits that are looked at; None = as many as the budget may hold
+        count   the tokens of a text as your model counts them; by default an estimate
         The other arguments are those of `search`.
         """
         asked = Query(
@@ -123,7 +128,9 @@ class GroupReads:
             scopes=tuple(scopes),
         )
         view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await build_context(self._searcher, asked, tokens=tokens, view=view)
+        return await build_context(
+            self._searcher, asked, tokens=tokens, limit=limit, count=count, view=view
+        )
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from kgray.kinds import SearchScope
 from kgray.ports.models import (
     Answer,
+    Answerer,
+    AnswerRequest,
     Embedder,
     ExtractionRequest,
     Extractor,
@@ -36,6 +38,8 @@ from kgray.ports.store import (
 
 __all__ = [
     "Answer",
+    "AnswerRequest",
+    "Answerer",
     "Appending",
     "Embedder",
     "ExtractionRequest",

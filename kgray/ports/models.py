@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -86,6 +86,33 @@ class Judged:
     def cost(self) -> Cost:
         """The three as one value."""
         return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """A question of a user, with what the memory holds on it.
+
+    head, data  the prompt: instructions; the question and the context, fenced
+    room        most tokens of the reply
+    max_calls   most calls of the model; None = any number
+    """
+
+    question: str
+    head: str
+    data: str
+    room: int
+    max_calls: int | None = None
+
+
+class Answerer(Protocol):
+    """Answers users' questions in plain text."""
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """Call `on_text` with each piece of the reply as it arrives; return what it cost.
+
+        Raises Refused, InvalidAnswer for an empty reply, Unavailable.
+        """
+        ...
 
 
 class Extractor(Protocol):

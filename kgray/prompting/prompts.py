@@ -142,6 +142,11 @@ def questions_data(episode: Episode | None, questions: Sequence[Question]) -> st
     return asked if episode is None else section("EPISODE", _episode(episode)) + asked
 
 
+def answer_data(question: str, lines: Sequence[str]) -> str:
+    """Return the data of `answer`: the lines of a context, and the question."""
+    return section("MEMORY", list(lines)) + section("QUESTION", question)
+
+
 def repair_data(error: str, reply: str) -> str:
     """Return what is appended to a prompt's data to have a reply repaired: the reply, and its error."""
     return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE

@@ -12,7 +12,8 @@ context     what a search found as text for a prompt, and its token counter
 
 from __future__ import annotations
 
-from kgray.search.context import Context, context, count_tokens
+from kgray.prompting.tokens import count_tokens
+from kgray.search.context import Context, context
 from kgray.search.query import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker, Weights
 from kgray.search.searcher import Ranking, Searcher, spans_of
 

@@ -275,6 +275,8 @@ def _hit(
         client_id=row.client_id,
         reference_time=to_datetime(row.reference_time),
         speaker=row.speaker,
+        told_in=row.source,
+        sequence=row.sequence,
     )
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -87,6 +87,16 @@ class Say:
     raw: bytes | None = None
     delay: float = 0.0
     cut_connection: bool = False
+    pieces: Iterable[str] | None = None  # streams these instead of `text`; may wait between two of them
+
+    def events(self) -> Iterator[bytes]:
+        """Yield the events of a stream, its usage last."""
+        for piece in self.pieces or ():
+            yield _event({"choices": [{"index": 0, "delta": {"content": piece}}]})
+        if self.usage:
+            prompt, completion = self.usage
+            yield _event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+        yield b"data: [DONE]\n\n"
 
     def body(self) -> bytes:
         if self.raw is not None:
@@ -109,6 +119,10 @@ class Say:
                 "total_tokens": prompt + completion,
             }
         return json.dumps(told).encode()
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 def as_json(reply: Any) -> Say:
@@ -169,6 +183,9 @@ class ChatServer:
                     self.close_connection = True
                     self.connection.close()
                     return
+                if say.pieces is not None:
+                    self._stream(say)
+                    return
                 body = say.body()
                 self.send_response(say.status)
                 for name, value in {"content-type": "application/json", **say.headers}.items():
@@ -179,6 +196,19 @@ class ChatServer:
                     self.wfile.write(body)
                 except OSError:
                     self.close_connection = True  # the client had waited long enough
+
+            def _stream(self, say: Say) -> None:
+                """Send events in chunks; a `pieces` that raises ConnectionError breaks the connection."""
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                try:
+                    for event in say.events():
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+                    self.wfile.write(b"0\r\n\r\n")
+                except OSError:
+                    self.close_connection = True
 
             def log_message(self, *_: Any) -> None:
                 return

@@ -156,7 +156,7 @@ def test_stored_text_cannot_steer_the_terminal(kgray):
 
 def test_context_stays_within_its_budget_and_names_its_hits(team):
     answer = team("context", "Where does Alice work?", "--group", "team", "--tokens", "120", "--json").json
-    assert set(answer) == {"text", "tokens", "hits"}
+    assert set(answer) == {"text", "tokens", "hits", "citations"}
     assert answer["tokens"] == count_tokens(answer["text"]) <= 120
     assert "Alice Nguyen works at Beta (Date range: 2026-03-01 - present)" in answer["text"]
     assert set(answer["hits"][0]) >= HIT

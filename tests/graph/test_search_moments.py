@@ -248,7 +248,7 @@ async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
 async def test_the_context_block_holds_what_is_true_now(jobs):
     block = await context(Searcher(jobs.store, jobs.embedder), Query(text="Where does Alice Webb work?", group="demo"))
     facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")
-    assert facts[0] == "- Alice Webb works at Beta (Date range: 2026-03-02 - present)"
+    assert facts[0] == "- [1] Alice Webb works at Beta (Date range: 2026-03-02 - present)"
     assert "Acme (Date range" not in block.text
     assert "- Alice Webb (Person)" in block.text
     assert "Ann: Now Alice Webb works at Beta!" in block.text

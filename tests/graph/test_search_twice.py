@@ -12,7 +12,7 @@ from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.ledger import episodes_at
 from kgray.ports import Store
-from kgray.search import Filters, Query, context, Searcher
+from kgray.search import Filters, Query, Searcher, context
 from tests.graph.engine import SMALL
 from tests.graph.search_world import World, chain, day, jobs
 from tests.graph.stores import Neo4jStores, SqliteStores

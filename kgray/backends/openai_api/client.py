@@ -62,11 +62,20 @@ class _TryLater(Exception):
 
 @dataclass(slots=True)
 class TokensSpent:
-    """What an episode's requests have cost so far: every call that the server worked on, usable or not."""
+    """What an episode's requests have cost so far: every call that the server worked on, usable or not.
+
+    most_calls  after so many, no request is sent again; None = no bound
+    """
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    most_calls: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more calls are allowed."""
+        return self.most_calls is not None and self.calls >= self.most_calls
 
     def count(self, usage: object, body: Mapping[str, Any], text: str = "") -> bool:
         """Count a call with the server's own figures; return whether it gave none, so they are estimated."""
@@ -126,6 +135,7 @@ class _Post:
     path: str
     body: dict[str, Any]
     is_sound: Callable[[dict[str, Any]], bool]
+    on_text: Callable[[str], None] | None = None  # called with each piece of a reply as it arrives
 
 
 class Limiter(Gate):
@@ -187,12 +197,16 @@ class Client:
         self.endpoint = endpoint
         self._where = f"the {endpoint.setting}'s server at {endpoint.base_url}"
 
-    async def chat(self, body: dict[str, Any], spent: TokensSpent) -> dict[str, Any]:
+    async def chat(
+        self, body: dict[str, Any], spent: TokensSpent, on_text: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
         """Return the body of a chat completion; calls that gave none are added to `spent`.
 
+        on_text     asks for a stream, and is called with each piece of the reply; a reply that broke off in
+                    the middle is not asked for again
         Raises Rejected, SettingsError, Unavailable.
         """
-        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]))
+        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]), on_text)
         return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
@@ -261,6 +275,8 @@ class Client:
                 spent.calls += 1  # read and refused: nobody bills its tokens
                 OUTAGES.answered(self._where)
                 raise
+            if spent.is_over:
+                raise Unavailable(f"{self._where} {reason}, and no more calls are allowed", waited=True)
             OUTAGES.failed(self._where, reason, since=sent, patience_s=self.endpoint.patience_s)
             now = time.monotonic()
             since = now if since is None else since
@@ -279,7 +295,10 @@ class Client:
 
         try:
             body = {"model": self.endpoint.name, **post.body}
-            found = await session.api.post(post.path, cast_to=object, body=body)
+            if post.on_text is not None:
+                found = await self._streamed(session.api, post.path, body, post.on_text)
+            else:
+                found = await session.api.post(post.path, cast_to=object, body=body)
             if isinstance(found, dict) and post.is_sound(found):
                 return found
         except APIConnectionError as error:
@@ -293,6 +312,34 @@ class Client:
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
         raise _TryLater("its answer is no JSON of the interface", worked=True)
+
+    async def _streamed(
+        self, api: AsyncOpenAI, path: str, body: dict[str, Any], on_text: Callable[[str], None]
+    ) -> object:
+        """Return the body of a completion, each piece of which was passed on; a server need not stream."""
+        from openai import AsyncStream, OpenAIError
+
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        stream = await api.post(path, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
+        if "event-stream" not in stream.response.headers.get("content-type", ""):
+            found = json.loads(await stream.response.aread())
+            on_text(found["choices"][0]["message"]["content"] or "")
+            return found
+        pieces: list[str] = []
+        usage: object = None
+        try:
+            async for chunk in stream:
+                told: Any = chunk
+                usage = told.get("usage") or usage
+                for choice in told.get("choices") or ():
+                    if piece := (choice.get("delta") or {}).get("content"):
+                        pieces.append(piece)
+                        on_text(piece)
+        except (OpenAIError, ValueError, TypeError, AttributeError):
+            if not pieces:
+                raise _TryLater("broke off its answer", worked=True) from None
+            raise Unavailable(f"{self._where} broke off its answer in the middle: ask again") from None
+        return {"choices": [{"message": {"content": "".join(pieces)}}], "usage": usage}
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
         """Return the exception for an error status."""

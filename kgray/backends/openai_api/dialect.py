@@ -45,16 +45,19 @@ class Dialect:
         if self.mode != "json_schema":
             told = json.dumps(schema, separators=(",", ":"))
             head += f"\n\nReply with one JSON object and nothing else.\nReply schema {prompt.task}: {told}"
-        messages = [{"role": "system", "content": head}, {"role": "user", "content": data}]
-        body: dict[str, Any] = {"messages": messages, self.bound: room}
-        if self.temperature:
-            body["temperature"] = temperature
+        body = self.chat(head, data, room=room, temperature=temperature)
         if self.mode == "json_schema":
             named = {"name": prompt.task, "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         elif self.mode == "json_object":
             body["response_format"] = {"type": "json_object"}
         return body
+
+    def chat(self, head: str, data: str, *, room: int, temperature: float) -> dict[str, Any]:
+        """Return the body of a request for plain text."""
+        messages = [{"role": "system", "content": head}, {"role": "user", "content": data}]
+        body: dict[str, Any] = {"messages": messages, self.bound: room}
+        return body | ({"temperature": temperature} if self.temperature else {})
 
     def down(self) -> Dialect:
         """Return the next weaker form; text stays text."""

@@ -1,0 +1,48 @@
+"""Answers users' questions with a language model, as the text arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
+from kgray.backends.openai_api.dialect import Dialect
+from kgray.errors import Cost, InvalidAnswer, Refused
+from kgray.ports import AnswerRequest
+
+
+class OpenAIAnswerer:
+    """Answers behind HTTP. Nothing is probed: a question is one call, more where a parameter is refused."""
+
+    def __init__(self, client: Client) -> None:
+        """Send nothing yet."""
+        self._client = client
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """As `Answerer.answer`; the temperature is 0."""
+        spent = TokensSpent(most_calls=request.max_calls)
+        with spent.told():
+            reply, body = await self._reply(request, spent, on_text)
+            message = reply["choices"][0].get("message") or {}
+            text = message.get("content") or ""
+            spent.count(reply.get("usage"), body, text)
+            if not text.strip():
+                if message.get("refusal"):
+                    raise Refused("the model refused the question")
+                raise InvalidAnswer("the model's answer is empty")
+        return Cost(spent.calls, spent.prompt_tokens, spent.completion_tokens)
+
+    async def _reply(
+        self, request: AnswerRequest, spent: TokensSpent, on_text: Callable[[str], None]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the body of the reply, each piece of which was passed on, and that of the request."""
+        dialect = Dialect(mode="text")
+        while True:
+            body = dialect.chat(request.head, request.data, room=request.room, temperature=0.0)
+            try:
+                return await self._client.chat(body, spent, on_text), body
+            except Rejected as rejection:
+                simpler = dialect.without(str(rejection))
+                if simpler == dialect or spent.is_over:
+                    raise Refused(f"the server refuses the question ({rejection})") from None
+                dialect = simpler
