@@ -95,7 +95,8 @@ async def context(
     if isinstance(tokens, bool) or tokens < MIN_TOKENS:
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
-    hits = await searcher.search(replace(query, limit=wanted), view=view)
+    both = replace(query.ways, once=False)  # what repeats is left out here, where the words are seen
+    hits = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     as_of, known_at = (
         None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
     )

@@ -63,6 +63,7 @@ class Recipe:
                 methods alone, as the paper has it
     reranker    what orders the fused hits anew
     places      scope -> at most so many hits of it
+    once        a fact and the messages that support it have one place together
     Source of rrf, the rerankers and the recipe `paper`: Zep, arXiv 2501.13956, section 3.
     """
 
@@ -72,6 +73,7 @@ class Recipe:
     reranker: Reranker = "none"
     weights: Weights = Weights()
     places: Mapping[SearchScope, int] = field(default_factory=dict)
+    once: bool = True
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(

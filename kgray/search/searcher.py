@@ -172,7 +172,8 @@ def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
                 found[scope] = fused_by_rank({**by_text[scope], "steps": reached})
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
-    chosen, said = one_list(found, wanted if ways.reranker == "cross_encoder" else limit, ways.places)
+    length = wanted if ways.reranker == "cross_encoder" else limit
+    chosen, said = one_list(found, length, ways.places, once=ways.once and "episode" in found)
     return Ranking(
         hits=tuple(_hits(run, chosen, _ranks(found))),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
@@ -193,12 +194,16 @@ def _with_steps(found: Sequence[Candidate], reached: Sequence[Candidate]) -> lis
 
 
 def one_list(
-    found: Mapping[SearchScope, Sequence[Candidate]], limit: int, places: Mapping[SearchScope, int]
+    found: Mapping[SearchScope, Sequence[Candidate]],
+    limit: int,
+    places: Mapping[SearchScope, int],
+    *,
+    once: bool,
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
-    A fact says what the messages that support it say: the first of them to come has the place of all. A
-    message that supports several facts goes with the first of these, a fact when all its messages are there.
+    once: a fact says what the messages that support it say, so the first of them to come has the place of all.
+    A message that supports several facts goes with the first of these, a fact when all its messages are there.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -214,7 +219,7 @@ def one_list(
             break
         row = candidate.row
         sources: set[str] = set()
-        if "episode" in found and not isinstance(row, Entity):
+        if once and not isinstance(row, Entity):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
         if sources and sources <= told:
             said.append((scope, candidate))
