@@ -108,7 +108,7 @@ def failures(call: Call, group: str | None) -> int:
             "message": row.failure.message,
             "attempts": row.failure.attempts,
             "reply": row.failure.raw or None,
-            "group": row.episode.group,
+            "group": row.group,
         }
         for row in found
     ]
