@@ -455,18 +455,6 @@ class FailedEpisode:
     episode: Episode
     failure: Failure
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray failures --json` prints."""
-        return {
-            "id": self.episode.id,
-            "client_id": self.episode.client_id,
-            "class": self.failure.kind,
-            "message": self.failure.message,
-            "attempts": self.failure.attempts,
-            "reply": self.failure.raw or None,
-            "group": self.episode.group,
-        }
-
 
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""

@@ -20,12 +20,13 @@ from kgray.derivation.compare import differences
 from kgray.derivation.repair import repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
-from kgray.ledger import FailedEpisode, failures, retry
+from kgray.ledger import retry
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
+from kgray.memory.showing import ToldFailure, told_failures
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Store
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
@@ -217,11 +218,11 @@ class Memory(GroupReads):
         """Return the groups with their counts."""
         return self.store.counts()
 
-    async def failures(self, *, group: str | None = None) -> list[FailedEpisode]:
+    async def failures(self, *, group: str | None = None) -> list[ToldFailure]:
         """Return the failed episodes with their reasons."""
         if group is not None:
             check_group(group)
-        return failures(self.store, group)
+        return told_failures(self.store, group)
 
     async def repair(self, group: str) -> list[str]:
         """Derive a group anew from its records, and store it; return what was done, in lines."""

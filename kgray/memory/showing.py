@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from kgray import kinds, rows
@@ -13,6 +14,7 @@ from kgray.derivation.dump import DumpRow
 from kgray.derivation.stored import view_now
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
+from kgray.ledger import Failure, failures
 from kgray.ports import Store
 from kgray.search import spans_of
 from kgray.times import to_datetime
@@ -67,6 +69,39 @@ class Shown:
     facts: tuple[FactSpan, ...]
     names: Mapping[str, str]
     clients: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFailure:
+    """An episode that failed by its own content, and why."""
+
+    group: str
+    episode: ToldEpisode
+    failure: Failure
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray failures --json` prints."""
+        return {
+            "id": self.episode.id,
+            "client_id": self.episode.client_id,
+            "class": self.failure.kind,
+            "message": self.failure.message,
+            "attempts": self.failure.attempts,
+            "reply": self.failure.raw or None,
+            "group": self.group,
+        }
+
+
+def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
+    """Return the failed episodes of a group (None: of all), with their reasons."""
+    found = []
+    with store.reading():
+        for name, failed in groupby(failures(store, group), lambda row: row.episode.group):
+            rows_of = list(failed)
+            told = _episodes(store, name, [row.episode.sequence for row in rows_of], set())
+            pairs = zip(told, rows_of, strict=True)
+            found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
+    return found
 
 
 def described(store: Store, group: str, identifier: str, records: list[DumpRow]) -> Shown:
