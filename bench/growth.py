@@ -22,11 +22,13 @@ from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts
 from kgray.ingest.extract import extract
 from kgray.ingest.state import GroupState, ReadEpisode
+from kgray.kinds import FACTS_OF
 from kgray.ledger import accept
 from kgray.ontology import shipped
 from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
+from kgray.search import Query, search
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
@@ -152,19 +154,24 @@ class GrowingStore:
         for number in range(len(costs.commit) - episodes, len(costs.commit)):
             costs.commit[number] += spent / episodes
 
-    def recall_at(self, group: str, queries: Sequence[Vector], limit: int) -> float:
+    def recall_at(self, group: str, texts: Sequence[str], limit: int) -> float:
         """Return the share of the true nearest statements that a search by vector finds; ties count."""
         statements = self.statements[group]
         limit = min(limit, len(statements))
         matrix = np.asarray(list(statements.values()), np.float32)
         found = 0
-        for query in queries:
+        for text, query in zip(texts, RUNNER.run(self.embedder.embed(texts)), strict=True):
             scores = matrix @ query
             bound = np.partition(scores, -limit)[-limit] - 1e-6
             exact = dict(zip(statements, scores, strict=True))
-            best = self.store.nearest(group, "fact", query, limit)
-            found += sum(bool(exact[str(owner)] >= bound) for owner, _ in best)
-        return found / (limit * len(queries))
+            # A statement may show as several facts: twice as many hold the nearest.
+            asked = Query(
+                text=text, group=group, scopes=("fact",), methods=("cosine",), any_time=True, limit=2 * limit
+            )
+            ids = [hit.id for hit in RUNNER.run(search(self.store, self.embedder, asked))]
+            best = list(dict.fromkeys(row[1] for row in self.store.rows(FACTS_OF, group, ids)))[:limit]
+            found += sum(bool(exact[statement] >= bound) for statement in best)
+        return found / (limit * len(texts))
 
 
 def _rows(change: EpisodeChange) -> int:

@@ -30,8 +30,7 @@ from kgray.wiring import open_store
 GROUP, SLOTS, BESIDE = "world", "slots", "beside"
 LEAST_SIZE = 6  # two sizes are so far apart at least
 _WINDOW = 300  # episodes whose cost is reported at a size: the last ones before it
-# Of those that are gathered: 50 transactions of 32. So many segments a vector index of Neo4j 5.26 keeps
-# before it merges them all (its vector.standard_merge_factor); by windows of 960: 36 to 62 a second.
+# Of those that are gathered: 50 transactions of 32.
 _GATHERED = 1_600
 _QUERIES = 200
 _RECALL_AT = 20
@@ -228,8 +227,7 @@ def _is_found(grown: GrowingStore, text: str) -> bool:
 
 
 def _recall(grown: GrowingStore, group: str, asked: Sequence[str]) -> float:
-    vectors = RUNNER.run(grown.embedder.embed([f"where {text}?" for text in asked]))
-    return grown.recall_at(group, list(vectors), _RECALL_AT)
+    return grown.recall_at(group, [f"where {text}?" for text in asked], _RECALL_AT)
 
 
 def _searches(grown: GrowingStore, group: str, asked: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -112,8 +112,10 @@ class FactSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One result of a search; methods: the rank (from 1) that each method gave it.
+    """One result of a search.
 
+    methods                                 the rank (from 1) that each method gave it
+    signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
     entity                                  of an entity hit
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
@@ -125,6 +127,7 @@ class Hit:
     score: float
     group: str
     methods: Mapping[str, int] = field(default_factory=dict)
+    signals: Mapping[str, float] = field(default_factory=dict)
     fact: FactSpan | None = None
     entity: Entity | None = None
     client_id: str | None = None

@@ -10,6 +10,11 @@ kind's columns. Every row belongs to one group; the group is no column: each cal
     text          str
     texts         tuple of str
     vector        bytes: float32, little-endian, unit length
+
+Beside its columns a row has computed ones, which only a declared read that names them returns:
+
+    words         of a kind with a text: bytes, its words as `words.packed` gives them
+    signs         of a kind with a vector: bytes, a bit a number, as `rows.sign_bits` gives them
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ColumnType = Literal["int", "bool", "text", "texts", "vector"]
+ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
 SearchScope = Literal["fact", "entity", "episode"]
 Row = tuple[Any, ...]
 Key = tuple[Any, ...]  # the values of a kind's key columns
@@ -48,8 +53,7 @@ class Kind:
     first_wins  a put does not replace a row that exists (R21); else it does
     log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
                 group survive it (R27). All other rows go with the group
-    words       which full text the rows are found by, and the text of a row; None: the row is not found
-    vector      which vector search the rows are found by: their column `vector`
+    text        the text by whose words rows are found, None of a row that is not; None: no row is
     """
 
     name: str
@@ -59,9 +63,13 @@ class Kind:
     order: tuple[str, ...] = ()
     first_wins: bool = False
     log: bool = False
-    words: SearchScope | None = None
-    text: Callable[[Row], str | None] = lambda _: None
-    vector: SearchScope | None = None
+    text: Callable[[Row], str | None] | None = None
+
+    @property
+    def computed(self) -> tuple[Column, ...]:
+        """The columns that a store computes from a row (`rows.computed`)."""
+        vector = any(column.type == "vector" for column in self.columns)
+        return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,7 +127,6 @@ EPISODES = Kind(
     ),
     indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
     log=True,
-    words="episode",
     text=_episode_text,
 )
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
@@ -186,7 +193,6 @@ EVIDENCE = Kind(
         "every_variant bool, shown text?"
     ),
     indexes=(("statement",),),
-    words="fact",
     # The relation's words too: "where does she live" meets "moved to Lyon" in LIVES_IN.
     text=lambda row: f"{row[6]} {row[5].replace('_', ' ')}",
 )
@@ -215,7 +221,6 @@ NAMES = Kind(
     indexes=(("folded",),),
     order=("sequence", "ordinal"),
     first_wins=True,
-    words="entity",
     text=lambda row: str(row[1]),
 )
 # A group's state in memory has these in the order of their insertion, which is that of their places.
@@ -225,20 +230,17 @@ NAME_VECTORS = Kind(
     columns=_columns("entity text, surface text, sequence int, ordinal int, vector vector"),
     order=("sequence", "ordinal"),
     first_wins=True,
-    vector="entity",
 )
-# Of the first wording of each recorded statement.
+# Of the first wording of each recorded statement; of a later one where all evidence before is retracted.
 STATEMENT_VECTORS = Kind(
     name="statement_vectors",
     key=("id",),
     columns=_columns("id text, vector vector"),
-    vector="fact",
 )
 EPISODE_VECTORS = Kind(
     name="episode_vectors",
     key=("sequence",),
     columns=_columns("sequence int, vector vector"),
-    vector="episode",
 )
 
 # --------------------------------------------------------------------------- the derived graph
@@ -282,7 +284,7 @@ BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 class Read:
     """A declared read of one kind: some of its columns, of all its rows or by the values of one column.
 
-    columns     () = all, in the order of the kind
+    columns     () = all, in the order of the kind, without the computed ones
     by          None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values
                 asked for, in the order of the values, those of one value in the kind's order. `by` begins the
                 key or a declared index. ("sequence", "ordinal"): the values are such pairs
@@ -343,10 +345,29 @@ SHOWN_OF = Read("shown by entities", SHOWN_ENTITIES, by="recorded")
 FACTS_OF = Read("facts by id", FACTS, by="id")
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
 FACT_ENDS = Read("ends of facts", FACTS, ("id", "statement", "source", "target"))
+# What an index of the words and vectors of a group is built from, and kept up to date with.
+_WORDS = ("sequence", "id", "source", "speaker", "reference_time", "state", "words")
+EPISODE_WORDS = Read("words of episodes", EPISODES, _WORDS)
+EPISODE_WORDS_AT = Read("words of episodes at sequences", EPISODES, _WORDS, by="sequence")
+EVIDENCE_WORDS = Read("words of evidence", EVIDENCE, (*_PLACE, "statement", "words"))
+EVIDENCE_WORDS_IN = Read("words of evidence in episodes", EVIDENCE, EVIDENCE_WORDS.columns, by="sequence")
+NAME_WORDS = Read("words of names", NAMES, (*_PLACE, "entity", "surface", "words"))
+NAME_WORDS_OF = Read("words of names of entities", NAMES, NAME_WORDS.columns, by="entity")
+EPISODE_SIGNS = Read("signs of episodes", EPISODE_VECTORS, ("sequence", "signs"))
+EPISODE_SIGNS_AT = Read("signs at sequences", EPISODE_VECTORS, ("sequence", "signs"), by="sequence")
+EPISODE_VECTORS_AT = Read("vectors of episodes", EPISODE_VECTORS, by="sequence")
+STATEMENT_SIGNS = Read("signs of statements", STATEMENT_VECTORS, ("id", "signs"))
+STATEMENT_SIGNS_OF = Read("signs of statements by id", STATEMENT_VECTORS, ("id", "signs"), by="id")
+_SURFACE = ("entity", "surface")
+NAME_SIGNS = Read("signs of names", NAME_VECTORS, (*_SURFACE, "signs"))
+NAME_SIGNS_OF = Read("signs of names of entities", NAME_VECTORS, (*_SURFACE, "signs"), by="entity")
+NAME_VECTORS_OF = Read("vectors of names of entities", NAME_VECTORS, (*_SURFACE, "vector"), by="entity")
 READS: tuple[Read, ...] = (
     *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
     TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
     USES_OF, MENTIONS_IN, MENTIONS_OF, MENTIONED, EVIDENCE_IN, SAID, EVIDENCE_SHOWN, EVIDENCE_OF,
     STATEMENTS_SHOWN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
-    FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF,
+    FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF, EPISODE_WORDS, EPISODE_WORDS_AT,
+    EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
+    EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
 )  # fmt: skip

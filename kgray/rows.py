@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray.errors import StoreError
 from kgray.graph import Entity, Fact
 from kgray.kinds import (
     ACCEPTED,
@@ -27,6 +28,7 @@ from kgray.kinds import (
     REFUSED,
     RULINGS,
     VERDICTS,
+    Kind,
     Row,
 )
 from kgray.records import (
@@ -46,6 +48,7 @@ from kgray.records import (
     clean_text,
 )
 from kgray.times import Instant
+from kgray.words import packed
 
 _Built = TypeVar("_Built", Mention, Evidence)
 # Made once: a commit packs many texts. A `Value` becomes the list of its fields.
@@ -98,6 +101,37 @@ def vector_bytes(vector: NDArray[np.float32]) -> bytes:
 def as_vector(kept: bytes) -> NDArray[np.float32]:
     """Return the vector that `vector_bytes` wrote; read-only."""
     return np.frombuffer(kept, "<f4")
+
+
+def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return (n, bytes): the signs of (n, d), padded with zero bits to whole words of 64.
+
+    For vectors of random directions the share of differing signs is angle / pi (Charikar, STOC 2002), so
+    near vectors are near in bits too.
+    """
+    bits = np.packbits(matrix > 0, axis=1)
+    missing = -bits.shape[1] % 8
+    return np.pad(bits, ((0, 0), (0, missing))) if missing else bits
+
+
+def computed(kind: Kind, row: Row, dimensions: int) -> Row:
+    """Return the values of `kind.computed`: words (of no text: b"") and signs.
+
+    Raises StoreError for a vector that has not so many dimensions.
+    """
+    found = []
+    if kind.text is not None:
+        text = kind.text(row)
+        found.append(b"" if text is None else packed(text))
+    if kind.columns[-1].type == "vector":
+        vector = as_vector(row[-1])
+        if len(vector) != dimensions:
+            raise StoreError(
+                f"a vector of {len(vector)} numbers in a store of {dimensions} numbers a vector: nothing was "
+                f"changed"
+            )
+        found.append(sign_bits(vector[None]).tobytes())
+    return tuple(found)
 
 
 # ------------------------------------------------------------------------------------- the log

@@ -88,7 +88,7 @@ def test_every_module_has_a_layer():
         ("sqlite", "stores"),
         ("neo4j", "stores"),
         ("ray", "runtime"),
-        ("dateparser", "backends"),
+        ("dateparser", "dates"),
         ("openai", "backends"),
     ],
 )

@@ -91,9 +91,7 @@ def _packages() -> Iterator[Check]:
         except (ImportError, metadata.PackageNotFoundError) as error:
             yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
     if engine := found.get("apsw"):
-        fts5 = "ENABLE_FTS5" in engine.compile_options
         yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
-        yield "sqlite fts5", fts5, "full-text search is there" if fts5 else "missing: install apsw from PyPI"
 
 
 def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
@@ -243,8 +241,6 @@ def _server(store: Store, held: str, built: str) -> Iterator[Check]:
     if not isinstance(store, Neo4jStore):
         raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
     yield "store", True, f"Neo4j {store.server.version} {store.server.edition} ({held}), {built}"
-    inside = "inside the index" if store.server.filters else "after the index, which costs more candidates"
-    yield "store vectors", True, f"this release filters by group {inside}"
     missing = store.missing()
     detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
     yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"

@@ -26,6 +26,7 @@ from kgray.errors import InputError, NotBuilt
 if TYPE_CHECKING:
     from kgray.graph import Hit
     from kgray.ports import SearchScope
+    from kgray.search import Ranking
 
 _SCOPES = ("fact", "entity", "episode", "community")
 _FILTERED = {  # the scopes on which a filter has an effect: without --scope, only these are searched
@@ -34,6 +35,7 @@ _FILTERED = {  # the scopes on which a filter has an effect: without --scope, on
     "relations": ("fact",),
     "labels": ("fact", "entity"),
 }
+_LEFT = ("scope", "id", "text")
 _LONGEST = 160  # characters of a text where standard output is no terminal
 filter_options = together(
     click.option(
@@ -90,8 +92,17 @@ def _asked(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
 @known_at_option
 @filter_options
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
+@click.option("--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them.")
+@click.option("--explain", is_flag=True, help="Also print what found each hit, and what was left out.")
 @common
-def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
+def search(
+    call: Call,
+    query: str,
+    group: str,
+    scopes: tuple[str, ...],
+    explain: bool,
+    **given: Any,  # noqa: ANN401
+) -> int:
     r"""Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
 
     With --source, --speaker, --relation or --type, only what they apply to is searched. They may be repeated.
@@ -104,18 +115,33 @@ def search(call: Call, query: str, group: str, scopes: tuple[str, ...], **given:
     asked, text = _asked(scopes, given), _query(query)
     with call.reader(group) as memory:
         started = time.perf_counter()
-        hits = finished(memory.search(text, group=group, **asked))
+        found = finished(memory.explain(text, group=group, **asked))
         took_ms = round(1000 * (time.perf_counter() - started), 3)
+    hits = found.hits
     if call.as_json:
-        printing.emit_json({"hits": [hit.as_dict() for hit in hits], "took_ms": took_ms})
+        shown = [hit.as_dict() | ({"signals": dict(hit.signals)} if explain else {}) for hit in hits]
+        left = {"said_above": [dict(zip(_LEFT, row, strict=True)) for row in found.said_above]}
+        printing.emit_json({"hits": shown, **(left if explain else {}), "took_ms": took_ms})
         return 0
     if hits:
         rows = [_hit_line(number, hit) for number, hit in enumerate(hits, 1)]
         printing.table(rows, styles=(printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"}))
     else:
-        click.echo("No hits.")
+        click.echo("No hits: nothing in this group is about the query.")
+    if explain:
+        _explained(found)
     printing.note(f"{printing.counted(len(hits), 'hit')} in {took_ms:.0f} ms")
     return 0
+
+
+def _explained(found: Ranking) -> None:
+    """Print how each hit was found: its rank by method, the signals of its score; and what was left out."""
+    for number, hit in enumerate(found.hits, 1):
+        ranks = ", ".join(f"{method} #{rank}" for method, rank in hit.methods.items())
+        signals = ", ".join(f"{name} {value:.3g}" for name, value in hit.signals.items())
+        click.echo(f"{number}: score {hit.score:.3f} ({ranks or 'no method alone'}): {signals}")
+    for scope, id_, text in found.said_above:
+        click.echo(f"left out, a hit above says it: {scope} {printing.short(id_)} {text[:_LONGEST]}")
 
 
 def _hit_line(number: int, hit: Hit) -> list[str]:

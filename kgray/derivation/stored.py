@@ -125,10 +125,13 @@ class StoredView:
                 shown[statement][shown_as] = None
         return self._facts(list(shown.values()), as_of)
 
-    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         """As `GraphView.facts_of_evidence`."""
-        found = self._rows(kinds.EVIDENCE_SHOWN, dict.fromkeys(places))
-        return self._facts([{shown: None} for _, _, shown in found if shown is not None], as_of)
+        shown = {(row[0], row[1]): row[2] for row in self._rows(kinds.EVIDENCE_SHOWN, dict.fromkeys(places))}
+        by_statement: dict[str, list[Fact]] = {}
+        for fact in self._facts([dict.fromkeys(id_ for id_ in shown.values() if id_ is not None)], as_of):
+            by_statement.setdefault(fact.statement, []).append(fact)
+        return [by_statement.get(shown.get(place) or "", []) for place in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """As `GraphView.facts_at`."""
@@ -144,19 +147,22 @@ class StoredView:
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """As `GraphView.entities`."""
+        found = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in found}.values())
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """As `GraphView.entities_of`."""
         shown: dict[str, list[str]] = {id_: [] for id_ in recorded}
         for recorded_id, id_ in self._rows(kinds.SHOWN_OF, shown):
             shown[recorded_id].append(id_)
         # An id that no mention was recorded with, a split's, stands for itself.
-        parts = [found or [id_] for id_, found in shown.items()]
-        wanted = dict.fromkeys(id_ for part in parts for id_ in part)
+        parts = {id_: found or [id_] for id_, found in shown.items()}
+        wanted = dict.fromkeys(id_ for part in parts.values() for id_ in part)
         known = {row[0]: rows.entity(row) for row in self._rows(kinds.ENTITIES_OF, wanted)}
-        found = (
-            entity
-            for part in parts
-            for entity in sorted((known[id_] for id_ in part if id_ in known), key=lambda e: e.born)
-        )
-        return list({entity.id: entity for entity in found}.values())
+        return [
+            sorted((known[id_] for id_ in parts[asked] if id_ in known), key=lambda e: e.born)
+            for asked in recorded
+        ]
 
     def entities_named(self, name: str) -> list[Entity]:
         """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""

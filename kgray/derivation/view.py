@@ -34,9 +34,9 @@ class View:
         shown = self.shown_statements
         return self._holding([s for recorded in statements for s in shown.get(recorded, ())], as_of)
 
-    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         """As `GraphView.facts_of_evidence`."""
-        return self._holding([self.places[p] for p in places if p in self.places], as_of)
+        return [self._holding([self.places[p]] if p in self.places else [], as_of) for p in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """As `GraphView.facts_at`."""
@@ -51,9 +51,13 @@ class View:
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """As `GraphView.entities`."""
-        shown = self.graph.shown_by_recorded()
-        wanted = dict.fromkeys(i for r in recorded for i in sorted(shown.get(r, ())))
-        return [self.graph.entities[i].shown() for i in wanted if i in self.graph.entities]
+        found = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in found}.values())
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """As `GraphView.entities_of`."""
+        shown, held = self.graph.shown_by_recorded(), self.graph.entities
+        return [[held[i].shown() for i in sorted(shown.get(r, ())) if i in held] for r in recorded]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         """As `GraphView.episodes`."""

@@ -21,9 +21,8 @@ from kgray.memory.reviewing import LikelyPair, likely_pairs
 from kgray.memory.showing import Shown, described
 from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
 from kgray.records import check_group
-from kgray.search import SCOPES, Context, Filters, Method, Query, Reranker
+from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
 from kgray.search import context as build_context
-from kgray.search import search as find_hits
 from kgray.times import Instant
 
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
@@ -37,6 +36,7 @@ class GroupReads:
         """Take over an open store and the embedder that its vectors are from."""
         self.store = store
         self.embedder = embedder
+        self._searcher = Searcher(store, embedder)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     async def search(
@@ -48,9 +48,9 @@ class GroupReads:
         known_at: When | None = None,
         said_after: When | None = None,
         said_before: When | None = None,
-        scopes: Sequence[SearchScope] = SCOPES,
+        scopes: Sequence[SearchScope] = (),
         limit: int = 10,
-        recipe: str = "hybrid",
+        recipe: str | Recipe = "hybrid",
         filters: Filters | None = None,
         methods: Sequence[Method] | None = None,
         reranker: Reranker | None = None,
@@ -63,23 +63,39 @@ class GroupReads:
         said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
         The other arguments are the fields of kgray.search.Query.
         """
+        found = await self.explain(
+            query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
+            said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
+            methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
+        )  # fmt: skip
+        return [*found.hits]
+
+    async def explain(
+        self,
+        query: str,
+        *,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+        said_after: When | None = None,
+        said_before: When | None = None,
+        filters: Filters | None = None,
+        methods: Sequence[Method] | None = None,
+        **how: Any,  # noqa: ANN401 - the other arguments of `search`
+    ) -> Ranking:
+        """Return the hits of a search with the signals that ranked them, and what was left out."""
+        how |= {name: tuple(how[name]) for name in ("scopes", "seeds") if name in how}
         asked = Query(
             text=query,
             group=group,
             as_of=_instant(as_of, "as_of"),
             known_at=_instant(known_at, "known_at"),
             filters=_filters(filters, said_after, said_before),
-            scopes=tuple(scopes),
-            limit=limit,
-            recipe=recipe,
             methods=None if methods is None else tuple(methods),
-            reranker=reranker,
-            centre=centre,
-            seeds=tuple(seeds),
-            any_time=any_time,
+            **how,
         )
-        view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await find_hits(self.store, self.embedder, asked, view=view)
+        view = None if known_at is None else partial(self._view_at, group, asked.known_at)
+        return await self._searcher.ranking(asked, view=view)
 
     async def context(
         self,
@@ -91,7 +107,7 @@ class GroupReads:
         known_at: When | None = None,
         said_after: When | None = None,
         said_before: When | None = None,
-        scopes: Sequence[SearchScope] = SCOPES,
+        scopes: Sequence[SearchScope] = (),
         filters: Filters | None = None,
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long by `kgray.search.count_tokens`.
@@ -107,7 +123,7 @@ class GroupReads:
             scopes=tuple(scopes),
         )
         view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await build_context(self.store, self.embedder, asked, tokens=tokens, view=view)
+        return await build_context(self._searcher, asked, tokens=tokens, view=view)
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""

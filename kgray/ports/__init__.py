@@ -18,6 +18,7 @@ from kgray.ports.models import (
     Question,
     QuestionKind,
     QuestionRequest,
+    Reranker,
     ResponseCache,
     Vector,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Question",
     "QuestionKind",
     "QuestionRequest",
+    "Reranker",
     "ResponseCache",
     "RowChanges",
     "SearchScope",

@@ -124,6 +124,16 @@ class Embedder(Protocol):
         ...
 
 
+class Reranker(Protocol):
+    """A cross-encoder: reads a query and a text together, and says how well they fit."""
+
+    identity: str
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),): each in [0, 1], 1 = the text answers the query. Raises Unavailable."""
+        ...
+
+
 class ResponseCache(Protocol):
     """Accepted replies by request, for backfills; bounded: what is evicted is asked again.
 

@@ -1,4 +1,4 @@
-"""The interface of stores: keep rows, apply changes under a fence, read, search.
+"""The interface of stores: keep rows, apply changes under a fence, read.
 
 Synchronous: its calls are short and its one writer is one thread. A store knows the record table
 (`kgray.kinds`) and no rule of the domain: accepting, retrying, removing and deriving are done above it.
@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from kgray.errors import Outrun, Unavailable
 from kgray.graph import Entity, Fact
-from kgray.kinds import Key, Kind, Read, Row, SearchScope
-from kgray.ports.models import Vector
+from kgray.kinds import ACCEPTED, EPISODES, EXTRACTED, Key, Kind, Read, Row
 from kgray.records import Episode, Operation, Place
 from kgray.times import Instant
 
@@ -63,6 +62,36 @@ class RowChanges:
     erases: bool = False
     durable: bool = True
 
+    @property
+    def unsettles(self) -> bool:
+        """Whether it is counted in `GroupHead.removals`.
+
+        The commit of an episode is not: it happens once, in the order of sequences (R20), and puts words and
+        vectors of its own rows, and of names and statements that it first mentions. A statement that had
+        a vector, because its evidence is retracted, gets another: that is counted by the store.
+        """
+        own = self.ledger is EPISODES and self.states <= _OPEN
+        return (
+            self.clear
+            or any(keys and kind.computed for kind, keys in self.drops.items())
+            or any(
+                kind.computed and not (own and _all_in(kind, found, self.sequence))
+                for kind, found in self.puts.items()
+                if found
+            )
+        )
+
+
+_OPEN = frozenset({ACCEPTED, EXTRACTED})  # the states of an episode that has not ended
+
+
+def _all_in(kind: Kind, found: Iterable[Row], sequence: int) -> bool:
+    """Whether rows of a kind, if it has sequences, bear this one."""
+    if "sequence" not in kind.names:
+        return True
+    place = kind.names.index("sequence")
+    return all(row[place] == sequence for row in found)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHead:
@@ -70,11 +99,15 @@ class GroupHead:
 
     last            the last sequence that was taken
     last_recorded   the newest record time; 0 = nothing was recorded
+    removals        how often rows with words or vectors (`Kind.computed`) went, were replaced, or were put by
+                    anything but the commit of their episode. While it stays the same, such rows were only
+                    added, each by the commit of a sequence that is greater than all that were committed before
     """
 
     named: bool = False
     last: int = 0
     last_recorded: Instant = 0
+    removals: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,25 +286,6 @@ class Store(Protocol):
         """
         ...
 
-    def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-        """Return what BM25 finds, best first.
-
-        fact: evidence places; entity: recorded entity ids; episode: (sequence, 0)
-
-        Any text is a query: it is never read as a query language. Retired records are found too,
-        because `known_at` may still see them; the view decides what shows.
-        """
-        ...
-
-    def nearest(
-        self, group: str, scope: SearchScope, vector: Vector, limit: int
-    ) -> list[tuple[str | int, float]]:
-        """Return (id, cosine in [-1, 1]), best first; scores are exact.
-
-        fact: recorded statement ids; entity: recorded entity ids; episode: sequences
-        """
-        ...
-
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
 
@@ -314,10 +328,10 @@ class GraphView(Protocol):
         """
         ...
 
-    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these pieces of evidence are about.
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        """Return for each piece of evidence the facts that hold at `as_of` of the statement that it is about.
 
-        In the order asked, each once, as `facts_of`.
+        By (valid_at, id); none for a piece that this view does not show.
         """
         ...
 
@@ -331,6 +345,10 @@ class GraphView(Protocol):
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """Return the entities that these recorded ids show as, in the order asked, each once."""
+        ...
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """Return for each recorded id the entities that it shows as: several after a split, else one or none."""
         ...
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:

@@ -1,15 +1,20 @@
 """Reading: search and the context block, after Zep (arXiv 2501.13956, section 3).
 
-candidates  the query with its recipe and filters, and the rows that BM25, cosine and graph steps find
-searcher    a search from its query to its hits; fusion and rerankers
+query       what is asked: recipe, weights, filters
+question    what the query's text says: words, phrases, speakers, dates
+index       a group's words and vectors in memory
+ranking     the first stage: the score of every row by every signal
+candidates  the rows that the view shows, filters pass and graph steps reach; walk: the steps
+searcher    a search from its query to its hits: fusion, one list over all scopes
+rerank      fusion by rank, and the rerankers
 context     what a search found as text for a prompt, and its token counter
 """
 
 from __future__ import annotations
 
-from kgray.search.candidates import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker
 from kgray.search.context import Context, context, count_tokens
-from kgray.search.searcher import search, spans_of
+from kgray.search.query import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker, Weights
+from kgray.search.searcher import Ranking, Searcher, spans_of
 
 __all__ = [
     "RECIPES",
@@ -18,10 +23,12 @@ __all__ = [
     "Filters",
     "Method",
     "Query",
+    "Ranking",
     "Recipe",
     "Reranker",
+    "Searcher",
+    "Weights",
     "context",
     "count_tokens",
-    "search",
     "spans_of",
 ]

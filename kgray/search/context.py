@@ -14,9 +14,8 @@ from typing import Any
 
 from kgray.errors import InputError
 from kgray.graph import Entity, Hit, Scope
-from kgray.ports import Embedder, Store
-from kgray.search.candidates import Query
-from kgray.search.searcher import ViewAt, search
+from kgray.search.query import Query
+from kgray.search.searcher import Searcher, ViewAt
 from kgray.times import to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
@@ -63,7 +62,7 @@ class Context:
 
 
 async def context(
-    store: Store, embedder: Embedder, query: Query, *, tokens: int = 1500, view: ViewAt | None = None
+    searcher: Searcher, query: Query, *, tokens: int = 1500, view: ViewAt | None = None
 ) -> Context:
     """Search and return what was found as text: facts, then entities, then excerpts of raw episodes.
 
@@ -73,7 +72,7 @@ async def context(
     if isinstance(tokens, bool) or tokens < MIN_TOKENS:
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wide = replace(query, limit=max(query.limit, CONTEXT_HITS))
-    hits = await search(store, embedder, wide, view=view)
+    hits = await searcher.search(wide, view=view)
     as_of, known_at = (
         None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
     )

@@ -1,146 +1,270 @@
-"""A search: candidates by every method, ranks fused, hits built. No model is asked; the query is embedded.
+"""A search: the first stage, graph steps, fusion, one list over all scopes. Only the embedder is asked.
 
 Everything is deterministic: equal scores are always ordered the same way.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-import numpy as np
-
 from kgray.derivation.stored import StoredView
+from kgray.errors import InputError
 from kgray.graph import Entity, Fact, FactSpan, Hit
-from kgray.kinds import STATEMENT_VECTORS_OF
-from kgray.ports import Embedder, GraphView, Matrix, SearchScope, Store, Vector, at_one_moment
-from kgray.rows import as_vector
-from kgray.search.candidates import (
-    SCOPES,
-    FoundRow,
-    Method,
-    Query,
-    SearchRun,
-    centre_of,
-    from_centre,
-    gather,
-    reached,
-    seeds_of,
-    steps,
+from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
+from kgray.records import Episode
+from kgray.search.candidates import Candidate, Ranked, SearchRun, gather, steps
+from kgray.search.index import (
+    MESSAGE_VECTORS,
+    NAME_VECTORS,
+    STATEMENT_VECTORS,
+    GroupIndex,
+    Indexes,
+    VectorReads,
 )
+from kgray.search.query import SCOPES, Query
+from kgray.search.question import Question
+from kgray.search.question import read as read_question
+from kgray.search.ranking import FirstStage, Scores
+from kgray.search.rerank import fused_by_rank, reranked
 from kgray.times import Instant, now, to_datetime
 
 ViewAt = Callable[[], GraphView]
-Found = dict[SearchScope, dict[Method, list[FoundRow]]]
-_SEED_DEPTH = 12  # ranks of each method among which the seeds of graph steps are chosen
+Found = dict[SearchScope, list[Candidate]]
+POOL = 3  # times the limit: what a reranker looks at
 
 
-async def search(store: Store, embedder: Embedder, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
-    """Return what answers the query best, as one list (`one_list` says how scopes mix).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What a search found, and what it left out.
 
-    view    reads, within the snapshot of the search, what the graph knew at query.known_at;
-            None = what it knows now
-
-    Facts are those that hold at `as_of`. Entities and episodes have no span: all that the view shows are
-    searched (R5). Each scope is ranked on its own: BM25 and cosine over what the view shows, then graph steps
-    from the centre, the seeds and the entities of the best hits. Ranks are counted after filters.
-    All reads see one snapshot. An unknown group reads as empty.
-
-    Raises NotFound for a centre or a seed that the group does not have, ValueError for a `known_at`
-    without a view or a view of another group.
+    said_above  (scope, id, text) of what was left out because a hit above says it: a fact and the messages
+                that support it count once
+    floor       the score under which a row is not about the query
     """
-    if query.known_at is not None and view is None:
-        raise ValueError("known_at needs a view of the graph as known then")
+
+    hits: tuple[Hit, ...]
+    said_above: tuple[tuple[SearchScope, str, str], ...]
+    floor: float
+
+
+class Searcher:
+    """Searches the groups of one store; holds an index in memory for each that it was asked about lately."""
+
+    def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None = None) -> None:
+        """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
+        self.store, self.embedder, self.reranker = store, embedder, reranker
+        self._indexes = Indexes(store, embedder.dimensions)
+
+    async def search(self, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
+        """Return what answers the query best, as one list: see `ranking`."""
+        return [*(await self.ranking(query, view=view)).hits]
+
+    async def ranking(self, query: Query, *, view: ViewAt | None = None) -> Ranking:
+        """Return what answers the query best, and what was left out.
+
+        view    reads, within the snapshot of the search, what the graph knew at query.known_at;
+                None = what it knows now
+
+        Facts are those that hold at `as_of`. Entities and episodes have no span: all that the view shows are
+        searched (R5). A hit's score is in [0, 1), and comparable over scopes unless the recipe fuses by rank.
+        An unknown group reads as empty.
+
+        Raises NotFound for a centre or a seed that the group does not have, InputError where the recipe needs
+        a reranker and there is none, ValueError for a `known_at` without a view or a view of another group.
+        """
+        if query.known_at is not None and view is None:
+            raise ValueError("known_at needs a view of the graph as known then")
+        ways, group = query.ways, query.group
+        if ways.reranker == "cross_encoder" and self.reranker is None:
+            raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
+        # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
+        text = query.text.encode("utf-8", "replace").decode()
+        clock = now()
+        with self._indexes.of(group) as index:
+            speakers = frozenset(index.messages.speakers.texts)
+            # "Last week" of a conversation that ended years ago is the week before its end.
+            latest = min(clock, int(index.messages.times.max(initial=0))) or clock
+        question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
+        vector: Vector | None = None
+        if "cosine" in ways.methods or ways.reranker == "mmr":
+            vector = (await self.embedder.embed([question.topic]))[0]
+        with self._indexes.of(group) as index:
+            ranked, linked = _first_stage(self.store, index, question, query, vector)
+        moment = None if query.any_time else query.as_of if query.as_of is not None else clock
+
+        def read() -> Ranking:
+            shown = StoredView(self.store, group) if view is None else view()
+            if shown.group != group:
+                raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
+            run = SearchRun(
+                store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
+                ranked=ranked, linked=linked,
+            )  # fmt: skip
+            return _answer(run, vector)
+
+        found = at_one_moment(self.store, read)
+        if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
+            return found
+        scores = await self.reranker.score(text, [hit.text for hit in found.hits])
+        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
+        return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
+
+
+def _first_stage(
+    store: Store, index: GroupIndex, question: Question, query: Query, vector: Vector | None
+) -> tuple[dict[SearchScope, Ranked], list[str]]:
+    """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
-    # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
-    text = query.text.encode("utf-8", "replace").decode()
-    vector: Vector | None = None
-    if "cosine" in ways.methods or ways.reranker == "mmr":
-        vector = (await embedder.embed([text]))[0]
-    moment = None if query.any_time else query.as_of if query.as_of is not None else now()
+    weights = replace(
+        ways.weights,
+        words=ways.weights.words if "bm25" in ways.methods else 0.0,
+        vectors=ways.weights.vectors if "cosine" in ways.methods else 0.0,
+    )
+    stage = FirstStage(index, question, weights, vector)
 
-    def read() -> list[Hit]:
-        shown = StoredView(store, query.group) if view is None else view()
-        if shown.group != query.group:
-            raise ValueError(f"the view shows group {shown.group}, the query asks {query.group}")
-        run = SearchRun(store=store, view=shown, query=query, text=text, moment=moment, vector=vector)
-        return _answer(run)
+    def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
+        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
+            wanted = set(names)
+            rows = store.rows(*reads.read(query.group, reads.owners(names), signs=False))
+            return [(reads.name(row), row[-1]) for row in rows if reads.name(row) in wanted]
 
-    if view is None:
-        with store.reading():
-            return read()
-    return at_one_moment(store, read)  # a view may scan the group, which a server may have to repeat
+        return read
 
-
-def _answer(run: SearchRun) -> list[Hit]:
-    found = _candidates(run)
-    rows = {
-        scope: {row.id: row for ranked in by_method.values() for row in ranked}
-        for scope, by_method in found.items()
-    }
-    fused = {scope: rrf(_ids(by_method)) for scope, by_method in found.items()}
-    ordered = rerank(run, fused, rows)
-    return _hits(run.view, one_list(ordered, run.query.limit), rows)
-
-
-def _candidates(run: SearchRun) -> Found:
-    """Return rows by scope and method, methods in their fixed order."""
-    found = _by_text(run)
-    if "bfs" in run.query.ways.methods:
-        given = list(dict.fromkeys([*centre_of(run), *seeds_of(run)]))
-        walked = steps(run, given, {scope: _best(ranked) for scope, ranked in found.items()})
-        for scope, ranked in found.items():
-            ranked["bfs"] = reached(run, walked, scope)
-    return found
+    ranked: dict[SearchScope, Ranked] = {}
+    linked: list[str] = []
+    if "fact" in ways.scopes:
+        pieces = index.pieces
+        ranked["fact"] = Ranked(scores=stage.pieces(exact(STATEMENT_VECTORS)), records=pieces.places)
+    if {"fact", "entity"} & set(ways.scopes):
+        names = index.names
+        scores, whole = stage.names(exact(NAME_VECTORS))
+        linked = list(dict.fromkeys(names.owners(whole)))
+        if "entity" in ways.scopes:
+            ranked["entity"] = Ranked(scores=scores, records=names.owners)
+    if "episode" in ways.scopes:
+        messages = index.messages
+        ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
+    return ranked, linked
 
 
-def _by_text(run: SearchRun) -> Found:
-    """Gather by BM25 and cosine: a share of the limit for each scope, more where others fall short."""
-    limit, scopes = run.query.limit, [scope for scope in SCOPES if scope in run.query.scopes]
-    methods: list[Method] = [way for way in ("bm25", "cosine") if way in run.query.ways.methods]
-    found: Found = {scope: {} for scope in scopes}
-    short: list[tuple[SearchScope, Method]] = []
-    for scope in scopes:
-        for method in methods:
-            gathered = gather(run, scope, method, -(-limit // len(scopes)))
-            found[scope][method] = gathered.rows
-            if gathered.more and len(gathered.rows) < limit:
-                short.append((scope, method))
-    if short and sum(len(_best(ranked, None)) for ranked in found.values()) < limit:
-        for scope, method in short:
-            found[scope][method] = gather(run, scope, method, limit).rows
-    return found
+def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
+    limit, ways = run.query.limit, run.ways
+    wanted = limit if ways.reranker == "none" else POOL * limit
+    by_text: dict[SearchScope, dict[str, list[Candidate]]] = {}
+    found: Found = {}
+    for scope, ranked in run.ranked.items():
+        if ways.fusion == "weighted":
+            found[scope] = gather(run, scope, wanted) if ways.methods != ("bfs",) else []
+        else:
+            by_text[scope] = {
+                name: gather(run, scope, wanted, Scores(score=ranked.scores.signals[name]))
+                for name in ("words", "vectors")
+            }
+            found[scope] = fused_by_rank(by_text[scope])
+    if "bfs" in ways.methods:
+        for scope, reached in steps(run, found).items():
+            if scope in found and ways.fusion == "weighted":
+                found[scope] = _with_steps(found[scope], reached)
+            elif scope in found:
+                found[scope] = fused_by_rank({**by_text[scope], "steps": reached})
+    if ways.reranker not in {"none", "cross_encoder"}:
+        found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
+    chosen, said = one_list(found, wanted if ways.reranker == "cross_encoder" else limit, ways.places)
+    return Ranking(
+        hits=tuple(_hits(run, chosen, _ranks(found))),
+        said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
+        floor=ways.weights.floor,
+    )
 
 
-def _best(ranked: dict[Method, list[FoundRow]], depth: int | None = _SEED_DEPTH) -> list[FoundRow]:
-    """Return the rows by fused rank, of the first `depth` of each method."""
-    head = {method: found[:depth] for method, found in ranked.items()}
-    rows = {row.id: row for found in head.values() for row in found}
-    return [rows[item.id] for item in rrf(_ids(head))]
+def _with_steps(found: Sequence[Candidate], reached: Sequence[Candidate]) -> list[Candidate]:
+    """Add to each candidate the score of the steps by which it was reached too."""
+    joined = {candidate.row.id: candidate for candidate in found}
+    for step in reached:
+        if (own := joined.get(step.row.id)) is None:
+            joined[step.row.id] = step
+        else:
+            signals = {**own.signals, **step.signals}
+            joined[step.row.id] = replace(own, score=own.score + step.score, signals=signals)
+    return sorted(joined.values(), key=lambda candidate: -candidate.score)
 
 
-def _ids(ranked: dict[Method, list[FoundRow]]) -> dict[str, list[str]]:
-    return {method: [row.id for row in found] for method, found in ranked.items()}
+def one_list(
+    found: Mapping[SearchScope, Sequence[Candidate]], limit: int, places: Mapping[SearchScope, int]
+) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
+    """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
+
+    A fact says what the messages that support it say: the first of them to come has the place of all. A
+    message that supports several facts goes with the first of these, a fact when all its messages are there.
+    """
+    rows = [
+        (-candidate.score, SCOPES.index(scope), place, scope, candidate)
+        for scope, candidates in found.items()
+        for place, candidate in enumerate(candidates)
+    ]
+    chosen: list[tuple[SearchScope, Candidate]] = []
+    said: list[tuple[SearchScope, Candidate]] = []
+    left = {scope: places.get(scope, limit) for scope in found}
+    told: set[str] = set()  # episodes that are hits, or that a hit is supported by
+    for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
+        if len(chosen) >= limit:
+            break
+        row = candidate.row
+        sources: set[str] = set()
+        if "episode" in found and not isinstance(row, Entity):
+            sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
+        if sources and sources <= told:
+            said.append((scope, candidate))
+        elif left[scope]:
+            left[scope] -= 1
+            told |= sources
+            chosen.append((scope, candidate))
+    return chosen, said
+
+
+def _ranks(found: Mapping[SearchScope, Sequence[Candidate]]) -> dict[str, dict[str, int]]:
+    """Return id -> the rank (from 1) in its scope that each method gave it."""
+    ranks: dict[str, dict[str, int]] = {}
+    for candidates in found.values():
+        for method, signal in (("bm25", "words"), ("cosine", "vectors"), ("bfs", "steps")):
+            having = [candidate for candidate in candidates if candidate.signals.get(signal)]
+            if method != "bfs":  # those are in the order of the walk
+                having.sort(key=lambda candidate: -candidate.signals[signal])
+            for rank, candidate in enumerate(having, 1):
+                ranks.setdefault(candidate.row.id, {})[method] = rank
+    return ranks
+
+
+# ------------------------------------------------------------------------------------------------- the hits
 
 
 def _hits(
-    view: GraphView,
-    chosen: Sequence[tuple[SearchScope, Scored]],
-    rows: Mapping[SearchScope, Mapping[str, FoundRow]],
+    run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: Mapping[str, dict[str, int]]
 ) -> list[Hit]:
     """Return the chosen rows as hits, in order; two reads, however many."""
-    picked = [(rows[scope][item.id], item) for scope, item in chosen]
-    spans, _ = spans_of(view, [row for row, _ in picked if isinstance(row, Fact)])
-    return [_hit(row, item, view.group, spans) for row, item in picked]
+    spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
+    bounded = run.ways.fusion == "weighted" and run.ways.reranker in {"none", "cross_encoder"}
+    return [
+        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded)
+        for _, candidate in chosen
+    ]
 
 
-def _hit(row: FoundRow, item: Scored, group: str, spans: Mapping[str, FactSpan]) -> Hit:
-    """Return a row as a hit. spans: fact id -> the fact as callers get it."""
-    hit = partial(Hit, id=row.id, score=item.score, group=group, methods=item.methods)
+def _hit(
+    candidate: Candidate,
+    group: str,
+    spans: Mapping[str, FactSpan],
+    methods: Mapping[str, int],
+    *,
+    bounded: bool,
+) -> Hit:
+    """Return a row as a hit. spans: fact id -> the fact as callers get it; bounded: show s as s / (1 + s)."""
+    row, score = candidate.row, candidate.score
+    shown = score / (1 + score) if bounded else score
+    hit = partial(Hit, id=row.id, score=shown, group=group, methods=methods, signals=candidate.signals)
     if isinstance(row, Fact):
         return hit(scope="fact", text=row.text, fact=spans[row.id])
     if isinstance(row, Entity):
@@ -152,6 +276,10 @@ def _hit(row: FoundRow, item: Scored, group: str, spans: Mapping[str, FactSpan])
         reference_time=to_datetime(row.reference_time),
         speaker=row.speaker,
     )
+
+
+def _text(row: Fact | Entity | Episode) -> str:
+    return row.name if isinstance(row, Entity) else row.text
 
 
 def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
@@ -190,196 +318,3 @@ def _span(fact: Fact, names: Mapping[str, str], clients: Mapping[str, str | None
         ended_by=fact.ended_by,
         event=fact.event,
     )
-
-
-# ------------------------------------------------------------------------------------- fusion of the methods
-
-
-# Cormack, Clarke and Buettcher (SIGIR 2009) found 60 near the best on every collection they tried.
-RRF_K = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """One thing with its score and the rank (from 1) that each method gave it."""
-
-    id: str
-    score: float
-    methods: dict[str, int]
-
-
-def rrf(rankings: Mapping[str, Sequence[str]]) -> list[Scored]:
-    """Fuse rankings by reciprocal rank: score = sum over methods of 1 / (RRF_K + rank), ranks from 1.
-
-    rankings    method -> distinct ids, best first
-    returns     every id once, best first; equal scores by id
-
-    The sum is correctly rounded (fsum), so that it does not depend on the order of the methods.
-    Source: Cormack, Clarke and Buettcher, SIGIR 2009.
-    """
-    ranks: dict[str, dict[str, int]] = {}
-    for method, ids in rankings.items():
-        for rank, found in enumerate(ids, 1):
-            ranks.setdefault(found, {})[method] = rank
-    fused = [
-        Scored(
-            id=found, score=math.fsum(1 / (RRF_K + rank) for rank in by_method.values()), methods=by_method
-        )
-        for found, by_method in ranks.items()
-    ]
-    return sorted(fused, key=lambda item: (-item.score, item.id))
-
-
-def rescored(items: Sequence[Scored], scores: Mapping[str, float]) -> list[Scored]:
-    """Order by new scores (0 where none is given), highest first; equal ones keep their order."""
-    changed = [replace(item, score=scores.get(item.id, 0.0)) for item in items]
-    return sorted(changed, key=lambda item: -item.score)
-
-
-def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> list[tuple[int, float]]:
-    """Pick items that are near the query and unlike what was picked before (maximal marginal relevance).
-
-    query       (d,)    unit length
-    items       (n, d)  unit length, n >= 0
-    relevance   1.0 ranks by nearness alone, 0.0 by difference alone
-    returns     (index into items, its marginal relevance), best first, min(keep, n) of them; the
-                values never rise. Negative cosines count as 0: the opposite of a hit is no novelty.
-
-    Cost: O(keep * n * d). Ties keep the order of `items`, so the result is deterministic.
-    Raises ValueError if relevance is outside [0, 1] or the widths differ.
-    Source: Carbonell and Goldstein, SIGIR 1998, with cosine for both similarities.
-    """
-    if not 0 <= relevance <= 1:
-        raise ValueError(f"relevance is {relevance}: use 0 to 1")
-    if len(items) and items.shape[1] != query.shape[0]:
-        raise ValueError(f"items are {items.shape[1]} wide, the query is {query.shape[0]}")
-    near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)
-    like = np.zeros(len(items), dtype=np.float32)
-    left = np.ones(len(items), dtype=bool)
-    picked: list[tuple[int, float]] = []
-    for _ in range(min(keep, len(items))):
-        values = np.where(left, relevance * near - (1 - relevance) * like, -np.inf)
-        best = int(values.argmax())
-        picked.append((best, float(values[best])))
-        left[best] = False
-        like = np.maximum(like, items @ items[best])
-    return picked
-
-
-def one_list(scoped: Mapping[SearchScope, Sequence[Scored]], limit: int) -> list[tuple[SearchScope, Scored]]:
-    """Return the best `limit` of all scopes as one list, by score; ties fact, entity, episode.
-
-    Scores of one reranker are comparable across scopes, but a raw episode has no graph steps to gain
-    from and would rarely outscore a fact. So, where the limit allows one each, every scope keeps
-    the places of its best max(1, limit // (scopes + 1)) hits, and score fills the others.
-    """
-    order: tuple[SearchScope, ...] = ("fact", "entity", "episode")
-    asked = [scope for scope in order if scope in scoped]
-    sure = max(1, limit // (len(asked) + 1)) if limit >= len(asked) else 0
-    rows = [
-        (place >= sure, -item.score, order.index(scope), place, scope, item)
-        for scope in asked
-        for place, item in enumerate(scoped[scope])
-    ]
-    chosen = sorted(rows, key=lambda row: row[:4])[:limit]
-    return [(row[4], row[5]) for row in sorted(chosen, key=lambda row: row[1:4])]
-
-
-# ----------------------------------------------------------------------------------------- the rerankers
-
-
-_POOL = 3  # times the limit: what a reranker looks at
-_FACTS_AN_ENTITY = 32
-_BAG_CHARACTERS = 2000
-_WORDS = re.compile(r"[^\W\u3000-\u9fff\uac00-\ud7ff]+|\w")  # CJK characters one by one
-
-
-def rerank(
-    run: SearchRun,
-    fused: Mapping[SearchScope, list[Scored]],
-    rows: Mapping[SearchScope, Mapping[str, FoundRow]],
-) -> dict[SearchScope, list[Scored]]:
-    """Order each scope by the query's reranker; equal scores keep their fused order.
-
-    rrf                 the fused score
-    mmr                 near the query and unlike the hits above: facts by their vectors, entities and
-                        episodes by the words they share, because no read returns their vectors by id
-    episode_mentions    facts: how many episodes support it; entities: how many support its newest
-                        facts, of any time (32 an entity on average); episodes: none
-    node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps; episodes: 0
-    """
-    name = run.query.ways.reranker
-    if name == "rrf":
-        return dict(fused)
-    pools = {scope: items[: _POOL * run.query.limit] for scope, items in fused.items()}
-    if name == "mmr":
-        return {scope: _diverse(run, scope, items, rows[scope]) for scope, items in pools.items()}
-    score = _mentions if name == "episode_mentions" else _nearness
-    scores = score(run, [rows[scope][item.id] for scope, items in pools.items() for item in items])
-    return {scope: rescored(items, scores) for scope, items in pools.items()}
-
-
-def _diverse(
-    run: SearchRun, scope: SearchScope, items: Sequence[Scored], rows: Mapping[str, FoundRow]
-) -> list[Scored]:
-    vectors = _vectors(run, [rows[item.id] for item in items]) if scope == "fact" else None
-    if vectors is None or run.vector is None:
-        texts = [_text(rows[item.id]) for item in items]
-        bags = _bags([run.text, *texts])
-        query, vectors = bags[0], bags[1:]
-    else:
-        query = run.vector
-    picked = mmr(query, vectors, keep=run.query.limit)
-    return [replace(items[i], score=score) for i, score in picked]
-
-
-def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
-    """Return a vector a fact; None where a fact has none (a split may have made its statement)."""
-    statements = [row.statement for row in rows if isinstance(row, Fact)]
-    if not statements:
-        return None
-    found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, list(dict.fromkeys(statements)))
-    known = {id_: as_vector(kept) for id_, kept in found}
-    if not all(statement in known for statement in statements):
-        return None
-    return np.stack([known[statement] for statement in statements])
-
-
-def _bags(texts: Sequence[str]) -> Matrix:
-    """Return one unit row a text, over the words of all; a text of no words is all zeros."""
-    words = [sorted(set(_WORDS.findall(text[:_BAG_CHARACTERS].casefold()))) for text in texts]
-    columns = {word: column for column, word in enumerate(sorted(set().union(*words)))}
-    bags: Matrix = np.zeros((len(texts), max(1, len(columns))), dtype=np.float32)
-    for row, found in enumerate(words):
-        bags[row, [columns[word] for word in found]] = 1 / max(1, len(found)) ** 0.5
-    return bags
-
-
-def _text(row: FoundRow) -> str:
-    return " ".join((row.name, *row.aliases)) if isinstance(row, Entity) else row.text
-
-
-def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
-    scores = {row.id: float(len(row.episodes)) for row in rows if isinstance(row, Fact)}
-    entities = [row.id for row in rows if isinstance(row, Entity)]
-    if entities:
-        episodes: dict[str, set[str]] = {entity: set() for entity in entities}
-        for fact in run.view.facts_at(entities, None, _FACTS_AN_ENTITY * len(entities)):
-            for end in fact.ends:
-                if end in episodes:
-                    episodes[end].update(fact.episodes)
-        scores |= {entity: float(len(found)) for entity, found in episodes.items()}
-    return scores
-
-
-def _nearness(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
-    walked = from_centre(run, centre_of(run))
-    scores: dict[str, float] = {}
-    for row in rows:
-        if isinstance(row, Fact):
-            distance = walked.distance(row)
-        else:
-            distance = walked.entities[row.id][0] if row.id in walked.entities else None
-        if distance is not None:
-            scores[row.id] = 1 / (1 + distance)
-    return scores

@@ -1,1 +1,1 @@
-"""Stores: the embedded one (SQLite), and what every store shares: packing, removals, words."""
+"""Stores: the embedded one (SQLite), and a server's (Neo4j)."""

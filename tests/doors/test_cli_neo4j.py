@@ -46,7 +46,7 @@ def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
     assert named["store"].startswith("Neo4j ")
     assert "community" in named["store"]
     assert named["store indexes"] == "all constraints and indexes are online"
-    assert {"store vectors", "store writable", "graph of team", "neo4j driver"} <= named.keys()
+    assert {"store writable", "graph of team", "neo4j driver"} <= named.keys()
     for name in [name for name in kgray.env if name.startswith("KGRAY_STORE_")]:
         kgray.env[name] = ""
     kgray("add", jobs, "--data", "folder")

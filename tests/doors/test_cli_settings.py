@@ -119,7 +119,6 @@ def test_doctor_says_what_is_used_and_why(kgray):
         "python",
         "apsw",
         "sqlite",
-        "sqlite fts5",
         "settings",
         "data",
         "store",

@@ -5,20 +5,22 @@ Sequence n mentions the entity En, says the statement Sn and shows the fact Fn.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray import kinds, rows
 from kgray.graph import Entity, Fact
-from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Key, Kind, Row, SearchScope
+from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, READS, Key, Kind, Row
 from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
 from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
+from kgray.words import term, words
 
 # One embedder for all tests on a store: the database that workers share is built for one.
 EMBEDDER, WIDTH = "by-hand", 64
@@ -237,13 +239,26 @@ def everything(store: Store, group: str = "g") -> dict[str, object]:
     """Return what a reader can see of a group whose episodes were told by hand."""
     entities = [f"E{n}" for n in range(1, 10)]
     seen: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
-    seen |= {"head": head(store, group), "counts": store.counts(group), "pending": store.pending(group, 99)}
+    seen["head"] = replace(head(store, group), removals=0)  # each store's own: a copy begins anew
+    seen |= {"counts": store.counts(group), "pending": store.pending(group, 99)}
     seen["facts at entities"] = store.facts_at(group, entities, None, None)
-    for scope in get_args(SearchScope):
-        seen[f"{scope} by words"] = store.lexical(group, scope, "al says one", 9)
-        near = store.nearest(group, scope, pointing(*range(9)), 9)
-        seen[f"{scope} by vector"] = [found for found, _ in near]
+    seen |= {read.name: list(store.rows(read, group)) for read in INDEXED if read.by is None}
     return seen
+
+
+INDEXED = [read for read in READS if {"words", "signs"} & {*read.columns}]  # the reads of computed columns
+_WORDED = {
+    "fact": (kinds.EVIDENCE_WORDS, slice(0, 2)),
+    "entity": (kinds.NAME_WORDS, 2),
+    "episode": (kinds.EPISODE_WORDS, 0),
+}
+
+
+def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
+    """Return what bears any word of a text, in the scan's order: evidence places, entity ids, sequences."""
+    read, owner = _WORDED[scope]
+    asked = {term(word) for word in words(text)}
+    return [row[owner] for row in store.rows(read, group) if not asked.isdisjoint(array("I", row[-1]))]
 
 
 def fill(

@@ -146,9 +146,11 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
     away.accept(said[2])
     with pytest.raises(Unavailable, match="nobody embeds 1 texts"):
         away.run()
+    removals = engine.store.heads(["g"])["g"].removals
     other.add(said[2])
     engine.run()
     vectors = [list(each.store.rows(ALL["statement_vectors"], "g")) for each in (engine, other)]
+    assert engine.store.heads(["g"])["g"].removals > removals  # of a statement that was said before
     assert len(vectors[0]) == 1
     assert vectors[0] == vectors[1]
     assert "unembedded" not in str(list(engine.store.rows(ALL["operations"], "g")))

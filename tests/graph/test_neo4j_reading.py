@@ -1,8 +1,7 @@
-"""How the Neo4j store reads: indexes that know no groups, hubs, ties, and texts that look like queries."""
+"""How the Neo4j store reads: hubs, page by page, and texts that look like queries."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from kgray import kinds, rows
@@ -13,7 +12,7 @@ from kgray.ledger import find, named, previous
 from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
 from kgray.stores.neo4j.mapping import named_group
-from tests.graph.by_hand import WIDTH, append, changes, draft, fill, pointing, tell, told, unit
+from tests.graph.by_hand import append, changes, draft, tell
 from tests.graph.stores import Neo4jStores
 
 pytestmark = pytest.mark.neo4j
@@ -24,32 +23,6 @@ def stores(neo4j_server, neo4j_driver):
     made = Neo4jStores(neo4j_server, neo4j_driver)
     yield made
     made.close()
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_an_index_of_all_groups_gives_a_sliver_its_own_best(stores, inside, group, other):
-    """As if ten were too many to compare: 40 vectors among 3,000 that are nearer to what is asked."""
-    from kgray.stores.neo4j.searching import NearestVectors
-
-    store = stores.open()
-    if inside and not store.server.filters:
-        pytest.skip("needs a server that filters inside its vector indexes: NEO4J_VERSION=2026.09.0")
-    dice = np.random.default_rng(7)
-    crowd, few = unit(dice.standard_normal((3_000, WIDTH)) + 2), unit(dice.standard_normal((40, WIDTH)))
-    with store.writing():
-        fill(store, crowd, group=other)
-        fill(store, few, group=group)
-    nearest = NearestVectors(store._db, filters=inside, exact_rows=10)
-
-    for query in crowd[::1000]:
-        scores = few @ query
-        for limit in (5, 40, 60):
-            expected = np.argsort(-scores)[:limit]
-            found = nearest.find(named_group(group), "fact", query.tolist(), limit)
-            assert [owner for owner, _ in found] == [str(n) for n in expected]
-            assert [score for _, score in found] == pytest.approx(scores[expected].tolist(), abs=1e-5)
-        ((_, score),) = nearest.find(named_group(other), "fact", query.tolist(), 1)
-        assert score == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_hub_costs_what_is_taken_of_it(stores, neo4j_driver, group):
@@ -116,23 +89,6 @@ def touched(driver, statement, values):
     return hits(driver.execute_query(f"PROFILE {statement}", values).summary.profile)
 
 
-def test_of_many_equals_the_oldest_are_found(stores, group, other):
-    """Lucene orders equals as its segments happen to lie; we by age, wherever the limit cuts."""
-    store = stores.open()
-    with store.writing():
-        fill(store, np.array([pointing(1)] * 70), group=group)
-        sent = [draft("Al says the same", group=other, client_id=str(n)) for n in range(70)]
-        append(store, *sent)
-        store.apply([told(n, "Al", "the same", n, group=other, sent=sent[n - 1]) for n in range(1, 71)])
-
-    for limit in (1, 7, 64):
-        assert store.lexical(other, "fact", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert store.lexical(other, "episode", "same", limit) == [(n, 0) for n in range(1, limit + 1)]
-        assert [owner for owner, _ in store.nearest(group, "fact", pointing(1), limit)] == [
-            str(n) for n in range(limit)
-        ]
-
-
 TEXTS = [
     "') DETACH DELETE n //",
     "`}) MATCH (n) DETACH DELETE n",
@@ -165,7 +121,6 @@ def test_a_text_that_looks_like_a_query_finds_nothing_and_does_nothing(stores, n
         assert not find(store, group, text)
         assert view.entities_named(text) == []
         assert named(store, Operation(group=group, kind="remove", episodes=(text,), source=text)) == []
-        assert store.lexical(group, "fact", f"{text} two", 9) == []
         assert (view.facts([text]), view.facts_of([text], None), view.entities([text])) == ([], [], [])
         assert (view.facts_at([text], None, 9), view.supporters([text])) == ([], {})
         assert held() == before

@@ -12,8 +12,8 @@ from kgray.graph import Entity
 from kgray.ingest import changes
 from kgray.ledger import request
 from kgray.records import Operation, Value
-from kgray.search import Filters, Query, search
-from kgray.search.candidates import walk
+from kgray.search import Filters, Query, Searcher
+from kgray.search.walk import walk
 from tests.graph.search_world import a_world, chain, day
 
 
@@ -26,7 +26,7 @@ async def world(tmp_path):
 
 
 async def find(world, text="who", **how):
-    return await search(world.store, world.embedder, Query(text=text, group="demo", **how))
+    return await Searcher(world.store, world.embedder).search(Query(text=text, group="demo", **how))
 
 
 async def facts(world, text="who", **how):
@@ -253,6 +253,6 @@ async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
             for n in range(300)
         ],
     )
-    hits = await search(world.store, world.embedder, Query(text="probe", group="values", limit=200))
+    hits = await Searcher(world.store, world.embedder).search(Query(text="probe", group="values", limit=200))
     counts = {scope: sum(hit.scope == scope for hit in hits) for scope in ("fact", "entity", "episode")}
     assert counts == {"fact": 198, "entity": 1, "episode": 1}

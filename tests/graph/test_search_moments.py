@@ -13,7 +13,7 @@ from kgray.derivation.view import View
 from kgray.errors import NotFound
 from kgray.graph import FactSpan, Hit
 from kgray.ledger import episodes_at
-from kgray.search import Filters, Query, context, count_tokens, search
+from kgray.search import Filters, Query, Searcher, context, count_tokens
 from kgray.times import to_datetime
 from tests.graph import search_world
 from tests.graph.search_world import a_world, day
@@ -60,7 +60,7 @@ async def jobs(world):
 
 async def find(world, text="Where does Alice Webb work?", group="demo", view=None, **how):
     query, read = Query(text=text, group=group, **how), None if view is None else (lambda: view)
-    return await search(world.store, world.embedder, query, view=read)
+    return await Searcher(world.store, world.embedder).search(query, view=read)
 
 
 def texts(hits, scope="fact"):
@@ -190,7 +190,7 @@ async def test_an_id_of_another_group_is_not_found(jobs):
 
 async def test_an_unknown_group_reads_as_empty(jobs):
     assert await find(jobs, group="nowhere") == []
-    block = await context(jobs.store, jobs.embedder, Query(text="anything?", group="nowhere"))
+    block = await context(Searcher(jobs.store, jobs.embedder), Query(text="anything?", group="nowhere"))
     assert (block.text, block.hits) == ("Nothing that this memory holds bears on the question.", ())
 
 
@@ -241,12 +241,12 @@ async def test_chinese_and_japanese_text_is_found(world):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(min_size=1).filter(str.strip), tokens=st.integers(64, 300))
 async def test_no_query_makes_a_block_beyond_its_budget(jobs, text, tokens):
-    block = await context(jobs.store, jobs.embedder, Query(text=text, group="demo"), tokens=tokens)
+    block = await context(Searcher(jobs.store, jobs.embedder), Query(text=text, group="demo"), tokens=tokens)
     assert block.tokens == count_tokens(block.text) <= tokens
 
 
 async def test_the_context_block_holds_what_is_true_now(jobs):
-    block = await context(jobs.store, jobs.embedder, Query(text="Where does Alice Webb work?", group="demo"))
+    block = await context(Searcher(jobs.store, jobs.embedder), Query(text="Where does Alice Webb work?", group="demo"))
     facts = block.text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].split("\n")
     assert facts[0] == "- Alice Webb works at Beta (Date range: 2026-03-02 - present)"
     assert "Acme (Date range" not in block.text

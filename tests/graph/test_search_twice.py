@@ -12,7 +12,7 @@ from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.ledger import episodes_at
 from kgray.ports import Store
-from kgray.search import Filters, Query, context, search
+from kgray.search import Filters, Query, context, Searcher
 from tests.graph.engine import SMALL
 from tests.graph.search_world import World, chain, day, jobs
 from tests.graph.stores import Neo4jStores, SqliteStores
@@ -66,7 +66,7 @@ async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
     embedder = both[0].embedder
 
     async def ask(text: str, **how: object) -> list[object]:
-        return [await search(w.store, embedder, Query(text=text, group=group, **how)) for w in both]
+        return [await Searcher(w.store, embedder).search(Query(text=text, group=group, **how)) for w in both]
 
     for text, how in product(TEXTS, HOW):
         ours, theirs = await ask(text, **how)
@@ -85,7 +85,7 @@ async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
         world.retract(group, episode, day(80))
         query = Query(text="lamp costs", group=group, known_at=before)
         view = partial(known, world.store, group, before)
-        found.append(await search(world.store, embedder, query, view=view))
+        found.append(await Searcher(world.store, embedder).search(query, view=view))
     assert found[0] == found[1]
     assert found[0][0].text == "lamp costs 80 EUR", "derived anew: as R18 says it"
     ours, theirs = await ask("lamp costs")

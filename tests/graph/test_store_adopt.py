@@ -19,11 +19,11 @@ from tests.graph.by_hand import (
     extracted,
     failed,
     head,
-    pointing,
     remove,
     small,
     tell,
     told,
+    worded,
 )
 
 
@@ -59,8 +59,7 @@ def test_an_adopted_group_is_the_same_in_every_row_and_search_and_goes_on(store,
         assert everything(store, group) == before
         assert append(store, draft("next", group=group)) == [9]
         store.apply([told(9, "Ed", "two", 200, group=group)])
-    assert store.nearest(group, "fact", pointing(9), 1) == [("S9", 1.0)]
-    assert store.lexical(group, "fact", "ed", 9) == [(9, 0)]
+    assert worded(store, "fact", "ed", group) == [(9, 0)]
 
 
 def test_nobody_else_sees_an_adopted_group_before_it_is_verified(store, stores, source, group, mine):
@@ -100,7 +99,7 @@ def test_an_adoption_that_fails_leaves_nothing_and_can_be_tried_again(store, sou
                 store.adopt(group, head(source, group), broken(), verify)
             assert mine(store.heads()) == {}
             assert {kind: all_of(store, kind, group) for kind in KINDS} == {kind: [] for kind in KINDS}
-            assert store.lexical(group, "fact", "says", 9) == []
+            assert worded(store, "fact", "says", group) == []
         store.adopt(group, head(source, group), kept(source, group), lambda: None)
     assert everything(store, group) == everything(source, group)
 

@@ -35,10 +35,10 @@ from tests.graph.by_hand import (
     everything,
     head,
     next_time,
-    pointing,
     stored,
     tell,
     told,
+    worded,
 )
 
 
@@ -68,12 +68,8 @@ def test_a_change_is_read_back_whole(store, group):
         committed=1, entities=1, facts=1, calls=3, prompt_tokens=4, completion_tokens=5
     )
     assert head(store, group).last_recorded == 100
-    assert store.lexical(group, "fact", "one", 9) == [(1, 0)]
-    assert store.lexical(group, "entity", "al", 9) == ["E1"]
-    assert store.lexical(group, "episode", "one", 9) == [(1, 0)]
-    assert store.nearest(group, "fact", pointing(1), 9) == [("S1", 1.0)]
-    assert store.nearest(group, "entity", pointing(1), 9) == [("E1", 1.0)]
-    assert store.nearest(group, "episode", pointing(1), 9) == [(1, 1.0)]
+    found = {scope: worded(store, scope, "al one", group) for scope in ("fact", "entity", "episode")}
+    assert found == {"fact": [(1, 0)], "entity": ["E1"], "episode": [1]}
 
 
 def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
@@ -113,8 +109,8 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
         }
         store.apply([changes(2, None, puts, group=group, states=frozenset({kinds.COMMITTED}))])
     assert all_of(store, EVIDENCE, group) == [(*first[:6], "Al keeps bees", *first[7:]), second]
-    assert store.lexical(group, "fact", "bees", 9) == [(1, 0)]
-    assert store.lexical(group, "fact", "one", 9) == []
+    assert worded(store, "fact", "bees", group) == [(1, 0)]
+    assert worded(store, "fact", "one", group) == []
     assert all_of(store, NAMES, group) == [
         ("E1", "Al", "al", 1, 0), ("E2", "Bo", "bo", 2, 0), ("E1", "Albert", "albert", 2, 8),
     ]  # fmt: skip
@@ -122,21 +118,21 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
         ("E1", 1, 0), ("E2", 2, 0), ("E3", 2, 8), ("S1", 1, 0), ("S2", 2, 0),
     ]  # fmt: skip
     assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0)
-    assert store.lexical(group, "entity", "albert", 9) == ["E1"]
+    assert worded(store, "entity", "albert", group) == ["E1"]
 
 
 def test_an_episode_is_found_by_its_words_once_it_is_committed(store, group):
     sent = draft("bees", group=group, speaker="Marcus")
     append(store, sent)
-    assert store.lexical(group, "episode", "bees", 9) == []
+    assert worded(store, "episode", "bees", group) == []
     ended = {"ended_at": 10}
     with store.writing():
         done = episode_row(sent, 1, state=kinds.COMMITTED, **ended)
         store.apply([changes(1, 10, {EPISODES: [done]}, group=group)])
-        assert store.lexical(group, "episode", "bees marcus", 9) == [(1, 0)]
+        assert worded(store, "episode", "bees", group) == worded(store, "episode", "marcus", group) == [1]
         undone = {EPISODES: [episode_row(sent, 1, state=kinds.FAILED, **ended)]}
         store.apply([changes(1, 20, undone, group=group, states=frozenset({kinds.COMMITTED}))])
-    assert store.lexical(group, "episode", "bees marcus", 9) == []
+    assert worded(store, "episode", "bees marcus", group) == []
 
 
 def test_what_has_no_record_time_takes_none(store, group):
@@ -215,7 +211,7 @@ def test_the_same_ids_in_two_groups_are_two_things(store, group, other):
         assert [row[4] for row in all_of(store, EPISODES, each)] == [f"{name} says one"]
         assert [row[1] for row in all_of(store, NAMES, each)] == [name]
         assert [fact.text for fact in store.facts_at(each, ["E1"], None, None)] == [f"{name} says one"]
-        assert store.nearest(each, "fact", pointing(1), 9) == [("S1", 1.0)]
+        assert worded(store, "fact", name, each) == [(1, 0)]
 
 
 def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores, group):

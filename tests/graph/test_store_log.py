@@ -27,6 +27,7 @@ from tests.graph.by_hand import (
     small,
     tell,
     told,
+    worded,
 )
 
 READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=2, prompt_tokens=30, completion_tokens=4)
@@ -203,7 +204,7 @@ def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
     assert store.pending(group, 5) == []
     assert all_of(store, EPISODES, group) == []
     assert store.facts_at(group, ["E1"], None, None) == []
-    assert store.lexical(group, "fact", "says", 5) == []
+    assert worded(store, "fact", "says", group) == []
 
 
 def test_previous_context_is_what_was_said_last_and_accepted_before(store, group):

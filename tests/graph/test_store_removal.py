@@ -18,11 +18,11 @@ from tests.graph.by_hand import (
     everything,
     failed,
     head,
-    pointing,
     remove,
     rows_of,
     tell,
     told,
+    worded,
 )
 
 SCOPES = ("fact", "entity", "episode")
@@ -61,27 +61,9 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
             values = [*words, "zqsource"] if types[read.by] == "text" else [1]
             assert list(store.rows(read, group, values)) == [], read.name
     for word in words:
-        assert [store.lexical(group, scope, word, 5) for scope in SCOPES] == [[], [], []]
-    assert [store.nearest(group, scope, pointing(1), 9) for scope in SCOPES] == [
-        [("S2", 0.0)], [("E2", 0.0)], [(2, 0.0)],
-    ]  # fmt: skip
+        assert [worded(store, scope, word, group) for scope in SCOPES] == [[], [], []]
     assert store.facts_at(group, ["E1"], None, None) == []
     assert store.counts(group)[group] == GroupCounts(committed=1, entities=1, facts=1)
-
-
-def test_a_vector_is_found_where_it_points_now(store, group):
-    """One that is dropped, put anew or replaced is searched as it is."""
-    with store.writing():
-        tell(store, "Al", "one", group=group)
-        tell(store, "Bo", "two", group=group)
-        assert store.nearest(group, "fact", pointing(1), 9) == [("S1", 1.0), ("S2", 0.0)]
-        moved = {kinds.STATEMENT_VECTORS: [("S1", rows.vector_bytes(pointing(5)))]}
-        asked = Operation(group=group, kind="merge")
-        asked = replace(asked, sequence=ask(store, asked))
-        store.apply([ended(asked, 30, puts=moved, drops={kinds.STATEMENT_VECTORS: [("S2",)]})])
-        assert store.nearest(group, "fact", pointing(5), 9) == [("S1", 1.0)]
-        tell(store, "Cy", "three", group=group)
-    assert store.nearest(group, "fact", pointing(5), 9) == [("S1", 1.0), ("S4", 0.0)]
 
 
 def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
@@ -93,13 +75,12 @@ def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other
             store.apply([failed(2, 50, group=each), answered(2, "k", {"a": 1}, group=each)])
         before = everything(store, other)
         removal = remove(store, [], group=group, everything=True)
-        assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60)
+        assert head(store, group) == GroupHead(named=False, last=removal, last_recorded=60, removals=1)
         assert list(mine(store.heads())) == list(mine(store.counts())) == [other]
         assert everything(store, other) == before
         left = {kind: found for kind in KINDS if (found := all_of(store, kind, group))}
         assert left == {OPERATIONS: [(removal, "remove", "{}", kinds.DONE, 60, '{"episodes":0}')]}
-        assert [store.lexical(group, scope, "al says one", 5) for scope in SCOPES] == [[], [], []]
-        assert [store.nearest(group, scope, pointing(1), 9) for scope in SCOPES] == [[], [], []]
+        assert [worded(store, scope, "al says one", group) for scope in SCOPES] == [[], [], []]
         # A commit of the removed time that arrives late is one that has ended.
         store.apply([told(1, "Al", "late", 10**6, group=group)])
         assert all_of(store, EPISODES, group) == []
@@ -120,12 +101,11 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
             answered(3, "ahead", {"a": 1}, group=group), ended(asked, 99, clear=True, erases=True),
         ])  # fmt: skip
         assert [item.sequence for item in store.pending(group, 9)] == [3]
-        assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99)}
+        assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99, removals=1)}
         assert [row[0] for row in all_of(store, ANSWERS, group)] == ["ahead"]
         assert all_of(store, ANSWER_USES, group) == [(3, "ahead")]
         store.apply([told(3, "Bo", "two", 100, group=group)])
-    assert store.lexical(group, "fact", "says", 9) == [(3, 0)]
-    assert [found for found, _ in store.nearest(group, "fact", pointing(1), 9)] == ["S3"]
+    assert worded(store, "fact", "says", group) == [(3, 0)]
 
 
 def test_a_change_may_clear_and_put_at_once(store, group):

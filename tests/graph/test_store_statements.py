@@ -1,4 +1,4 @@
-"""What the embedded store's statements cost: look-ups by index, and frequent words left out."""
+"""What the embedded store's statements cost: look-ups by index."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import sys
 
 import pytest
 
-from kgray import rows
-from kgray.kinds import EVIDENCE, KINDS, READS
-from kgray.records import Evidence
+from kgray.kinds import KINDS, READS
 from kgray.stores.sqlite import statements as sql
-from tests.graph.by_hand import append, changes, draft, next_time, small
+from tests.graph.by_hand import small
 
 # These walk the groups, never their rows.
 OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT"}
@@ -23,33 +21,6 @@ def store(tmp_path):
     opened = small(tmp_path)
     yield opened
     opened.close()
-
-
-def filled(store, group, count, text):
-    """Commit one episode with `count` pieces of evidence of the same text."""
-    (sequence,) = append(store, draft("x", group=group))
-    evidence = [
-        rows.evidence_row(
-            Evidence(
-                sequence=sequence, ordinal=n, statement=f"S{n}", variant=0, kind="holds", relation="R",
-                text=f"{text} {n}", subject=0,
-            ),
-            None,
-        )
-        for n in range(count)
-    ]  # fmt: skip
-    store.apply([changes(sequence, next_time(store, group), {EVIDENCE: evidence}, group=group)])
-
-
-def test_words_are_frequent_by_their_own_group(store):
-    """Frequencies are the group's own: a word that every other tenant uses is rare here."""
-    with store.writing():
-        filled(store, "large", 20_000, "printer ghost image")
-        filled(store, "small", 2, "printer")
-    assert store.lexical("small", "fact", "printer ghost image", 9) == [(1, 0), (1, 1)]
-    # In the large group every word is frequent but the number: the others are left out.
-    assert store.lexical("large", "fact", "printer ghost 77", 9) == [(1, 77)]
-    assert len(store.lexical("large", "fact", "printer ghost", 9)) == 9
 
 
 def test_every_statement_is_an_index_look_up(store):

@@ -33,6 +33,7 @@ from tests.graph.by_hand import (
     small,
     tell,
     told,
+    worded,
 )
 
 READ = Extraction(entities=(ExtractedEntity(name="Al"),), calls=1)
@@ -255,9 +256,8 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     assert all_of(store, kinds.NAMES, group) == second.puts[kinds.NAMES]
     assert all_of(store, kinds.FACTS, group) == renewed[kinds.FACTS]
     assert all_of(store, kinds.ENTITIES, group) == renewed[kinds.ENTITIES]
-    assert store.lexical(group, "episode", "says", 9) == [(2, 0)]
-    assert store.lexical(group, "entity", "al bo", 9) == ["E2"]
-    assert [found for found, _ in store.nearest(group, "fact", np.full(64, 0.125, np.float32), 9)] == ["S1"]
+    assert worded(store, "episode", "says", group) == [2]
+    assert worded(store, "entity", "al bo", group) == ["E2"]
     assert all_of(store, kinds.OPERATIONS, group)[0][5] == '{"episodes":1}'
 
 

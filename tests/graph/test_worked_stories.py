@@ -18,6 +18,7 @@ from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.derivation.stored import StoredView
 from kgray.ledger import dumped_episodes, failures, previous, retry
 from kgray.records import Draft
+from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
 from tests.graph.stores import Stores
 
@@ -169,8 +170,8 @@ def test_w_reports_of_two_years_and_groups_of_one_text_stay_apart(engine: Engine
     facts, other_facts = ({f.id for f in engine.view(group=g).all_facts()} for g in (GROUP, "other"))
     assert (ids & others, facts & other_facts) == (set(), set())
     mine, theirs = engine.named(), engine.named("other")
-    found = engine.store.lexical(theirs, "entity", "annual report", 50)
-    assert {e.id for e in StoredView(engine.store, theirs).entities([str(i) for i in found])} <= others
+    found = worded(engine.store, "entity", "annual report", theirs)
+    assert {e.id for e in StoredView(engine.store, theirs).entities(found)} <= others
     assert StoredView(engine.store, mine).entities(sorted(others)) == []
     assert StoredView(engine.store, mine).facts(sorted(other_facts)) == []
 

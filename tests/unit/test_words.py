@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.stores.words import MAX_QUERY_WORDS, query_words, words
+from kgray.words import MAX_QUERY_WORDS, packed, query_words, term, words
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,27 @@ def test_a_text_becomes_its_words(text, expected):
     assert words(text) == expected.split()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("She works", "working"),
+        ("der Hund", "die Hunde"),
+        ("eine Wohnung", "viele Wohnungen"),
+        ("une voiture", "les voitures"),
+        ("la escuela", "las escuelas"),
+    ],
+)
+def test_forms_of_a_word_are_one(one, other):
+    assert words(one)[-1] == words(other)[-1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("ten", "tea"), ("pen", "pet"), ("GPT-4", "GPT-5"), ("see", "sea"), ("note", "not")]
+)
+def test_other_words_stay_apart(one, other):
+    assert words(one) != words(other)
+
+
 @given(st.text())
 def test_words_of_any_text_can_be_stored_and_quoted(text):
     for word in words(text):
@@ -41,3 +62,11 @@ def test_words_of_any_text_can_be_stored_and_quoted(text):
 def test_a_query_is_cut_to_a_bound():
     assert len(query_words(" ".join(f"w{n}" for n in range(10_000)))) == MAX_QUERY_WORDS
     assert query_words("b a b") == ["b", "a"]
+
+
+def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():
+    """Stored, so it stays as it is: CRC-32 of UTF-8, four bytes each, the lowest first."""
+    assert term("tea") == 0x8E86D7B2
+    tea, zoe = bytes.fromhex("b2d7868e"), term("zoe").to_bytes(4, "little")
+    assert packed("Tea, tea -- Zoë!") == tea + tea + zoe
+    assert packed("...") == b""

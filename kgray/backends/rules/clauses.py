@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kgray.backends.rules import words
-from kgray.backends.rules.dates import DatePhrase
 from kgray.backends.rules.marking import FactEnd, MarkedSentence
 from kgray.backends.rules.objects import is_thing, read_object, read_objects, read_role
 from kgray.backends.rules.phrases import Phrase
 from kgray.backends.rules.verbs import Tense, read_tense
+from kgray.dates import DatePhrase
 from kgray.ontology import RelationType
 
 _MAX_SUBJECTS, _MAX_AUXILIARIES, _MAX_LEAD = 8, 4, 12

@@ -20,10 +20,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules.clauses import Clause
-from kgray.backends.rules.dates import DatedMoment, DatePhrase, resolve
 from kgray.backends.rules.marking import MarkedSentence
 from kgray.backends.rules.phrases import Phrase
 from kgray.backends.rules.verbs import Mode, third_person
+from kgray.dates import DatedMoment, DatePhrase, resolve
 from kgray.ontology import RelationType
 from kgray.records import EvidenceKind, clean_text
 from kgray.times import Instant

@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from kgray.backends.rules import words
-from kgray.backends.rules.dates import DatePhrase, find_dates
 from kgray.backends.rules.phrases import PhraseTable
 from kgray.backends.rules.sentences import Sentence, Token
+from kgray.dates import DatePhrase, find_dates
 from kgray.records import Value, clean_number, clean_text
 
 _MAX_NOUNS = 5

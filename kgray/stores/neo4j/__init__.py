@@ -5,7 +5,7 @@ connection      the driver, its transactions, and its errors as kgray's, in one 
 mapping         where each kind of the record table lies
 schema          constraints and indexes, made and checked; the meta node
 statements      the statements that follow from the mapping; statements_by_hand: all others
-reading         declared reads; searching: what search asks
+reading         declared reads
 fence           the epoch and the lease of a writer
 groups          counters of groups, locked in one order; deletes a whole group
 applying        a batch of changes; row_writer: merged, and to the database

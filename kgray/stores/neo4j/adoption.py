@@ -19,7 +19,7 @@ from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j.connection import Connection, Running, Values
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
-from kgray.stores.neo4j.mapping import digest, place_of
+from kgray.stores.neo4j.mapping import place_of
 from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch, PutRow
 from kgray.times import Instant
 
@@ -39,7 +39,6 @@ class Neo4jAdoption:
         self._recorded: dict[int, Instant] = {}  # sequence -> when it ended
         self._committed: dict[int, str] = {}  # sequence -> id of the episode
         self._facts: dict[str, list[str]] = {}  # episode id -> its facts
-        self._entities: list[Values] = []  # whose embedding is that of their name
 
     def start(self) -> None:
         """Create the group's node without a name; first delete what a killed process left of a copy.
@@ -54,6 +53,7 @@ class Neo4jAdoption:
             if not left and group.last:
                 self._refuse(group)
             group.adopting, group.last, group.last_recorded = self.token, 0, 0
+            group.removals += left
             grouped.keep(self._db, running, [group])
             return left
 
@@ -62,19 +62,14 @@ class Neo4jAdoption:
 
     def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
         """Write the rows, a portion a transaction."""
-        place = 0
         for kind, portion in _portions(rows):
             collected = FoldedBatch()
             for row in portion:
-                place += 1
-                put = PutRow(row=row, sequence=0, ordinal=place, at=self._noted(kind, row))
-                collected.put(self._group, kind, put)
+                collected.put(self._group, kind, PutRow(row=row, at=self._noted(kind, row)))
             self._carry_out(lambda writer: writer.write(collected, complete=False))  # noqa: B023
 
     def end(self) -> None:
         """Write what needs all rows: the properties and edges for Graphiti's readers, and the counters."""
-        for named in _lists(self._entities):
-            self._carry_out(lambda writer: writer.embed_names(named))  # noqa: B023
         for episodes in _lists(
             {"group_id": self._group, "sequence": sequence, "edges": sorted(self._facts.get(id_, ()))}
             for sequence, id_ in self._committed.items()
@@ -106,6 +101,7 @@ class Neo4jAdoption:
 
         def free(group: LockedGroup) -> None:
             group.adopting = None
+            group.removals += 1
             _set_head(group, GroupHead())
 
         self._change(free)
@@ -154,7 +150,7 @@ class Neo4jAdoption:
 
         self._db.write(work)
 
-    def _carry_out(self, work: Callable[[BatchWriter], None]) -> None:
+    def _carry_out(self, work: Callable[[BatchWriter], object]) -> None:
         def once(running: Running) -> None:
             fence.check(self._db, running, self._held)
             self._own(running)
@@ -175,8 +171,6 @@ class Neo4jAdoption:
             for episode in row[place_of(kind, "episodes")]:
                 self._facts.setdefault(episode, []).append(row[0])
         elif kind is kinds.ENTITIES:
-            named = {"group_id": self._group, "uuid": row[0], "surface_key": digest(row[1])}
-            self._entities.append(named)
             born = row[place_of(kind, "born_sequence")]
             return self._recorded.get(born, self._head.last_recorded)
         return 0

@@ -55,7 +55,7 @@ class AppendingTransaction(Appending):
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind."""
         self.appended = True
-        self._collected.put(group, kind, PutRow(row=row, sequence=row[0]))
+        self._collected.put(group, kind, PutRow(row=row))
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""

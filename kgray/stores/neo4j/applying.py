@@ -86,7 +86,8 @@ class _Segment:
         applied = [change for change in changes if self._takes(change, collected)]
         if applied and applied[0].clear and not in_pieces:
             grouped.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
-        BatchWriter(self._db, self._running, self._dimensions).write(collected)
+        for name in BatchWriter(self._db, self._running, self._dimensions).write(collected):
+            self._groups[name].removals += 1
         if applied and applied[0].clear:
             group = self._groups[applied[0].group]
             if in_pieces:
@@ -113,6 +114,7 @@ class _Segment:
                     f"again"
                 )
             group.last_recorded = change.recorded_at
+        group.removals += change.unsettles
         collected.add(change)
         self._note_states(change)
         return True

@@ -44,6 +44,7 @@ class LockedGroup:
     name: str | None
     last: int
     last_recorded: Instant
+    removals: int
     adopting: str | None
     clearing: int | None
     was_named: bool
@@ -62,7 +63,12 @@ class LockedGroup:
     @property
     def head(self) -> GroupHead:
         """Return its counters in the port's form."""
-        return GroupHead(named=self.name is not None, last=self.last, last_recorded=self.last_recorded)
+        return GroupHead(
+            named=self.name is not None,
+            last=self.last,
+            last_recorded=self.last_recorded,
+            removals=self.removals,
+        )
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -108,6 +114,7 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
                 "name": group.name,
                 "last": group.last,
                 "last_recorded": group.last_recorded,
+                "removals": group.removals,
                 "adopting": group.adopting,
                 "clearing": group.clearing,
                 "cleared_name": None if group.clearing is None else group.asked,

@@ -5,9 +5,8 @@ Graphiti has too are named as in Graphiti. Each node and relationship has `group
 each statement matches it. Constraints and indexes (schema.py) and the statements that read, put, drop and
 patch rows (statements.py) are generated from this table.
 
-Two properties are no column:
+Computed columns (`kind.computed`) are properties too. One is no column:
 
-    words       the row's full text (`kind.text`), each word marked with its group (`kgray.stores.words`)
     <name>_key  SHA-256 of the text column <name>: an index takes 8 KB, and a name may be longer
 """
 
@@ -48,16 +47,6 @@ class StoredKind:
     def key(self) -> tuple[str, ...]:
         """The properties that name a row within its group."""
         return self.lookups(self.kind.key)
-
-    @property
-    def words_index(self) -> str:
-        """The name of the full-text index."""
-        return f"kgray_{self.kind.name}_words"
-
-    @property
-    def vector_index(self) -> str:
-        """The name of the vector index."""
-        return f"kgray_{self.kind.name}_nearest"
 
     def property_of(self, column: str) -> str:
         """Return the property that holds a column."""
@@ -113,14 +102,11 @@ STORED: Mapping[Kind, StoredKind] = {
         _stored(kinds.RULINGS, "KgrayRuling"),
         _stored(kinds.VERDICTS, "KgrayVerdict"),
         _stored(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
-        _stored(
-            kinds.NAME_VECTORS, "KgrayNameVector", renamed={"vector": "embedding"}, digested=("surface",)
-        ),
-        _stored(kinds.STATEMENT_VECTORS, "KgrayStatementVector", renamed={"vector": "embedding"}),
-        _stored(kinds.EPISODE_VECTORS, "KgrayEpisodeVector", renamed={"vector": "embedding"}),
+        _stored(kinds.NAME_VECTORS, "KgrayNameVector", digested=("surface",)),
+        _stored(kinds.STATEMENT_VECTORS, "KgrayStatementVector"),
+        _stored(kinds.EPISODE_VECTORS, "KgrayEpisodeVector"),
         _stored(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
-        # Also by `shown`: an entity's name_embedding is looked up among the entities that it was recorded as.
-        _stored(kinds.SHOWN_ENTITIES, "KgrayShown", indexes=(("recorded",), ("shown",))),
+        _stored(kinds.SHOWN_ENTITIES, "KgrayShown"),
         _stored(
             kinds.FACTS,
             "RELATES_TO",
@@ -160,12 +146,6 @@ def group_key(group: str) -> str:
 def named_group(group: str, copy: str = "") -> dict[str, str]:
     """Return a group as `statements.OPEN` takes it; copy: the token of this process's own copy into it."""
     return {"group": group, "group_key": group_key(group), "copy": copy}
-
-
-@lru_cache(maxsize=4096)
-def mark(group: str) -> int:
-    """Return the number that marks a group's words (`words.marked`): 63 bits of its name's digest."""
-    return int(group_key(group)[:16], 16) >> 1
 
 
 def ended_mark(group: str) -> str:

@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-import numpy as np
-
-from kgray.errors import StoreError
 from kgray.kinds import Read, Row
 from kgray.stores.neo4j.connection import MAX_ROWS
 from kgray.stores.neo4j.mapping import STORED, digest
 from kgray.stores.neo4j.statements import STORED_READS, StoredRead
 
 _PAGE_ROWS = 1_000
-_PAGE_VECTORS = 250
 _INT_LIMIT = 1 << 63
 
 
@@ -54,7 +50,7 @@ def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
         for page in pages:
             yield from _converted(stored, page)
         return
-    # No index has them in this order. Vectors are large: packed page by page, and released as they are read.
+    # No index has them in this order. They are released as they are read: vectors are large.
     found: list[tuple[list[Any], Row]] = []
     for page in pages:
         places = [[record[n] for n in stored.order] for record in page]
@@ -66,13 +62,12 @@ def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
 
 def _pages(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[list[list[Any]]]:
     after: list[Any] = list(stored.first)
-    limit = _PAGE_ROWS if stored.read.kind.vector is None else _PAGE_VECTORS
     while True:
-        page = ask(stored.statement, after=after, limit=limit, **named)
+        page = ask(stored.statement, after=after, limit=_PAGE_ROWS, **named)
         if page:
             after = [page[-1][n] for n in stored.after]
             yield page
-        if len(page) < limit:
+        if len(page) < _PAGE_ROWS:
             return
 
 
@@ -101,16 +96,11 @@ def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place 
     return all(map(storable, value))
 
 
-def _vector(value: Any) -> bytes:  # noqa: ANN401 - a list of numbers
-    if value is None:
-        raise StoreError("a vector has lost its numbers: restore the database, or add the episodes again")
-    return np.asarray(value, "<f4").tobytes()
-
-
 def _converters(read: StoredRead) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return which columns of a read's rows are converted, and how."""
-    types = {column.name: column.type for column in read.read.kind.columns}
-    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": _vector}
+    kind = read.read.kind
+    types = {column.name: column.type for column in (*kind.columns, *kind.computed)}
+    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
     return [
         (place, made[types[name]])
         for place, name in enumerate(read.columns)

@@ -1,9 +1,9 @@
 """Collects changes, merged so that each row is written once, and writes them: 10 to 20 statements.
 
-Each statement costs a round trip, and each transaction a commit of the full-text indexes; so the changes of
-many episodes share both. Rows are written in the order drops, patches, puts. Entities are put before the
-facts between them, and dropped after them. An episode is retired (a patch) before another with its id is put
-as the live one. Rows are sent in the order of their keys, so that all transactions lock in one order.
+Each statement costs a round trip, and each transaction a commit; so the changes of many episodes share both.
+Rows are written in the order drops, patches, puts. Entities are put before the facts between them, and
+dropped after them. An episode is retired (a patch) before another with its id is put as the live one. Rows
+are sent in the order of their keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
 from kgray import kinds, times
 from kgray.errors import StoreError
 from kgray.kinds import COMMITTED, Key, Kind, Row
 from kgray.ports.store import Patch, RowChanges
+from kgray.rows import computed
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import MAX_ROWS, Connection, Fetched, Running, Values, portions
-from kgray.stores.neo4j.mapping import STORED, digest, mark, place_of
+from kgray.stores.neo4j.mapping import STORED, digest, place_of
 from kgray.stores.neo4j.statements import PATCH
-from kgray.stores.words import marked, words
 from kgray.times import Instant
 
 
@@ -36,24 +34,27 @@ class BatchWriter:
         """dimensions: numbers a vector."""
         self._db, self._running, self._dimensions = db, running, dimensions
 
-    def write(self, found: FoldedBatch, *, complete: bool = True) -> None:
+    def write(self, found: FoldedBatch, *, complete: bool = True) -> set[str]:
         """Write everything; nothing is sent where there is nothing to write.
 
         complete    False: more rows of the same entries follow (a copy, adoption.py), which then
-                    embeds the names of entities and links episodes itself
+                    links episodes itself
+        returns     the groups in which a vector took the place of another
         """
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
                 self._send(statements.DROP[kind], _named(kind, found.drops[kind]))
         self._patch(found)
-        self._put_rows(found)
-        renamed = self._put_entities(found)
-        if complete:
-            self.embed_names(renamed)
+        replaced = self._put_rows(found)
+        self._send(
+            cypher.PUT_ENTITIES,
+            (entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
+        )
         self._change_facts(found)
         self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
         if complete:
             self._link(found)
+        return replaced
 
     def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
         return [
@@ -69,11 +70,8 @@ class BatchWriter:
                 retired = [name for name, new in ordered if new.get("retired_at") is not None]
                 self._send(cypher.HIDE_EPISODES, _named(kind, retired))
 
-    def _put_rows(self, found: FoldedBatch) -> None:
-        lists = {
-            kind.name: [row_values(kind, group, put.row) for group, put in _ordered(found, kind)]
-            for kind in statements.PLAIN
-        }
+    def _put_rows(self, found: FoldedBatch) -> set[str]:
+        lists = {kind.name: self._values(found, kind) for kind in statements.PLAIN}
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
             portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
             self._db.run(self._running, statements.PUT_PLAIN, **portion)
@@ -81,39 +79,14 @@ class BatchWriter:
             cypher.PUT_EPISODES,
             (episode_values(group, put.row, put.facts) for group, put in _ordered(found, kinds.EPISODES)),
         )
-        for kind in statements.VECTORS:
-            replaced = self._send(
-                statements.PUT_VECTORS[kind],
-                (
-                    vector_values(kind, group, put, dimensions=self._dimensions)
-                    for group, put in _ordered(found, kind)
-                ),
-            )
-            if kind is kinds.STATEMENT_VECTORS:
-                self._renew(replaced)
+        vectors = self._values(found, kinds.STATEMENT_VECTORS)
+        return {group for (group,) in self._send(statements.PUT_STATEMENT_VECTORS, vectors)}
 
-    def _renew(self, statements_of: Iterable[Fetched]) -> None:
-        """Give the facts of these statements, (group, id), the statements' vectors."""
-        named = ({"group_id": group, "id": id_} for group, id_ in statements_of)
-        self._send(cypher.RENEW_FACT_VECTORS, named)
+    def _values(self, found: FoldedBatch, kind: Kind) -> list[Values]:
+        ordered = _ordered(found, kind)
+        return [row_values(kind, group, put.row, dimensions=self._dimensions) for group, put in ordered]
 
     # ------------------------------------------------------------- what Graphiti's readers see
-
-    def _put_entities(self, found: FoldedBatch) -> list[Values]:
-        """Put entities; return (group_id, uuid, digest of the name) of those whose name is new."""
-        puts = found.puts[kinds.ENTITIES]
-        renamed = self._send(
-            cypher.PUT_ENTITIES,
-            (entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
-        )
-        return [
-            {"group_id": group, "uuid": id_, "surface_key": digest(puts[group, (id_,)].row[1])}
-            for group, id_ in renamed
-        ]
-
-    def embed_names(self, entities: Iterable[Values]) -> None:
-        """Give these entities the vector of their name."""
-        self._send(cypher.NAME_ENTITIES, entities)
 
     def _change_facts(self, found: FoldedBatch) -> None:
         gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
@@ -122,17 +95,13 @@ class BatchWriter:
             (group, key): fact_values(group, key[0], None if put is None else put.row)
             for (group, key), put in sorted(both.items(), key=_by_name)
         }
-        kept = {
-            (group, (id_,)): moved for group, id_, moved in self._send(cypher.CHANGE_FACTS, rows.values())
-        }
+        kept = {(group, (id_,)) for group, id_ in self._send(cypher.CHANGE_FACTS, rows.values())}
         new = [row for name, row in rows.items() if name in puts and name not in kept]
         for statement, made in (
             (cypher.NEW_FACTS, [row for row in new if row["put"]["target"] is not None]),
             (cypher.NEW_VALUE_FACTS, [row for row in new if row["put"]["target"] is None]),
         ):
             self._check_ends(made, {row[0] for row in self._send(statement, made)})
-        moved = {(name[0], rows[name]["put"]["statement"]) for name, moved in kept.items() if moved}
-        self._renew(sorted(map(list, moved)))
 
     def _check_ends(self, asked: list[Values], made: set[str]) -> None:
         if lost := [row for row in asked if row["uuid"] not in made]:
@@ -191,14 +160,11 @@ RowName = tuple[str, Key]  # group, key
 class PutRow:
     """A row that is put.
 
-    sequence, ordinal   of the entry that put it, and its place among the rows of its kind
-    at                  the entry's record time
-    facts               of an episode: the ids of the facts that came with it, for Graphiti's `entity_edges`
+    at      the record time of the entry that put it
+    facts   of an episode: the ids of the facts that came with it, for Graphiti's `entity_edges`
     """
 
     row: Row
-    sequence: int
-    ordinal: int = 0
     at: Instant = 0
     facts: tuple[str, ...] = ()
 
@@ -222,10 +188,9 @@ class FoldedBatch:
                 self.drop(change.group, kind, tuple(key))
         at = change.recorded_at or 0
         for kind, rows in change.puts.items():
-            for ordinal, row in enumerate(rows):
+            for row in rows:
                 facts = _facts_of(change, row) if kind is kinds.EPISODES else ()
-                put = PutRow(row=row, sequence=change.sequence, ordinal=ordinal, at=at, facts=facts)
-                self.put(change.group, kind, put)
+                self.put(change.group, kind, PutRow(row=row, at=at, facts=facts))
         for patch in change.patches:
             self.patch(change.group, patch)
 
@@ -269,7 +234,6 @@ def _facts_of(change: RowChanges, episode: Row) -> tuple[str, ...]:
     return tuple(row[0] for row in change.puts.get(kinds.FACTS, ()) if id_ in row[place])
 
 
-_ORDINAL_BITS = 20
 # Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
 _THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json": "json", "triples": "json"}
 
@@ -283,34 +247,18 @@ def key_values(kind: Kind, group: str, key: Key) -> Values:
     }
 
 
-def row_values(kind: Kind, group: str, row: Row) -> Values:
-    """Return all properties of a row but its vector."""
+def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Values:
+    """Return all properties of a row, computed ones too; dimensions: numbers a vector."""
     stored = STORED[kind]
     made: Values = {"group_id": group}
     for column, value in zip(kind.columns, row, strict=True):
-        if column.type == "texts":
-            made[stored.property_of(column.name)] = list(value)
-        elif column.type != "vector":
-            made[stored.property_of(column.name)] = value
-            if column.name in stored.digested:
-                made[f"{column.name}_key"] = digest(value)
-    if kind.words is not None:
-        text = kind.text(row)
-        made["words"] = None if text is None else marked(words(text), mark(group))
+        made[stored.property_of(column.name)] = list(value) if column.type == "texts" else value
+        if column.name in stored.digested:
+            made[f"{column.name}_key"] = digest(value)
+    if kind.computed:
+        names = (column.name for column in kind.computed)
+        made.update(zip(names, computed(kind, row, dimensions), strict=True))
     return made
-
-
-def vector_values(kind: Kind, group: str, put: PutRow, *, dimensions: int) -> Values:
-    """Return the row of a statement of PUT_VECTORS. Raises StoreError for a vector of another width."""
-    numbers = np.frombuffer(put.row[-1], "<f4")
-    if len(numbers) != dimensions:
-        raise StoreError(
-            f"a vector of {len(numbers)} numbers in a store of {dimensions} numbers a vector: nothing was "
-            f"changed"
-        )
-    # Vectors with the same score are found by age.
-    held = row_values(kind, group, put.row) | {"place": put.sequence << _ORDINAL_BITS | put.ordinal}
-    return key_values(kind, group, kind.key_of(put.row)) | {"put": held, "embedding": numbers.tolist()}
 
 
 def episode_values(group: str, row: Row, facts: Sequence[str]) -> Values:

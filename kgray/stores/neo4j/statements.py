@@ -27,9 +27,8 @@ OPEN = "MATCH (g:KgrayGroup {id: $group_key}) WHERE g.clearing IS NULL AND coale
 
 # Kinds whose rows are put by statements of their own (statements_by_hand.py): what Graphiti's readers see.
 SEEN_BY_GRAPHITI = (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS)
-VECTORS: tuple[Kind, ...] = tuple(kind for kind in STORED if kind.vector is not None)
 PLAIN: tuple[Kind, ...] = tuple(
-    kind for kind in STORED if kind not in SEEN_BY_GRAPHITI and kind not in VECTORS
+    kind for kind in STORED if kind not in SEEN_BY_GRAPHITI and kind is not kinds.STATEMENT_VECTORS
 )
 
 
@@ -149,33 +148,22 @@ def _put(kind: Kind) -> str:
 
 # $births, $mentions, ...: the rows of each kind that has nothing but its rows; one round trip for all.
 PUT_PLAIN = "\n".join(_put(kind) for kind in PLAIN)
-
-
-def _put_vectors(kind: Kind) -> str:
-    stored = STORED[kind]
-    changed = "" if kind.first_wins else " OR n.embedding <> row.embedding"
-    return f"""
+# {group_id, id, vector, signs}. Rows: group of each vector that took the place of another.
+PUT_STATEMENT_VECTORS = """
 UNWIND $rows AS row
-MERGE (n:{stored.label} {_keyed(stored)})
-WITH row, n, n.embedding IS NOT NULL AS replaced WHERE n.embedding IS NULL{changed}
-SET n += row.put
-WITH row, n, replaced
-CALL db.create.setNodeVectorProperty(n, 'embedding', row.embedding)
+MERGE (n:KgrayStatementVector {group_id: row.group_id, id: row.id})
+WITH row, n, n.vector <> row.vector AS replaced
+SET n = row
 WITH row, replaced WHERE replaced
-RETURN row.group_id, row.{stored.key[0]}
+RETURN row.group_id
 """
-
-
-# {group_id, key, put: the other properties, embedding}. Rows: group and first key column of the vectors that
-# took the place of another.
-PUT_VECTORS: Mapping[Kind, str] = {kind: _put_vectors(kind) for kind in VECTORS}
 # {group_id, key}. Facts and entities go by statements of their own.
 DROP: Mapping[Kind, str] = {
     kind: f"UNWIND $rows AS row\nMATCH (n:{stored.label} {_keyed(stored)})\nDETACH DELETE n"
     for kind, stored in STORED.items()
     if kind not in (kinds.ENTITIES, kinds.FACTS)
 }
-# {group_id, key, put: properties}. Facts and vectors are put: more than their columns follows from them.
+# {group_id, key, put: properties}. Facts and vectors are put whole.
 PATCH: Mapping[Kind, str] = {
     kind: f"UNWIND $rows AS row\nMATCH (n:{STORED[kind].label} {_keyed(STORED[kind])})\nSET n += row.put"
     for kind in (kinds.EPISODES, kinds.ENTITIES, *PLAIN)

@@ -1,18 +1,15 @@
 """The statements that are written by hand; the comment is the contract.
 
-What the record table does not say: the database, the fence, groups, what is pending, searches, and what
-Graphiti's readers see. Values go in as parameters; text is put together at import only, of our own names.
+What the record table does not say: the database, the fence, groups, what is pending, facts at entities, and
+what Graphiti's readers see. Values go in as parameters; text is put together at import only, of our names.
 Reads take $group, $group_key, $copy besides (`statements.OPEN`); writes take $rows, as in statements.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kgray import kinds
-from kgray.kinds import Kind, SearchScope
 from kgray.stores.neo4j.mapping import STORED
-from kgray.stores.neo4j.statements import OPEN, VECTORS
+from kgray.stores.neo4j.statements import OPEN
 
 # ---------------------------------------------------------------------------------- the database
 
@@ -28,11 +25,8 @@ NEW_META = """
 MERGE (m:KgrayMeta {id: 'kgray'})
 ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimensions
 """
-# $names. Rows of name, state, dimensions (of vector indexes), those behind constraints included.
-INDEXES = """
-SHOW INDEXES YIELD name, state, options WHERE name IN $names
-RETURN name, state, options.indexConfig['vector.dimensions']
-"""
+# $names. Rows of name, state, those behind constraints included.
+INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, state"
 # Makes a node, in a transaction that is rolled back.
 PROBE = "CREATE (:KgrayProbe)"
 # $seconds.
@@ -67,12 +61,12 @@ WITH s RETURN s.epoch, s.token
 
 # ---------------------------------------------------------------------------------------- groups
 
-_GROUP = "g.name, g.last, g.last_recorded, g.adopting, g.clearing, g.name IS NOT NULL"
+_GROUP = "g.name, g.last, g.last_recorded, g.removals, g.adopting, g.clearing, g.name IS NOT NULL"
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: the name asked, then the columns of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
 UNWIND $rows AS row
-MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0
+MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0, g.removals = 0
 SET g.locked = true
 WITH row, g RETURN row.name, {_GROUP}
 """
@@ -84,8 +78,8 @@ WITH row, g RETURN row.name, {_GROUP}
 """
 # $rows: {id, put: all properties}: of locked groups.
 KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row.put"
-# Rows: id, name, adopting, last, last_recorded.
-_HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded"
+# Rows: id, name, adopting, last, last_recorded, removals.
+_HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
@@ -208,7 +202,7 @@ CALL () {{
 RETURN entities, facts, calls, prompt, completion
 """
 
-# ------------------------------------------------------------------------------------- searching
+# ------------------------------------------------------------------------------ facts at entities
 
 _FACT = ", ".join(f"f.{STORED[kinds.FACTS].property_of(c)}" for c in kinds.FACTS.names)
 _HOLDS = (
@@ -231,85 +225,6 @@ CALL (entity) {{
 WITH DISTINCT f ORDER BY f.created DESC, f.uuid LIMIT $limit
 RETURN {_FACT}
 """
-_FOUND: Mapping[str, str] = {
-    "evidence": """
-WITH [n.sequence, n.ordinal] AS found, score, score AS lowest, 1 AS count
-ORDER BY score DESC, found""",
-    # An entity has a row for each of its surfaces; it is as old as the oldest that matches.
-    "names": """
-WITH n.entity AS found, max(score) AS score, min(score) AS lowest, count(*) AS count,
-    min([n.sequence, n.ordinal]) AS born
-ORDER BY score DESC, born""",
-    "episodes": """
-WITH [n.sequence, 0] AS found, score, score AS lowest, 1 AS count
-ORDER BY score DESC, found""",
-}
-# $query: quoted terms that bear the group's mark; $group checks it a second time; $take: rows that are
-# ranked, the best of the index; $limit. One row: what was found, each once, as [score, it], best first, ties
-# by age; how many rows there were; the lowest score among them. Ordered by the server: 2,000 rows that
-# score the same (all that bear a frequent word) took 50 ms to fetch, and 9 ms when it ordered them.
-LEXICAL: Mapping[SearchScope, str] = {
-    kind.words: f"""
-{OPEN}
-CALL db.index.fulltext.queryNodes('{stored.words_index}', $query, {{limit: $take}})
-YIELD node AS n, score WHERE n.group_id = $group
-{_FOUND[kind.name]}
-RETURN collect([score, found])[..$limit], sum(count), min(lowest)
-"""
-    for kind, stored in STORED.items()
-    if kind.words is not None
-}
-_SCORED = "vector.similarity.cosine(n.embedding, $vector)"  # (1 + cosine) / 2
-
-
-def _compared(kind: Kind) -> tuple[str, str, str]:
-    """Return of a kind of vectors: the match of all in a group, what owns one, the vector index."""
-    stored = STORED[kind]
-    every = " AND ".join(f"n.{p} IS NOT NULL" for p in stored.key)
-    match = f"MATCH (n:{stored.label}) WHERE n.group_id = $group AND {every}"
-    return match, f"n.{kind.key[0]}", stored.vector_index
-
-
-_COMPARED: Mapping[SearchScope, tuple[str, str, str]] = {
-    kind.vector: _compared(kind) for kind in VECTORS if kind.vector is not None
-}
-# $bound: how many vectors the group has, at most `bound`; it counts no further.
-COUNT_VECTORS: Mapping[SearchScope, str] = {
-    scope: f"{OPEN}\n{match}\nWITH n LIMIT $bound RETURN count(n)" for scope, (match, *_) in _COMPARED.items()
-}
-# $vector, $limit: every vector of the group compared. Rows: owner, score; an owner once, at its best;
-# best first, ties by age.
-NEAREST_EXACT: Mapping[SearchScope, str] = {
-    scope: f"""
-{OPEN}
-{match} AND n.embedding IS NOT NULL
-WITH {owner} AS owner, {_SCORED} AS score, n.place AS age ORDER BY score DESC, age
-WITH owner, collect([score, age])[0] AS best
-RETURN owner, best[0] ORDER BY best[0] DESC, best[1] LIMIT $limit
-"""
-    for scope, (match, owner, _) in _COMPARED.items()
-}
-# $vector, $take: the group's `take` nearest as the index knows them, scored exactly. Rows: owner, score; an
-# owner once for each of its vectors; best first, ties by age.
-NEAREST_INSIDE: Mapping[SearchScope, str] = {
-    scope: f"""
-CYPHER 25
-{match.partition(" WHERE ")[0]}
-SEARCH n IN (VECTOR INDEX {index} FOR $vector WHERE n.group_id = $group LIMIT $take)
-WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
-RETURN owner, score ORDER BY score DESC, age
-"""
-    for scope, (match, owner, index) in _COMPARED.items()
-}
-# The same where an index knows no groups: the `take` nearest of all groups, and this group's of those.
-NEAREST_AMONG_ALL: Mapping[SearchScope, str] = {
-    scope: f"""
-CALL db.index.vector.queryNodes('{index}', $take, $vector) YIELD node AS n WHERE n.group_id = $group
-WITH {owner} AS owner, {_SCORED} AS score, n.place AS age
-RETURN owner, score ORDER BY score DESC, age
-"""
-    for scope, (_, owner, index) in _COMPARED.items()
-}
 
 # --------------------------------------------------------------------- what Graphiti's readers see
 
@@ -328,66 +243,40 @@ MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:
 REMOVE e:Episodic
 WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
 """
-# {group_id, uuid, at, put}. Rows: group, id of those whose name is new, whose embedding must follow.
+# {group_id, uuid, at, put}.
 PUT_ENTITIES = """
 UNWIND $rows AS row
 MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) ON CREATE SET e.created_at = row.at
-WITH row, e, e.name = row.put.name AND e.name_embedding IS NOT NULL AS same
 SET e += row.put
-WITH row, same WHERE coalesce(NOT same, true)
-RETURN row.group_id, row.uuid
-"""
-# {group_id, uuid, surface_key: of its name}: the vector of the name, from whichever recorded entity that
-# shows as it bears it; copied inside the server. None where there is none.
-NAME_ENTITIES = """
-UNWIND $rows AS row
-MATCH (e:Entity {group_id: row.group_id, uuid: row.uuid})
-OPTIONAL MATCH (s:KgrayShown {group_id: row.group_id, shown: row.uuid})
-OPTIONAL MATCH (n:KgrayNameVector {group_id: row.group_id, entity: s.recorded, surface_key: row.surface_key})
-WITH e, head(collect(n.embedding)) AS found
-SET e.name_embedding = found
 """
 # {group_id, uuid, source, end: the target, or for a value the fact's own id, put (None: it goes), value}.
-# A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept,
-# whether their statement is another.
+# A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept.
 CHANGE_FACTS = """
 UNWIND $rows AS row
 MATCH (s)-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
-WITH row, f, o, row.put IS NOT NULL AND s.uuid = row.source AND o.uuid = row.end AS kept,
-    f.statement <> row.put.statement AS moved
+WITH row, f, o, row.put IS NOT NULL AND s.uuid = row.source AND o.uuid = row.end AS kept
 FOREACH (_ IN CASE WHEN kept THEN [1] ELSE [] END | SET f += row.put)
 FOREACH (_ IN CASE WHEN kept AND o:Value THEN [1] ELSE [] END | SET o.name = row.value)
 FOREACH (_ IN CASE WHEN kept THEN [] ELSE [1] END | DELETE f)
 FOREACH (_ IN CASE WHEN NOT kept AND o:Value THEN [1] ELSE [] END | DELETE o)
-WITH row, kept, moved WHERE kept
-RETURN row.group_id, row.uuid, moved
-"""
-_FACT_VECTOR = """
-WITH row, f
-OPTIONAL MATCH (n:KgrayStatementVector {group_id: row.group_id, id: row.put.statement})
-SET f.fact_embedding = n.embedding
-RETURN row.uuid
+WITH row, kept WHERE kept
+RETURN row.group_id, row.uuid
 """
 # {group_id, uuid, source, end, put, value}. Rows: the facts that were made; of one that is not, an entity is
 # not stored.
-NEW_FACTS = f"""
+NEW_FACTS = """
 UNWIND $rows AS row
-MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
-MATCH (o:Entity {{group_id: row.group_id, uuid: row.end}})
+MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
+MATCH (o:Entity {group_id: row.group_id, uuid: row.end})
 CREATE (s)-[f:RELATES_TO]->(o) SET f = row.put
-{_FACT_VECTOR}"""
-NEW_VALUE_FACTS = f"""
+RETURN row.uuid
+"""
+NEW_VALUE_FACTS = """
 UNWIND $rows AS row
-MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
-CREATE (s)-[f:RELATES_TO]->(:Value {{group_id: row.group_id, uuid: row.uuid, name: row.value}})
+MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
+CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: row.value})
 SET f = row.put
-{_FACT_VECTOR}"""
-# {group_id, id}: the facts of a statement whose vector was replaced take the new one.
-RENEW_FACT_VECTORS = """
-UNWIND $rows AS row
-MATCH (n:KgrayStatementVector {group_id: row.group_id, id: row.id})
-MATCH ()-[f:RELATES_TO {group_id: row.group_id, statement: row.id}]->()
-SET f.fact_embedding = n.embedding
+RETURN row.uuid
 """
 # {group_id, uuid}: with whatever still hangs on it.
 DROP_ENTITIES = """

@@ -12,11 +12,10 @@ from kgray import locks
 from kgray import rows as packing
 from kgray.errors import Outrun
 from kgray.graph import Fact
-from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row, SearchScope
+from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row
 from kgray.ports import Store
-from kgray.ports.models import Vector
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
-from kgray.records import Episode, Operation, Place
+from kgray.records import Episode, Operation
 from kgray.stores.neo4j import applying, fence, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -26,7 +25,6 @@ from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import ended_mark, group_key, named_group
 from kgray.stores.neo4j.reading import storable
-from kgray.stores.neo4j.searching import NearestVectors, find_words
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -60,7 +58,7 @@ def open_neo4j(
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
         server = schema.probe(db)
-        schema.prepare(db, server, embedder=embedder, dimensions=dimensions, create=create)
+        schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
         return Neo4jStore(db, server, dimensions=dimensions, folder=folder)
     except BaseException:
         db.close()
@@ -80,7 +78,6 @@ class Neo4jStore(Store):
     ) -> None:
         """See `open_neo4j`."""
         self._db = db
-        self._nearest = NearestVectors(db, filters=server.filters)
         self._appender = Appender(db)
         self.folder = folder
         self.server = server
@@ -217,11 +214,13 @@ class Neo4jStore(Store):
             self._local.scanned = None
 
     def _settled(self, group: str) -> GroupHead:
-        """Return the group's last record time, read under its lock: a commit holds that to its end."""
+        """Return what tells that a group was changed, read under its lock: a commit holds that to its end."""
         found = self._db.write(
             lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
         )
-        return GroupHead(last_recorded=0 if found is None else found.last_recorded)
+        if found is None:
+            return GroupHead()
+        return GroupHead(last_recorded=found.last_recorded, removals=found.removals)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         """Return the counters of these groups, or of all that exist, sorted by name."""
@@ -261,18 +260,6 @@ class Neo4jStore(Store):
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
-    def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-        """Return what BM25 finds, best first, ties by age; see `ports.Store`."""
-        return find_words(self._db, self._named(group), scope, query, limit) if limit > 0 else []
-
-    def nearest(
-        self, group: str, scope: SearchScope, vector: Vector, limit: int
-    ) -> list[tuple[str | int, float]]:
-        """Return (id, cosine), best first, ties by age; see `ports.Store` and searching.py."""
-        if limit <= 0:
-            return []
-        return self._nearest.find(self._named(group), scope, vector.tolist(), limit)
-
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted; see `ports.Store`."""
         with self._db.reading():
@@ -295,7 +282,7 @@ class Neo4jStore(Store):
 
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that are missing or not online."""
-        return schema.missing(self._db, self.server)
+        return schema.missing(self._db)
 
     def check_writable(self) -> None:
         """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
@@ -309,6 +296,6 @@ class Neo4jStore(Store):
 
 def _head(row: Sequence[Any], copy: str) -> GroupHead:
     """Read the columns of HEADS; copy: the token of this process's own copy into the group."""
-    _, name, adopting, last, last_recorded = row
+    _, name, adopting, last, last_recorded, removals = row
     named = name is not None or (adopting is not None and adopting == copy)
-    return GroupHead(named=named, last=last, last_recorded=last_recorded)
+    return GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)

@@ -5,7 +5,7 @@ folder      creates and checks the file; schema: its tables
 database    its two connections, their transactions, declared reads page by page, SQLite's errors as ours
 statements  every statement, generated from the record table or written by hand
 row_writer  puts, drops and patches rows; adoption: copies a group in from another store
-reading     what is pending, declared reads, full text; vectors: cosine
+reading     what is pending, declared reads, facts at entities
 cache       model replies, in a file of their own
 """
 

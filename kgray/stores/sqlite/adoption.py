@@ -57,7 +57,7 @@ class StagedGroup:
             while portion := [row for _, row in islice(pairs, _PORTION_ROWS)]:
                 with self._db.transaction(durable=False) as connection:
                     self._db.check_epoch(connection)
-                    self._change(connection).put(kind, portion, new=True)
+                    self._change(connection).put(kind, portion)
 
     def finish(self) -> None:
         """Give the group its name, which makes it visible to everybody."""

@@ -159,8 +159,6 @@ class Database:
         with self._turn, explained(self.path):
             erased, rewritten, cut = one(self._writer, sql.ERASED)
             if erased != rewritten:
-                for words in sql.WORDS.values():
-                    self._writer.execute(words.optimize)
                 rewrite(self._writer)
                 self._writer.execute(sql.MARK_DONE, ("rewritten", erased))
             if not cut_log(self._writer, patience_s=self._patience_s):
@@ -375,7 +373,7 @@ def _tuple(text: str) -> tuple[str, ...]:
 
 def _restored(read: Read) -> Iterator[Restored]:
     """Yield converters for the columns whose types SQLite lacks: bool and tuples."""
-    types = {column.name: column.type for column in read.kind.columns}
+    types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
     for place, name in enumerate(read.chosen):
         if types[name] in {"bool", "texts"}:
             yield _bools(place) if types[name] == "bool" else _tuples(place)

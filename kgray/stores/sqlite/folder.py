@@ -16,8 +16,7 @@ from kgray.errors import NoStore, StoreError
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
-# secure-delete of FTS5 came with 3.41, contentless deletion with 3.43; older ones would keep erased words.
-_OLDEST_SQLITE = 3_043_000
+_OLDEST_SQLITE = 3_037_000  # STRICT tables
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 
 

@@ -1,4 +1,4 @@
-"""Reading: what is pending, declared reads, and what a search asks."""
+"""Reading: what is pending, declared reads, and facts at entities."""
 
 from __future__ import annotations
 
@@ -7,32 +7,24 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kgray.graph import Fact
-from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row, SearchScope
-from kgray.ports import GroupCounts, GroupHead, Vector
-from kgray.records import Episode, Operation, Place
+from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row
+from kgray.ports import GroupCounts, GroupHead
+from kgray.records import Episode, Operation
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.rows import operation as operation_of
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, key_of, keys_of, read_rows
 from kgray.stores.sqlite.schema import MASK
-from kgray.stores.sqlite.vectors import VectorSets
-from kgray.stores.words import query_words, term
 from kgray.times import Instant
-
-# A word that more than this share of a group's rows bear is left out of a query while others
-# remain: it costs 30 times as much (67 ms against 2 ms at 200,000 rows) and ranks next to nothing.
-_FREQUENT_SHARE = 0.05
-_FREQUENT_FROM_ROWS = 1_000
 
 
 class StoreReads:
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
-    def __init__(self, db: Database, dimensions: int) -> None:
+    def __init__(self, db: Database) -> None:
         """Read nothing yet."""
         self._db = db
-        self._vectors = VectorSets(db, dimensions)
 
     def reading(self) -> AbstractContextManager[None]:
         """Hold one snapshot for the reads inside it; nests."""
@@ -88,7 +80,10 @@ class StoreReads:
         """Return the counters of these groups, or of all that exist, sorted by name."""
         if groups is None:
             found = self._db.rows(sql.GROUPS)
-            return {row[0]: GroupHead(named=True, last=row[2], last_recorded=row[3]) for row in found}
+            return {
+                name: GroupHead(named=True, last=last, last_recorded=at, removals=removals)
+                for name, _, last, at, removals in found
+            }
         with self._db.snapshot():
             return {group: self._head(group) for group in sorted(groups)}
 
@@ -98,7 +93,7 @@ class StoreReads:
         if row is None:
             return GroupHead()
         named = row[0] is not None or no == self._db.staged
-        return GroupHead(named=named, last=row[1], last_recorded=row[2])
+        return GroupHead(named=named, last=row[1], last_recorded=row[2], removals=row[3])
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Return the rows of a declared read, read page by page; see `ports.Store`."""
@@ -145,84 +140,7 @@ class StoreReads:
             completion_tokens=completion or 0,
         )
 
-    # ------------------------------------------------------------------------------- search
-
-    def lexical(self, group: str, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-        """Return what BM25 finds, best first, ties by age; see `ports.Store`."""
-        no = self._db.number(group)
-        if no is None or limit <= 0:
-            return []
-        with self._db.snapshot():
-            return _find_words(self._db, no, scope, query, limit)
-
-    def nearest(
-        self, group: str, scope: SearchScope, vector: Vector, limit: int
-    ) -> list[tuple[str | int, float]]:
-        """Return (id, cosine), best first, ties by insertion; see `ports.Store` and vectors.py."""
-        no = self._db.number(group)
-        if no is None or limit <= 0:
-            return []
-        with self._db.snapshot():
-            if scope != "entity":
-                return self._vectors.nearest(no, scope, vector, limit)
-            # An entity has a vector for each of its surfaces, and is found once, by its best.
-            take = 2 * limit
-            while True:
-                found = self._vectors.nearest(no, scope, vector, take)
-                best: dict[str | int, float] = {}
-                for owner, score in found:
-                    best.setdefault(owner, score)
-                if len(best) >= limit or len(found) < take:
-                    return list(best.items())[:limit]
-                take *= 4
-
 
 def _episode(group: str, row: Row) -> Episode:
     """Read a row of kind EPISODES as it is stored."""
     return episode_of(group, (*row[:11], bool(row[11]), *row[12:]))
-
-
-# BM25 (Robertson and Zaragoza 2009, as FTS5 computes it) over evidence, names and episodes.
-
-
-def _find_words(db: Database, no: int, scope: SearchScope, query: str, limit: int) -> list[str | Place]:
-    """Return what has any of the query's words, best first; see `ports.Store.lexical`."""
-    index = sql.WORDS[scope]
-    asked = _match(db, no, index, query)
-    if not asked:
-        return []
-    first, last = keys_of(no)
-    if scope == "fact":
-        return [(sequence, ordinal) for sequence, ordinal in db.rows(index.find, (asked, first, last, limit))]
-    if scope == "episode":
-        return [(key & MASK, 0) for (key,) in db.rows(index.find, (asked, first, last, limit))]
-    take = 2 * limit  # an entity has a row for each of its surfaces
-    while True:
-        found = db.rows(index.find, (asked, first, last, take))
-        entities: list[str | Place] = list(dict.fromkeys(entity for (entity,) in found))
-        if len(entities) >= limit or len(found) < take:
-            return entities[:limit]
-        take *= 4
-
-
-def _match(db: Database, no: int, index: sql.WordStatements, query: str) -> str:
-    """Return the query in FTS5's language: quoted terms joined by OR; "" where no word is left.
-
-    The terms hold letters, digits and the group's mark only (words.py), so no quote can close them.
-    """
-    terms = [term(word, no) for word in query_words(query)]
-    if len(terms) > 1:
-        terms = _rare(db, no, index, terms)
-    return " OR ".join([f'"{asked}"' for asked in terms])
-
-
-def _rare(db: Database, no: int, index: sql.WordStatements, terms: list[str]) -> list[str]:
-    """Leave out the words that are frequent in this group, unless all are."""
-    first, last = keys_of(no)
-    (highest,) = db.row(index.last, (first, last)) or (None,)
-    count = 0 if highest is None else highest & MASK
-    if count <= _FREQUENT_FROM_ROWS:
-        return terms
-    bound = _FREQUENT_SHARE * count
-    rare = [asked for asked in terms if (db.row(index.frequency, (asked,)) or (0,))[0] <= bound]
-    return rare or terms

@@ -4,7 +4,7 @@ A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one
 read of them names its group. A kind's table has one of four layouts:
 
     SEQUENCE  key ("sequence",)           rowid = key, n is the sequence; it is no column of its own
-    COUNTED   words, a vector, or an      rowid = key, n counts the rows in the order of their insertion;
+    COUNTED   computed columns, or an     rowid = key, n counts the rows in the order of their insertion;
               order other than the key    unique index on (no, key columns)
     LONG      rows of several 100 bytes   a rowid of SQLite's own; unique index on (no, key columns)
     KEYED     any other                   no rowid: the primary key is (no, key columns)
@@ -12,7 +12,7 @@ read of them names its group. A kind's table has one of four layouts:
 The insertion of rows that have a place is in the order of their places: a group's commits are in the order of
 their sequences (R20), and `RowWriter.put` sorts. So the order of keys is that of such rows.
 
-Never run ANALYZE or PRAGMA optimize on this file: their samples keep words of removed episodes.
+Never run ANALYZE or PRAGMA optimize on this file: their samples keep texts of removed episodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kgray.kinds import Column, Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 4
+VERSION = 5
 SHIFT = 40
 MASK = (1 << SHIFT) - 1
 
@@ -46,7 +46,14 @@ class Layout(Enum):
 
 # A table without rowid would hold these rows in its inner pages too, few to a page.
 _LONG = {kinds.ANSWERS, kinds.FACTS}
-_TYPES = {"int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB"}
+_TYPES = {
+    "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
+}  # fmt: skip
+# The columns that may be long stand last, so that a scan of the words, signs and what is short reads no
+# overflow page of a text or a vector.
+_LAST = {
+    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2,
+}  # fmt: skip
 # Declared indexes that are more than their columns:
 #     episodes.state       holds all that counting the ledger reads
 #     evidence.statement   holds all that a search reads of it, in the order of the scan
@@ -65,7 +72,6 @@ CREATE INDEX episodes_pending ON episodes (no) WHERE state < 2;
 CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
 """
 # groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
-# groups.removals counts the deletions of its vectors: what a process keeps of them in memory is then stale.
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (
@@ -80,14 +86,17 @@ def layout(kind: Kind) -> Layout:
     """Return the layout of a kind."""
     if kind.key == ("sequence",):
         return Layout.SEQUENCE
-    if kind.words or kind.vector or (kind.order and kind.order != kind.key):
+    if kind.computed or (kind.order and kind.order != kind.key):
         return Layout.COUNTED
     return Layout.LONG if kind in _LONG else Layout.KEYED
 
 
 def stored_columns(kind: Kind) -> tuple[Column, ...]:
-    """Return the columns of a kind that its table has: in the layout SEQUENCE the first is in the key."""
-    return kind.columns[1:] if layout(kind) is Layout.SEQUENCE else kind.columns
+    """Return the columns of a kind's table, in its order: in the layout SEQUENCE the first is in the key."""
+    columns = kind.columns[1:] if layout(kind) is Layout.SEQUENCE else kind.columns
+    if not kind.computed:
+        return columns
+    return tuple(sorted((*columns, *kind.computed), key=lambda column: _LAST.get(column.name, 0)))
 
 
 def declared_indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
@@ -105,9 +114,6 @@ def _table(kind: Kind) -> str:
     columns = ["key INTEGER PRIMARY KEY"] if lies in (Layout.SEQUENCE, Layout.COUNTED) else []
     columns.append("no INTEGER NOT NULL")
     for column in stored_columns(kind):
-        if column.type == "vector":
-            # The signs, one bit a dimension, stand before the vector: a scan of them reads no overflow page.
-            columns.append("bits BLOB NOT NULL")
         optional = "" if column.optional else " NOT NULL"
         columns.append(f"{column.name} {_TYPES[column.type]}{optional}")
     if lies is Layout.KEYED:
@@ -116,27 +122,10 @@ def _table(kind: Kind) -> str:
     made = f"CREATE TABLE {kind.name} (\n    {', '.join(columns)}\n) {rows};\n"
     if lies in (Layout.COUNTED, Layout.LONG):
         made += f"CREATE UNIQUE INDEX {kind.name}_key ON {kind.name} (no, {', '.join(kind.key)});\n"
-    made += "".join(_index(kind, columns) for columns in declared_indexes(kind).values())
-    return made + (_words(kind) if kind.words else "")
+    return made + "".join(_index(kind, columns) for columns in declared_indexes(kind).values())
 
 
 def _index(kind: Kind, columns: tuple[str, ...]) -> str:
     names = [name for name in columns if name in {column.name for column in stored_columns(kind)}]
     over = _INDEXES_BY_HAND.get((kind, columns[0]), f"(no, {', '.join(names)})")
     return f"CREATE INDEX {kind.name}_{columns[0]} ON {kind.name} {over};\n"
-
-
-def _words(kind: Kind) -> str:
-    """Return the full-text table of a kind.
-
-    An ordinary FTS5 table: it keeps the indexed words themselves, so that a row can be deleted without
-    knowing how an older version of kgray (or of Unicode) split its text. Fed by words.py only; `ascii` splits
-    at the spaces that words.py left and changes nothing else. Deleted entries are taken out of the index at
-    once (secure-delete), not marked; see `RowWriter.clear`.
-    """
-    words = f"{kind.name}_words"
-    return (
-        f"CREATE VIRTUAL TABLE {words} USING fts5 (words, tokenize = 'ascii');\n"
-        f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1);\n"
-        f"CREATE VIRTUAL TABLE {kind.name}_vocabulary USING fts5vocab ('{words}', 'row');\n"
-    )

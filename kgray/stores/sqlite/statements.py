@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 
 from kgray import kinds
-from kgray.kinds import KINDS, READS, Kind, Read, SearchScope
+from kgray.kinds import KINDS, READS, Kind, Read
 from kgray.stores.sqlite.schema import MASK, Layout, declared_indexes, layout, stored_columns
 
 # ------------------------------------------------------------------------------- writing rows of a kind
@@ -23,9 +23,9 @@ from kgray.stores.sqlite.schema import MASK, Layout, declared_indexes, layout, s
 class KindStatements:
     """How rows of one kind are written: bound as key where there is one, no, the stored columns.
 
-    put     leaves a row alone that is there, if the kind says so; else replaces it. COUNTED: the keys of the
-            rows that are new or changed come out; a row that was there keeps its own
-    drop    by the row's name: (key) in the layout SEQUENCE, else (no, key columns). Its key comes out
+    put     leaves a row alone that is there, if the kind says so; else replaces it, and a COUNTED row keeps
+            its key. Of vectors that may be replaced, the keys of those that are new or changed come out
+    drop    by the row's name: (key) in the layout SEQUENCE, else (no, key columns)
     clear   (first key, last key), or (no) where rows have no key
     last    (first key, last key): the last key in use, None where there is none
     """
@@ -37,12 +37,6 @@ class KindStatements:
     last: str = ""
 
 
-def bound_columns(kind: Kind) -> list[str]:
-    """Return the columns of a row as bound: the sign bits stand before the vector."""
-    names = [column.name for column in stored_columns(kind)]
-    return [*names[:-1], "bits", names[-1]] if kind.vector else names
-
-
 def named_by(kind: Kind) -> str:
     """Return the condition that a row has a name: (key) in the layout SEQUENCE, else (no, key columns)."""
     if layout(kind) is Layout.SEQUENCE:
@@ -50,23 +44,27 @@ def named_by(kind: Kind) -> str:
     return " AND ".join(f"{name} = ?" for name in ("no", *kind.key))
 
 
+def replaces_vectors(kind: Kind) -> bool:
+    """Whether a put may give a row another vector: an episode has one, and a name keeps its first."""
+    return layout(kind) is Layout.COUNTED and "vector" in kind.names and not kind.first_wins
+
+
 def _of_kind(kind: Kind) -> KindStatements:
     lies, table = layout(kind), kind.name
     keyed = lies in (Layout.SEQUENCE, Layout.COUNTED)
-    columns = [*(["key"] if keyed else []), "no", *bound_columns(kind)]
+    bound = [column.name for column in stored_columns(kind)]
+    columns = [*(["key"] if keyed else []), "no", *bound]
     name = "key" if lies is Layout.SEQUENCE else f"no, {', '.join(kind.key)}"
-    values = ", ".join(f"{c} = excluded.{c}" for c in bound_columns(kind) if c not in kind.key)
+    values = ", ".join(f"{c} = excluded.{c}" for c in bound if c not in kind.key)
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
-    if lies is Layout.COUNTED:
+    if replaces_vectors(kind):
         # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
-        what += " WHERE vector <> excluded.vector" if kind.vector and not kind.first_wins else ""
-        what += " RETURNING key"
+        what += " WHERE vector <> excluded.vector RETURNING key"
     new = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-    drop = f"DELETE FROM {table} WHERE {named_by(kind)}"
     return KindStatements(
         layout=lies,
         put=f"{new} ON CONFLICT ({name}) DO {what}",
-        drop=f"{drop} RETURNING key" if keyed else drop,
+        drop=f"DELETE FROM {table} WHERE {named_by(kind)}",
         clear=f"DELETE FROM {table} WHERE {'key BETWEEN ? AND ?' if keyed else 'no = ?'}",
         last=f"SELECT max(key) FROM {table} WHERE key BETWEEN ? AND ?" if keyed else "",
     )
@@ -185,11 +183,10 @@ NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
 NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
 GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
-GROUP_HEAD = "SELECT name, last, last_recorded FROM groups WHERE no = ?"
-GROUPS = "SELECT name, no, last, last_recorded FROM groups WHERE name IS NOT NULL ORDER BY name"
+GROUP_HEAD = "SELECT name, last, last_recorded, removals FROM groups WHERE no = ?"
+GROUPS = "SELECT name, no, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
-GROUP_REMOVALS = "SELECT removals FROM groups WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
 # (recorded_at, no, recorded_at): no row where the time is not past the group's last.
 SET_RECORD_TIME = "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? RETURNING 1"
@@ -265,91 +262,8 @@ CLEAR_USES = (
     "DELETE FROM answer_uses WHERE no = ?1 AND request NOT IN (SELECT request FROM answers WHERE no = ?1)"
 )
 
-# --------------------------------------------------------------------------------------- search
+# --------------------------------------------------------------------------------------- facts of entities
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordStatements:
-    """The full text of one scope; an indexed row has the key of the row that it was made from.
-
-    index, reindex   (key, words): of a row that was not indexed; of one that may have been
-    unindex, clear   (key); (first key, last key)
-    find             (query, first key, last key, limit): BM25, best first (FTS5 gives the best the lowest),
-                     ties by key. The terms of the query carry the group; the range checks it a second time
-    frequency        (term): how many rows have it
-    mark, at_once    how deletions are made from now on. To take a word out of the index at once costs a
-                     search each: 36 s for a group of 100,000 facts. There deletions are marked, and
-                     `optimize`, before the file is rewritten, drops marks and words
-    """
-
-    index: str
-    reindex: str
-    unindex: str
-    clear: str
-    find: str
-    frequency: str
-    last: str
-    mark: str
-    at_once: str
-    optimize: str
-
-
-def _search_words(kind: Kind) -> WordStatements:
-    words = f"{kind.name}_words"
-    found, rows = "found.key", ""  # an episode's sequence is in its key: its row is not read
-    if kind.words != "episode":
-        found = "t.entity" if kind.words == "entity" else "t.sequence, t.ordinal"
-        rows = f"CROSS JOIN {kind.name} AS t ON t.key = found.key "
-    ranked = (
-        f"SELECT rowid AS key, bm25({words}) AS score FROM {words} "
-        f"WHERE {words} MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY score, key LIMIT ?4"
-    )
-    return WordStatements(
-        index=f"INSERT INTO {words} (rowid, words) VALUES (?, ?)",
-        reindex=f"INSERT OR REPLACE INTO {words} (rowid, words) VALUES (?, ?)",
-        unindex=f"DELETE FROM {words} WHERE rowid = ?",
-        clear=f"DELETE FROM {words} WHERE rowid BETWEEN ? AND ?",
-        find=f"SELECT {found} FROM ({ranked}) AS found {rows}ORDER BY found.score, found.key",
-        frequency=f"SELECT doc FROM {kind.name}_vocabulary WHERE term = ?",
-        last=OF_KIND[kind].last,
-        mark=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 0)",
-        at_once=f"INSERT INTO {words} ({words}, rank) VALUES ('secure-delete', 1)",
-        optimize=f"INSERT INTO {words} ({words}) VALUES ('optimize')",
-    )
-
-
-WORDS: Mapping[SearchScope, WordStatements] = {
-    kind.words: _search_words(kind) for kind in KINDS if kind.words
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorStatements:
-    """The vectors of one scope: (first key, last key), or (keys as JSON): (key, value) in any order."""
-
-    last: str
-    bits: str
-    vectors: str
-    vectors_at: str
-    owners_at: str
-
-
-def _search_vectors(kind: Kind) -> VectorStatements:
-    owner = columns_of(kind, kind.key[:1])
-    between = f"FROM {kind.name} AS t WHERE t.key BETWEEN ?1 AND ?2 ORDER BY t.key"
-    asked = f"FROM json_each(?1) AS asked CROSS JOIN {kind.name} AS t ON t.key = asked.value"
-    return VectorStatements(
-        last=OF_KIND[kind].last,
-        bits=f"SELECT t.key, t.bits {between}",
-        vectors=f"SELECT t.key, t.vector {between}",
-        vectors_at=f"SELECT t.key, t.vector {asked}",
-        owners_at=f"SELECT t.key, {owner} {asked}",
-    )
-
-
-VECTORS: Mapping[SearchScope, VectorStatements] = {
-    kind.vector: _search_vectors(kind) for kind in KINDS if kind.vector
-}
 _HOLDS = "(?3 IS NULL OR (valid_at IS NULL OR valid_at <= ?3) AND (invalid_at IS NULL OR ?3 < invalid_at))"
 # (no, entity, as_of, limit): newest first by the index; a hub costs what is taken of it.
 FACTS_FROM = (
@@ -376,7 +290,7 @@ def _named(name: str, value: object) -> Iterator[tuple[str, str]]:
     inner: Iterable[tuple[object, object]] = ()
     if isinstance(value, Mapping):
         inner = value.items()
-    elif isinstance(value, KindStatements | ReadStatement | WordStatements | VectorStatements):
+    elif isinstance(value, KindStatements | ReadStatement):
         inner = ((field.name, getattr(value, field.name)) for field in fields(value))
     for key, item in inner:
         yield from _named(f"{name} {getattr(key, 'name', key)}".strip(), item)

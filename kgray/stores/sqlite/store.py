@@ -64,7 +64,7 @@ class SqliteStore(StoreReads, Store):
 
     def __init__(self, db: Database, responses: ResponseFile, dimensions: int) -> None:
         """See `open_sqlite`."""
-        super().__init__(db, dimensions)
+        super().__init__(db)
         self.folder = db.path.parent
         self.dimensions = dimensions
         self._responses = responses
@@ -129,7 +129,6 @@ class SqliteStore(StoreReads, Store):
     def close(self) -> None:
         """Release files and memory; idempotent."""
         self._responses.close()
-        self._vectors.clear()
         self._db.close()
 
     def _apply(self, connection: apsw.Connection, change: RowChanges, changed: RowWriter) -> None:
@@ -146,16 +145,7 @@ class SqliteStore(StoreReads, Store):
                     f"{change.recorded_at}, which is not past the group's last"
                 )
         changed.no = no
-        if change.clear:
-            changed.clear(change.sequence)
-        for kind, keys in change.drops.items():
-            changed.drop(kind, keys)
-        for kind, rows in change.puts.items():
-            changed.put(kind, rows)
-        for patch in change.patches:
-            changed.patch(patch)
-        if change.erases:
-            connection.execute(sql.COUNT_ERASURE)
+        changed.carry_out(change)
 
     def _erase_responses(self, change: RowChanges) -> None:
         """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind.
@@ -179,7 +169,7 @@ def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     row = one(connection, sql.STATE_OF[change.ledger], (key_of(no, change.sequence),))
     if row is not None:
         return row[0] in change.states
-    _, last, _ = one(connection, sql.GROUP_HEAD, (no,))
+    last = one(connection, sql.GROUP_HEAD, (no,))[1]
     if change.sequence <= last:
         return False
     raise StoreError(f"group {change.group!r} has no such sequence: {change.sequence} (the last is {last})")
@@ -239,7 +229,7 @@ class Append(Appending):
         changed = RowWriter(self._connection, self._dimensions)
         for (group, kind), rows in self._puts.items():
             changed.no = self._db.group(self._connection, group)
-            changed.put(kind, rows, new=True)
+            changed.put(kind, rows)
         for group, patch in self._patches:
             changed.no = self._db.group(self._connection, group)
             changed.patch(patch)
@@ -250,8 +240,8 @@ class Append(Appending):
             if group not in self._groups:
                 raise StoreError(f"this transaction does not hold group {group!r}")
             no = self._db.known_group(self._connection, group)
-            name, last, last_recorded = (
-                (None, 0, 0) if no is None else one(self._connection, sql.GROUP_HEAD, (no,))
+            name, last, last_recorded, _ = (
+                (None, 0, 0, 0) if no is None else one(self._connection, sql.GROUP_HEAD, (no,))
             )
             head = self._heads[group] = _Counters(name is not None, last, last_recorded)
         return head

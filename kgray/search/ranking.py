@@ -1,0 +1,251 @@
+"""The first stage: how much each row of a group says about a question, by words, vectors, time and company.
+
+All of it is arithmetic on the arrays of one group's index: one pass over them, no read. Words are weighed by
+BM25 (Robertson and Zaragoza 2009) and divided by what a text of average length that has every word of the
+question once would score: so 1 means "says all of it", in a message as in a fact or a name. Cosines are
+measured against the group's own, because how near unrelated texts lie depends on the embedder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.ports import Vector
+from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Vectors, Words
+from kgray.search.query import Weights
+from kgray.search.question import Question
+from kgray.words import term, words
+
+K1, B = 1.2, 0.75  # of BM25: the usual values
+# Of a question's cosines with a group's texts, in standard deviations above their middle: of 500 messages
+# that are not about it the nearest is at 3, one that says what is asked in other words at 4 to 8.
+NOISE, CERTAIN = 3.0, 8.0
+RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
+_FEW, _SAMPLE = 32, 8192
+CODE = 1.5  # a word with digits weighs so many times its idf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Of one scope: the score of each row, and what made it up, by signal."""
+
+    score: Floats
+    signals: Mapping[str, Floats] = field(default_factory=dict)
+    floor: float = 0.0
+
+    def best(self, depth: int) -> Ints:
+        """Return the `depth` rows of the highest scores above the floor, best first; ties by row."""
+        rows = np.flatnonzero(self.score > self.floor)
+        if len(rows) > depth:
+            cut = np.partition(self.score[rows], len(rows) - depth)[len(rows) - depth]
+            rows = rows[self.score[rows] >= cut]
+        return rows[np.lexsort((rows, -self.score[rows]))][:depth]
+
+    def of(self, row: int) -> dict[str, float]:
+        """Return the signals of a row that are not neutral."""
+        found = {name: round(float(values[row]), 4) for name, values in self.signals.items()}
+        return {name: value for name, value in found.items() if value != (1.0 if name in _FACTORS else 0.0)}
+
+
+_FACTORS = frozenset({"speaker", "dates", "phrase", "linked"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The words of a question with their weights in one group."""
+
+    terms: tuple[int, ...]
+    idf: tuple[float, ...]
+
+    @property
+    def whole(self) -> float:
+        return sum(self.idf) or 1.0
+
+
+class FirstStage:
+    """The scores of one question on one group's index."""
+
+    def __init__(
+        self, index: GroupIndex, question: Question, weights: Weights, vector: Vector | None
+    ) -> None:
+        """vector: of the question's topic; None where cosines are not asked for."""
+        self._index, self._question, self._weights, self._vector = index, question, weights, vector
+        self._idf: dict[int, float] = {}
+
+    def messages(self, exact: Exact) -> Scores:
+        """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
+        held, weights = self._index.messages, self._weights
+        named = {word for speaker in self._question.speakers for word in words(speaker)}
+        asked = self._asked(dict.fromkeys(named, weights.names))
+        own = self._by_words(held.words, asked)
+        near = self._by_vectors(held.vectors, held.numbers, exact)
+        level, base = self._together(own, near)
+        factors = {
+            "speaker": self._factor(weights.speaker, self._said_by(held)),
+            "dates": self._factor(weights.dates, self._said_then(held)),
+            "phrase": self._factor(weights.phrase, self._quoted(held.words)),
+        }
+        for factor in factors.values():
+            base = base * factor
+        company = self._from_neighbours(held, base)
+        session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
+        signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
+        return self._scores(level, base + company + session, signals)
+
+    def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
+        """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
+        weights = self._weights
+        best, nearest = (float(found.max()) if len(found) else 0.0 for found in (own, near))
+        level, total = 0.0, np.zeros_like(own)
+        if best and weights.words:
+            level = min(1.0, best)
+            total += np.float32(weights.words / best) * own
+        if nearest > 0 and weights.vectors:
+            level = max(level, min(1.0, (nearest - NOISE) / (CERTAIN - NOISE)))
+            total += np.float32(weights.vectors / nearest) * np.maximum(near, 0.0)
+        return level, total
+
+    def _scores(self, level: float, shares: Floats, signals: Mapping[str, Floats]) -> Scores:
+        """Return the scores: the level of the best row times each row's share; none below the floors."""
+        score = np.float32(level) * shares
+        low = self._weights.tail * float(score.max(initial=0.0))
+        return Scores(score=score, signals=signals, floor=low if level >= self._weights.floor else np.inf)
+
+    def pieces(self, exact: Exact) -> Scores:
+        """Return the scores of the pieces of evidence."""
+        held = self._index.pieces
+        own = self._by_words(held.words, self._asked({}))
+        of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
+        near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
+        level, total = self._together(own, near)
+        phrase = self._factor(self._weights.phrase, self._quoted(held.words))
+        return self._scores(level, total * phrase, {"words": own, "vectors": near, "phrase": phrase})
+
+    def names(self, exact: Exact) -> tuple[Scores, list[int]]:
+        """Return the scores of the entities' names, and the rows whose name the question has whole.
+
+        A name scores by the share of the question that it is; its vector counts the less, the more words the
+        question has, because what else it says is not in a name.
+        """
+        held, weights = self._index.names, self._weights
+        asked = self._asked({})
+        own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
+        near = self._by_vectors(held.vectors, held.numbers, exact)
+        share = np.float32(weights.vectors / max(1, len(asked.terms)))
+        score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
+        matched = np.zeros(len(own), np.int32)
+        for wanted in {term(word) for word in words(self._question.text)}:
+            rows, often = held.words.having(wanted)
+            matched[rows] += often.astype(np.int32)
+        whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
+        found = Scores(score=score, signals={"words": own, "vectors": near}, floor=weights.floor)
+        return found, [int(row) for row in whole]
+
+    # ------------------------------------------------------------------------------- words
+
+    def _asked(self, changed: Mapping[str, float]) -> _Asked:
+        """Return the question's words; changed: word -> what it counts instead of 1."""
+        counts = {word: changed.get(word, 1.0) for word in self._question.words}
+        if not any(counts.values()):
+            counts = dict.fromkeys(counts, 1.0)
+        terms = {term(word): count for word, count in counts.items() if count}
+        codes = {term(word) for word in self._question.codes}
+        idf = (count * self._idf_of(t) * (CODE if t in codes else 1.0) for t, count in terms.items())
+        return _Asked(tuple(terms), tuple(idf))
+
+    def _idf_of(self, asked: int) -> float:
+        """Return a term's weight among the group's messages and pieces of evidence together."""
+        if (known := self._idf.get(asked)) is None:
+            parts = (self._index.messages.words, self._index.pieces.words)
+            rows = sum(len(part.lengths) for part in parts)
+            having = sum(len(part.having(asked)[0]) for part in parts)
+            known = self._idf[asked] = float(np.log(1 + (rows - having + 0.5) / (having + 0.5)))
+        return known
+
+    def _by_words(self, held: Words, asked: _Asked, *, flat: bool = False) -> Floats:
+        """Return BM25 of each row, 1 for all words in an average length; flat: length does not matter."""
+        found = np.zeros(len(held.lengths), np.float32)
+        if not len(found) or not asked.terms:
+            return found
+        mean = max(1.0, float(held.lengths.mean()))
+        for wanted, idf in zip(asked.terms, asked.idf, strict=True):
+            rows, often = held.having(wanted)
+            length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
+            found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
+        return found / np.float32(asked.whole)
+
+    def _quoted(self, held: Words) -> NDArray[np.bool_]:
+        """Return which rows have a phrase that the question quotes."""
+        meant = np.zeros(len(held.lengths), bool)
+        for phrase in self._question.phrases:
+            meant[held.having_phrase([term(word) for word in phrase])] = True
+        return meant
+
+    def _by_session(self, held: Messages, asked: _Asked) -> Floats:
+        """Return for each message its session's BM25 among the sessions, as a share of the best one's."""
+        sessions = held.sessions
+        found = np.zeros(sessions.count, np.float32)
+        lengths = np.bincount(sessions.of_row, held.words.lengths, sessions.count)
+        mean = max(1.0, float(lengths.mean())) if sessions.count else 1.0
+        for wanted in asked.terms:
+            rows, often = held.words.having(wanted)
+            counts = np.bincount(sessions.of_row[rows], often, sessions.count)
+            having = int(np.count_nonzero(counts))
+            idf = np.log(1 + (sessions.count - having + 0.5) / (having + 0.5))
+            often_in = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / mean))
+            found += (idf * often_in).astype(np.float32)
+        best = float(found.max()) if len(found) else 0.0
+        return (found / best if best else found)[sessions.of_row]
+
+    # ------------------------------------------------------------------------------- vectors
+
+    def _by_vectors(self, held: Vectors, owners: Mapping[object, int], exact: Exact) -> Floats:
+        """Return for each owner how far its vector stands out from the group's, in standard deviations.
+
+        Of the ordinary vectors: by their median and the median distance from it, so that a few that are about
+        the question do not hide themselves; and no less than that of random directions, for small groups.
+        """
+        found = np.zeros(len(owners), np.float32)
+        if self._vector is None or not held.rows:
+            return found
+        cosines = held.cosines(self._vector, exact)
+        some = cosines[:: 1 + len(cosines) // _SAMPLE]
+        middle = float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25))
+        spread = max(1.4826 * float(np.median(np.abs(some - middle))), RANDOM / len(self._vector) ** 0.5)
+        rows = np.fromiter((owners[name] for name in held.rows), np.int64, len(held.rows))
+        found[rows] = (cosines - middle) / spread
+        return found
+
+    # ------------------------------------------------------------------------------- who, when, beside what
+
+    @staticmethod
+    def _factor(factor: float, meant: NDArray[np.bool_]) -> Floats:
+        return np.where(meant, np.float32(factor), np.float32(1.0))
+
+    def _said_by(self, held: Messages) -> NDArray[np.bool_]:
+        numbers = [held.speakers.numbers[name] for name in self._question.speakers]
+        return np.isin(held.speaker_numbers, numbers)
+
+    def _said_then(self, held: Messages) -> NDArray[np.bool_]:
+        meant = np.zeros(len(held.times), bool)
+        for start, end in self._question.spans:
+            meant |= (held.times >= start) & (held.times < end)
+        return meant
+
+    def _from_neighbours(self, held: Messages, base: Floats) -> Floats:
+        """Return what each message gets of those beside it in its session."""
+        sessions = held.sessions
+        ordered, of = base[sessions.order], sessions.of_row[sessions.order]
+        credit = np.zeros_like(ordered)
+        for steps, weight in enumerate(self._weights.neighbours, 1):
+            same = of[steps:] == of[:-steps]
+            credit[steps:] += weight * np.where(same, ordered[:-steps], 0)
+            credit[:-steps] += weight * np.where(same, ordered[steps:], 0)
+        found = np.empty_like(credit)
+        found[sessions.order] = credit
+        return found
+
