@@ -447,6 +447,18 @@ class Failure:
     raw: str = ""
     attempts: int = 1
 
+    def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
+        """Return the form that `kgray failures --json` prints; of the episode with these ids."""
+        return {
+            "id": id_,
+            "client_id": client_id,
+            "class": self.kind,
+            "message": self.message,
+            "attempts": self.attempts,
+            "reply": self.raw or None,
+            "group": group,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedEpisode:

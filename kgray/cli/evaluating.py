@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from kgray.evals.dataset import Conversation, Dataset
     from kgray.memory import Memory
 
-_SHOWN = {
-    "retrieval": "fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
+_SHOWN = {  # measures; the first with its interval and a bar
+    "retrieval": "fraction@10 fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
     "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
 }
-_FIRST = {"retrieval": "fraction@10", "answers": "correct"}
-_BAR = 20  # columns of a full bar
 _PATH = click.Path(path_type=Path)
 _WAYS = click.Choice(("memory", "full", "summaries"))
 _options = together(
@@ -64,9 +62,8 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
     measure = _retrieval if what == "retrieval" else _answers
     asked, found = measure(call, dataset, place, **given)
     if rows is not None:
-        rows.write_text(
-            "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8"
-        )
+        lines = "\n".join([*(json.dumps(row, ensure_ascii=False) for row in found), ""])
+        rows.write_text(lines, encoding="utf-8")
     document = report(asked, whole=what == "answers")
     if call.as_json:
         printing.emit_json(document)
@@ -77,8 +74,9 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
 
 def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
     from kgray.evals.retrieval import ask_all
+    from kgray.opening import open_with
 
-    with closing(_opened(call, place)) as memory:
+    with closing(open_with(call.settings(), place, create=True)) as memory:
         asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
     return asked, [one.as_dict() for one in asked]
 
@@ -88,6 +86,7 @@ def _answers(
 ) -> tuple[Any, Any]:
     from kgray.backends.openai_api.structured import Asker
     from kgray.evals.answers import Examination, Raw, as_asked
+    from kgray.opening import open_with
     from kgray.settings import load
     from kgray.wiring import build_client
 
@@ -105,15 +104,9 @@ def _answers(
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:
-        with closing(_opened(call, place)) as memory:
+        with closing(open_with(chosen[0], place, create=True)) as memory:
             rows = finished(exam.answer(memory, _ingested(memory, dataset, place)))
     return as_asked(rows), rows
-
-
-def _opened(call: Call, place: Path) -> Memory:
-    from kgray.opening import open_with
-
-    return open_with(call.settings(), place, create=True)
 
 
 def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
@@ -139,13 +132,13 @@ def _digest(content: bytes) -> str:
 
 def _print(document: dict[str, Any], what: str) -> None:
     parts = {"overall": document["overall"], **document["by_type"]}
-    shown = [name for name in _SHOWN[what] if any(name in part["measures"] for part in parts.values())]
-    first, rows = _FIRST[what], []
+    first, *others = _SHOWN[what]
+    shown = [name for name in others if any(name in part["measures"] for part in parts.values())]
+    rows = []
     for name, part in parts.items():
-        found = part["measures"]
-        row = [name, str(part["questions"])]
+        found, row = part["measures"], [name, str(part["questions"])]
         if mean := found.get(first):
-            bar = "\u2588" * round(_BAR * mean["mean"])
+            bar = "\u2588" * round(20 * mean["mean"])
             row += [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
         else:
             row += ["-", "", ""]

@@ -117,22 +117,16 @@ def _own(row: _Row, stem: str) -> _Parts:
     name = str(row.get("group") or stem)
     if "question" not in row:
         names = ("speaker", "at", "session", "source")
-        more = {key: str(row[key]) for key in names if row.get(key)}
-        yield name, Message(id=str(row["id"]), text=_text(row, "text"), **more)
+        told = {key: str(row[key]) for key in names if row.get(key)}
+        yield name, Message(id=str(row["id"]), text=_text(row, "text"), **told)
         return
-    asked, kind = _text(row, "question"), str(row.get("type") or "any")
-    yield (
-        name,
-        Question(
-            id=str(row.get("id") or asked),
-            text=asked,
-            type=kind,
-            evidence=tuple(map(str, row.get("evidence") or ())),
-            answer=str(row.get("answer") or ""),
-            at=row.get("at"),
-            apart=kind in _APART,
-        ),
-    )
+    asked, kind, evidence = _text(row, "question"), row.get("type") or "any", row.get("evidence") or ()
+    more = {
+        "evidence": tuple(map(str, evidence)),
+        "answer": str(row.get("answer") or ""),
+        "at": row.get("at"),
+    }
+    yield name, _question(str(row.get("id") or asked), asked, str(kind), **more)
 
 
 def _locomo(row: _Row, name: str) -> _Parts:
@@ -147,17 +141,9 @@ def _locomo(row: _Row, name: str) -> _Parts:
             yield name, Message(id=turn["dia_id"], text=text, **spoken)
     for place, asked in enumerate(row["qa"], 1):
         kind = _LOCOMO.get(asked["category"], str(asked["category"]))
-        yield (
-            name,
-            Question(
-                id=f"{name}-q{place}",
-                text=_text(asked, "question"),
-                type=kind,
-                evidence=_turn_ids(asked.get("evidence") or ()),
-                answer="" if kind in _APART else str(asked.get("answer", "")),
-                apart=kind in _APART,
-            ),
-        )
+        answer = "" if kind in _APART else str(asked.get("answer", ""))
+        more = {"evidence": _turn_ids(asked.get("evidence") or ()), "answer": answer}
+        yield name, _question(f"{name}-q{place}", _text(asked, "question"), kind, **more)
 
 
 def _turn_ids(given: Any) -> tuple[str, ...]:  # noqa: ANN401 - texts, of which some pack several ids
@@ -180,19 +166,10 @@ def _longmemeval(row: _Row, name: str) -> _Parts:
                 spoken = {"speaker": turn["role"], "at": at, "session": str(session)}
                 yield name, Message(id=message, text=text, **spoken)
                 evidence += [message] if turn.get("has_answer") else []
-    absent = name.endswith("_abs")
-    yield (
-        name,
-        Question(
-            id=name,
-            text=_text(row, "question"),
-            type="abstention" if absent else row["question_type"],
-            evidence=() if absent else tuple(evidence),
-            answer=str(row["answer"]),
-            at=_moment(re.sub(r" *\(\w+\)", "", row["question_date"]), form),
-            apart=absent,
-        ),
-    )
+    absent, at = name.endswith("_abs"), _moment(re.sub(r" *\(\w+\)", "", row["question_date"]), form)
+    kind = "abstention" if absent else row["question_type"]
+    more = {"evidence": () if absent else tuple(evidence), "answer": str(row["answer"]), "at": at}
+    yield name, _question(name, _text(row, "question"), kind, **more)
 
 
 def _dmr(row: _Row, name: str) -> _Parts:
@@ -207,8 +184,11 @@ def _dmr(row: _Row, name: str) -> _Parts:
             spoken = {"speaker": f"Speaker {2 - place % 2}", "at": moment.isoformat(), "session": str(number)}
             yield name, Message(id=f"{number}:{place}", text=_text(turn, "text"), **spoken)
     asked, now = row["self_instruct"], _DMR_ASKED.isoformat()
-    kind = "fact recall"
-    yield name, Question(id=name, text=_text(asked, "B"), type=kind, answer=_text(asked, "A"), at=now)
+    yield name, _question(name, _text(asked, "B"), "fact recall", answer=_text(asked, "A"), at=now)
+
+
+def _question(id_: str, text: str, kind: str, **more: Any) -> Question:  # noqa: ANN401 - as Question has it
+    return Question(id=id_, text=text, type=kind, apart=kind in _APART, **more)
 
 
 def _text(row: _Row, field: str) -> str:

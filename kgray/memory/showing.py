@@ -81,15 +81,7 @@ class ToldFailure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray failures --json` prints."""
-        return {
-            "id": self.episode.id,
-            "client_id": self.episode.client_id,
-            "class": self.failure.kind,
-            "message": self.failure.message,
-            "attempts": self.failure.attempts,
-            "reply": self.failure.raw or None,
-            "group": self.group,
-        }
+        return self.failure.as_dict(self.episode.id, self.episode.client_id, self.group)
 
 
 def told_failures(store: Store, group: str | None) -> list[ToldFailure]:

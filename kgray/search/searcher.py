@@ -202,8 +202,8 @@ def one_list(
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
-    once: a fact says what the messages that support it say, so the first of them to come has the place of all.
-    A message that supports several facts goes with the first of these, a fact when all its messages are there.
+    once: a fact says what the messages that support it say: the first of them to come has the place of all. A
+    message that supports several facts goes with the first of these, a fact when all its messages are there.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
