@@ -2,11 +2,9 @@
 
 Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
 millisecond, at the cost of the touched components whatever the size of the group; `build` derives it from the
-records alone. Merges, splits, removals and rulings that fold stored names may change anything, and are rare:
-they use `build`.
+records alone. Merges, splits, removals and rulings that fold stored names may change anything: they use it.
 
-The graph is the timeline's `Rivals`: a sweep calls it back (`slot_keys`, `pairs`) when a statement's first
-claim arrives. This is the only call from timeline into this package.
+The graph is the timeline's `Rivals`: a sweep calls back `slot_keys` and `pairs`, and nothing else of here.
 """
 
 from __future__ import annotations
