@@ -257,7 +257,7 @@ class GroupState:
         if self.graph.relations.refolded(change.rulings, recorded_at):
             return None
         difference = self.graph.absorb(change, recorded_at)
-        if not self.graph.ends_bear_on(change):
+        if _ends_move(self.graph, change):
             return None
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
@@ -315,6 +315,19 @@ class GroupState:
         if statement is None or self._vectors_for[0] == "statement":
             return statement is not None
         return self.graph.relations.traits(statement.relation).cardinality == "depends"
+
+
+def _ends_move(graph: GroupGraph, change: EpisodeChange) -> bool:
+    """Whether ends of every variant bear on another variant than before an episode (R13).
+
+    They move to one that began earlier, or is the first that was told of.
+    """
+    there = (graph.statements[e.statement].key for e in change.evidence if e.statement in graph.statements)
+    for key in {key for key in there if key in graph.general}:
+        best = min(graph.buckets[key], key=lambda s: graph.statements[s].standing)
+        if any(claim.statement != best for claim in graph.general[key]):
+            return True
+    return False
 
 
 def name_vectors(store: Store, group: str) -> Iterator[tuple[str, str, Vector]]:

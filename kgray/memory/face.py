@@ -21,12 +21,12 @@ from kgray.derivation.repair import repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
+from kgray.memory.answers import ToldFailure, told_failures
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
-from kgray.memory.showing import ToldFailure, told_failures
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Store
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent

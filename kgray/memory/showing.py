@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 from kgray import kinds, rows
@@ -14,7 +13,6 @@ from kgray.derivation.dump import DumpRow
 from kgray.derivation.stored import view_now
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
-from kgray.ledger import Failure, failures
 from kgray.ports import Store
 from kgray.search import spans_of
 from kgray.times import to_datetime
@@ -71,31 +69,6 @@ class Shown:
     clients: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldFailure:
-    """An episode that failed by its own content, and why."""
-
-    group: str
-    episode: ToldEpisode
-    failure: Failure
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray failures --json` prints."""
-        return self.failure.as_dict(self.episode.id, self.episode.client_id, self.group)
-
-
-def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
-    """Return the failed episodes of a group (None: of all), with their reasons."""
-    found = []
-    with store.reading():
-        for name, failed in groupby(failures(store, group), lambda row: row.episode.group):
-            rows_of = list(failed)
-            told = _episodes(store, name, [row.episode.sequence for row in rows_of], set())
-            pairs = zip(told, rows_of, strict=True)
-            found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
-    return found
-
-
 def described(store: Store, group: str, identifier: str, records: list[DumpRow]) -> Shown:
     """Return the texts, names and facts that dump rows speak of; to be called within one snapshot."""
     view = view_now(store, group)
@@ -111,7 +84,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
     return Shown(
         id=identifier,
         records=records,
-        episodes=tuple(_episodes(store, group, sequences, evidence)),
+        episodes=tuple(told_episodes(store, group, sequences, evidence)),
         entities=entities,
         facts=tuple(spans.values()),
         names={entity.id: entity.name for entity in entities},
@@ -119,7 +92,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
     )
 
 
-def _episodes(
+def told_episodes(
     store: Store, group: str, sequences: Sequence[int], evidence: set[tuple[str, int]]
 ) -> Iterator[ToldEpisode]:
     """Yield the episodes with these sequences. evidence: (episode id, ordinal) of what is marked."""
