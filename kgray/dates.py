@@ -8,9 +8,11 @@ A question may be in other languages: dateparser puts its words of dates into En
 from __future__ import annotations
 
 import re
+import tomllib
 from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kgray.times import DAY, Instant, Precision, from_datetime, parse, to_datetime
@@ -20,6 +22,7 @@ Role = Literal["since", "until", "at", "range", "length", "other"]
 Shape = Literal["iso", "day", "week", "month", "year"]
 DatedMoment = tuple[Instant, Precision]
 
+_TABLES = tomllib.loads(Path(__file__).with_name("dates.toml").read_text(encoding="utf-8"))
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
     r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)"
@@ -52,46 +55,17 @@ MAX_DATED_CHARACTERS = 1000  # of a question; dateparser takes 1 ms for these
 _NAMES = "january february march april may june july august september october november december".split()
 _NAMES += "monday tuesday wednesday thursday friday saturday sunday".split()
 _NAME = re.compile(rf"\b(?:{_MONTH}|{_WEEKDAY})(?!\w)", re.IGNORECASE)
-_SEASONS = {
-    3: "spring frühling frühjahr printemps primavera lente wiosną весной 春天",
-    6: "summer sommer sommaren été verano estate verão zomer latem летом 夏天 الصيف",
-    9: "autumn fall herbst automne otoño autunno outono herfst jesienią осенью 秋天",
-    12: "winter vinter hiver invierno inverno zimą зимой 冬天 الشتاء",
-}
-_FIRST_MONTHS = {name: month for month, names in _SEASONS.items() for name in names.split()}
+_FIRST_MONTHS = {name: int(month) for month, names in _TABLES["seasons"].items() for name in names.split()}
 _SEASON = re.compile(
     rf"(?:\b(?P<near>last|this|next|in|during|the|of) )?(?:\b|(?=[\u4e00-\u9fff]))"
     rf"(?P<name>{'|'.join(_FIRST_MONTHS)})(?:\b|(?<=[\u4e00-\u9fff]))(?:,? (?:of |de )?(?P<year>{_YEAR}))?",
     re.IGNORECASE,
 )
-_NUMBERS = {
-    "2": "dos duas dois due twee två to deux zwei два две dwa iki دو दो 两 二",
-    "3": "tres tre três trois drie drei три trzy üç तीन ثلاثة 三",
-    "4": "cuatro quatro quattro quatre vier fyra fire четыре cztery dört चार أربعة 四",
-    "5": "cinco cinque cinq vijf fem fünf пять pięć beş पांच خمسة 五",
-}
-_DIGITS = {word: digit for digit, words in _NUMBERS.items() for word in words.split()}
+_DIGITS = {word: digit for digit, words in _TABLES["numbers"].items() for word in words.split()}
 _NUMBER = re.compile(
     rf"(?:(?<!\w)|(?=[二两三四五][天周年个週]))(?:{'|'.join(_DIGITS)})(?= ?\w)(?!月)", re.IGNORECASE
 )
-# What dateparser does not bring into the form of _SHAPES: year-first, dotted, Chinese and Japanese dates, and
-# English words for parts of a day or week.
-_REWRITES = [
-    (re.compile(pattern, re.IGNORECASE), new)
-    for pattern, new in (
-        (r"(?<!\d)(\d{4}) ?年 ?(\d{1,2}) ?月 ?(\d{1,2}) ?[日号號]", r" \1-\2-\3 "),
-        (r"(?<!\d)(\d{4}) ?年 ?(\d{1,2}) ?月", r" \1-\2 "),
-        (r"(?<!\d)(\d{4}) ?年", r" \1 "),
-        (r"(?<![\d.])(\d{1,2})\.(\d{1,2})\.((?:19|20)\d\d)(?!\d)", r"\3-\2-\1"),
-        (r"(?<![\d/])((?:19|20)\d\d)/(\d{1,2})/(\d{1,2})(?![\d/])", r"\1-\2-\3"),
-        (r"(?<=\d)-(\d)(?!\d)", r"-0\1"),
-        (r"(?<=\d)-(\d)(?=-)", r"-0\1"),
-        (r"\blast night\b", "yesterday"),
-        (r"\bthis (?:morning|afternoon|evening)\b", "today"),
-        (r"\b(last|this|next|past) (?:week-?end)\b", r"\1 week"),
-        (r"\bpast (week|month|year)\b", r"last \1"),
-    )
-]
+_REWRITES = [(re.compile(find, re.IGNORECASE), new) for find, new in _TABLES["rewrites"].items()]
 _LENGTH = re.compile(rf"(?i:\bfor (?:the (?:last|past) |over |about )?({_COUNT}) (day|week|month|year)s?\b)")
 _LEADS: dict[Role, str] = {
     "since": "since|from|as of|starting in|starting on|starting",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from kgray.records import Place, Ruling
@@ -16,48 +18,13 @@ UNKNOWN = "unknown"  # a cardinality that the ontology declared once and no long
 FOLDS = frozenset({"same_as", "inverse_of"})  # rulings on two names that show them as one
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 
-# ---- the words of names: verbs in the third person, their past, and what needs an "is"
-
-_THIRD_TO_PAST = dict(
-    pair.split(":")
-    for pair in """is:was are:were has:had does:did goes:went buys:bought sells:sold meets:met makes:made
-    takes:took gives:gave gets:got finds:found leaves:left loses:lost wins:won writes:wrote reads:read
-    sees:saw sends:sent pays:paid tells:told says:said speaks:spoke teaches:taught builds:built breaks:broke
-    brings:brought catches:caught chooses:chose comes:came becomes:became drives:drove drinks:drank
-    eats:ate falls:fell flies:flew holds:held keeps:kept knows:knew leads:led runs:ran rides:rode
-    swims:swam begins:began wears:wore sits:sat stands:stood spends:spent thinks:thought costs:cost
-    puts:put quits:quit lends:lent steals:stole hears:heard grows:grew throws:threw draws:drew
-    sings:sang fights:fought feels:felt prefers:preferred plans:planned stops:stopped refers:referred
-    drops:dropped ships:shipped""".split()
-)
+_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+WORDS: dict[str, list[str]] = {name: text.split() for name, text in _TABLES.items()}
+_THIRD_TO_PAST = dict(pair.split(":") for pair in WORDS["third_to_past"])
 _PASTS = frozenset(_THIRD_TO_PAST.values())
-# A past tense that names a state: a fact that holds says it in the present. Others ("founded") say an act
-# that stays true.
-_PAST_TO_STATE = dict(
-    pair.split(":")
-    for pair in """worked:works lived:lives studied:studies resided:resides owned:owns liked:likes loved:loves
-    hated:hates preferred:prefers knew:knows managed:manages led:leads used:uses reported:reports
-    served:serves belonged:belongs spoke:speaks taught:teaches played:plays needed:needs wanted:wants
-    had:has was:is were:are held:holds""".split()
-)
-# Participles that say a state with "is" before a preposition: "is located in". Before BY every one does.
-_PARTICIPLES = frozenset(
-    """located based situated headquartered married engaged divorced separated related connected linked
-    associated affiliated attached assigned allocated appointed employed enrolled registered interested
-    involved installed stored hosted deployed scheduled planned trained certified licensed dedicated
-    composed derived included excluded listed named called known made written built owned held sold
-    priced qualified opposed allowed required addicted subscribed insured""".split()
-)
-_PREPOSITIONS = frozenset(
-    "in at on to by of for from with as into about under over near within against above below behind".split()
-)
-_BASES = frozenset(
-    """work live reside stay like love hate dislike enjoy prefer know own use manage lead report speak
-    study need want have belong play teach run eat drink drive make sell buy cost support include
-    contain follow require depend employ serve attend offer provide produce trust avoid believe wear
-    keep hold visit meet restart replace be do go consist compete collaborate oppose cover handle create
-    join leave send pay""".split()
-)
+_PAST_TO_STATE = dict(pair.split(":") for pair in WORDS["past_to_state"])
+_PARTICIPLES, _BASES = frozenset(WORDS["participles"]), frozenset(WORDS["bases"])
+_PREPOSITIONS = frozenset(WORDS["prepositions"])
 _ADJECTIVES = ("ic", "ible", "able", "ful", "ous", "lar", "ent", "ant")
 _NO_VERB = ("ss", "us", "is")  # boss, status, basis: they end in s and are no third person
 _IRREGULAR_THIRD = {"be": "is", "have": "has", "do": "does", "go": "goes"}

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from kgray.derivation.names import EntityNote, Fold
-from kgray.derivation.relations import OBJECT, Folded, Relations
+from kgray.derivation.relations import OBJECT, WORDS, Folded, Relations
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant, Precision, show, to_datetime
@@ -29,13 +29,7 @@ StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object e
 
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
 _NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
-_QUALIFIERS = frozenset(
-    """part-time full-time freelance temporary temporarily interim acting former formerly ex partly mostly
-    only except unless rarely sometimes occasionally often usually always remotely jointly privately publicly
-    secretly officially unofficially allegedly reportedly probably possibly maybe apparently decaf iced hot
-    cold black green red blue white raw cooked dark light beta alpha preview draft final internal external
-    junior senior deputy assistant honorary""".split()
-)
+_QUALIFIERS = frozenset(WORDS["qualifiers"])
 _DATES = {"year": ("in", 4), "month": ("in", 7), "day": ("on", 10), "instant": ("on", 10)}
 _NOT_ENDINGS = ("n't", "n\u2019t")
 _DIGIT = re.compile(r"\d")

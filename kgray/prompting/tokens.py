@@ -20,6 +20,11 @@ _PIECES = re.compile(
     r"|(?P<other>.)"
 )
 
+_COSTS = {  # of the first character of a piece, and of each further one
+    "digits": (30, 10), "blank": (0, 0), "break": (20, 0), "han": (17, 17), "kana": (12, 12),
+    "letters": (8, 8), "signs": (18, 6), "other": (30, 0),
+}  # fmt: skip
+
 
 def count_tokens(text: str) -> int:
     """Return about how many tokens the vocabularies of current models make of `text`, rounded up.
@@ -42,24 +47,10 @@ def count_tokens(text: str) -> int:
 
 
 def _cost(piece: re.Match[str]) -> int:
-    length = piece.end() - piece.start()
-    match piece.lastgroup:
-        case "word":
-            word = piece[0]
-            accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
-            return 19 + 7 * max(0, length - _LONG) + 30 * accents
-        case "digits":
-            return 20 + 10 * length
-        case "blank":
-            return 0
-        case "break":
-            return 20
-        case "han":
-            return 17 * length
-        case "kana":
-            return 12 * length
-        case "letters":
-            return 8 * length
-        case "signs":
-            return 18 + 6 * (length - 1)
-    return 30
+    kind, length = piece.lastgroup or "", piece.end() - piece.start()
+    if kind != "word":
+        first, further = _COSTS[kind]
+        return first + further * (length - 1)
+    word = piece[0]
+    accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
+    return 19 + 7 * max(0, length - _LONG) + 30 * accents

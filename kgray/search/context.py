@@ -1,17 +1,14 @@
 """The context block: what a search found as text for a prompt, within a budget of tokens.
 
-Hits of all scopes are chosen by their scores. To divide a score by the line's tokens loses evidence: of
-LoCoMo's turns, ranked by words and neighbours, 950 tokens of the best hold .820 of the evidence; by score /
-tokens .520, by score / root of tokens .737. What is chosen is shown in an order that does not depend on
-scores, so the same hits give the same text.
+Hits of all scopes are chosen by their scores, not by score per token: short lines hold less evidence. What is
+chosen is shown in an order that does not depend on scores, so the same hits give the same text.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter as Counts
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +24,7 @@ from kgray.times import to_datetime
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides how many are used
 _LINE_TOKENS = 20  # most lines have more: no budget is left unused for want of hits
-_SHORT = 30  # tokens of a message that is shown because those on both sides of it are
+_SHORT = 30  # tokens of a message that joins those on both sides of it
 _ENTITY = 0.2  # what a name with aliases and types adds, measured by its score
 _ALIASES = 5
 _LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
@@ -103,6 +100,16 @@ async def context(
     return write(hits, tokens, query=query.text, count=count, as_of=as_of, known_at=known_at)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """A hit as a line: what stands behind its mark and its day, what it costs without its day, its worth."""
+
+    hit: Hit
+    body: str
+    cost: int
+    worth: float
+
+
 def write(
     hits: Sequence[Hit],
     tokens: int,
@@ -118,142 +125,95 @@ def write(
     A line that does not fit is left out, and a later one may fit. Empty sections are left out. No stored text
     can end its line or its section, because `safe` removes line breaks and tags.
     """
-    asked = pattern(query)
-    moments = _moments(as_of, known_at)
-    choice = _Choice(hits, [_body(hit, asked) for hit in hits], count)
-
-    def shown(places: Sequence[int]) -> tuple[str, list[int]]:
-        ordered = sorted(places, key=lambda place: _order(hits[place]))
-        return "\n".join([*moments, *choice.lines(ordered)]), ordered
-
-    left, before = tokens - sum(count(f"{line}\n") for line in moments), -1
-    chosen: list[int] = []
-    while left > 0 and len(chosen) > before:  # lines that are counted one by one are rounded up: room is left
-        before = len(chosen)
-        chosen = choice.within(left)
-        left = tokens - count(shown(chosen)[0])
-    while chosen and count(shown(chosen)[0]) > tokens:  # a caller's counter may find more in the whole
+    lines = _lines(hits, pattern(query), count)
+    text = moments = _moments(as_of, known_at)
+    prices = _prices(lines, count)
+    chosen: list[_Line] = []
+    guess = _fitting(lines, chosen, tokens - count(text), prices)
+    lines.sort(key=_is_said_by({line.hit.id for line in guess}))
+    while more := _fitting(lines, chosen, tokens - count(text), prices):
+        chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
+        text = _text(moments, chosen)
+    while chosen and count(text) > tokens:  # a caller's counter may find more in the whole
         chosen.pop()
-    text, ordered = shown(chosen)
+        text = _text(moments, chosen)
     if not chosen:
         text = _NO_ROOM if hits else _NOTHING
-    return Context(text=text, tokens=count(text), hits=tuple(hits[place] for place in ordered))
+    shown = sorted((line.hit for line in chosen), key=_order)
+    return Context(text=text, tokens=count(text), hits=tuple(shown))
 
 
-class _Choice:
-    """Which hits to show; a hit is meant by its place in the list.
+def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -> list[_Line]:
+    """Return the lines of the hits, the worthiest first.
 
-    Where all messages that support a fact are shown, it adds only an end: without one, it comes last. A name
-    comes only with an alias or a type, unless nothing but names was found. A short message between two that
-    are shown comes with them, which costs no evidence that could be measured.
+    A name without alias and type adds nothing, unless nothing else was found. A short message is worth as
+    much as those on both sides of it, because it joins them.
     """
+    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
+    scores = {_heard(hit): hit.score for hit in telling if hit.sequence is not None}
+    found = []
+    for hit in sorted(telling, key=_order):
+        body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
+        cost = count(f"- [{len(hits)}] {body}\n")
+        if hit.sequence is not None and cost <= _SHORT:
+            beside = (scores.get((hit.told_in, hit.sequence + step), 0.0) for step in (-1, 1))
+            worth = max(worth, min(beside))
+        found.append(_Line(hit, body, cost, worth))
+    return sorted(found, key=lambda line: -line.worth)
 
-    def __init__(self, hits: Sequence[Hit], bodies: Sequence[str], count: Counter) -> None:
-        self._hits, self._bodies = hits, bodies
-        mark = f"- [{len(hits)}] "
-        self._costs = [count(f"{mark}{body}\n") for body in bodies]
-        self._frames = {
-            scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
-        }
-        self._day = count(f" {_shown(_START)} ")
-        self._at = {_heard(hit): place for place, hit in enumerate(hits) if hit.sequence is not None}
-        self._facts: dict[str, list[int]] = {}  # episode id -> facts that it supports
-        for place, hit in enumerate(hits):
-            for episode, _ in hit.fact.episodes if hit.fact else ():
-                self._facts.setdefault(episode, []).append(place)
-        self._chosen: dict[int, None] = {}
-        self._heard: set[str] = set()  # ids of the messages that are chosen
-        self._paid: Counts[object] = Counts()  # how many lines stand under a frame or a day
 
-    def within(self, room: int) -> list[int]:
-        """Choose more, as long as it fits; return the places of all that is chosen, first chosen first."""
-        self._left = room
-        later: list[int] = []
-        for place in sorted(self._wanted(), key=lambda place: self._worth(self._hits[place])):
-            if place in self._chosen:
-                continue
-            if self._is_said(place):
-                later.append(place)
-            elif self._add(place) and self._hits[place].scope == "episode":
-                for said in self._facts.get(self._hits[place].id, ()):
-                    if said in self._chosen and self._is_said(said):
-                        self._drop(said)
-                        later.append(said)
-                for between in self._between(place):
-                    self._add(between)
-        for place in later:
-            self._add(place)
-        return list(self._chosen)
+def _is_said_by(shown: Collection[str]) -> Callable[[_Line], bool]:
+    """Return what tells of a line that it adds least: a fact without an end whose messages are shown."""
 
-    def lines(self, ordered: Sequence[int]) -> Iterator[str]:
-        """Yield the lines of the sections; ordered: as `_order` has them."""
-        number = 0
-        for scope, (tag, head) in _HEADS.items():
-            before: Hit | None = None
-            places = [place for place in ordered if self._hits[place].scope == scope]
-            if places:
-                yield from (head, f"<{tag}>")
-            for place in places:
-                hit, number = self._hits[place], number + (scope != "entity")
-                follows = before is not None and _follows(before, hit)
-                mark = ("" if follows else "- ") + ("" if scope == "entity" else f"[{number}] ")
-                day = f"{_day(hit)[0]} ".lstrip() if _day(hit) != _day(before) else ""
-                yield f"{mark}{day}{self._bodies[place]}".rstrip()
-                before = hit
-            if places:
-                yield f"</{tag}>"
-
-    def _wanted(self) -> list[int]:
-        names_alone = all(hit.scope == "entity" for hit in self._hits)
-        return [
-            place
-            for place, hit in enumerate(self._hits)
-            if hit.entity is None or names_alone or hit.entity.labels or hit.entity.aliases
-        ]
-
-    @staticmethod
-    def _worth(hit: Hit) -> tuple[Any, ...]:
-        return (-hit.score * (_ENTITY if hit.scope == "entity" else 1), *_order(hit))
-
-    def _is_said(self, place: int) -> bool:
-        """Whether the messages that are shown say all that this fact says."""
-        fact = self._hits[place].fact
+    def is_said(line: _Line) -> bool:
+        fact = line.hit.fact
         if fact is None or fact.invalid_at is not None or not fact.episodes:
             return False
-        return all(episode in self._heard for episode, _ in fact.episodes)
+        return all(episode in shown for episode, _ in fact.episodes)
 
-    def _between(self, place: int) -> Iterator[int]:
-        """Yield the short messages that stand alone between this one and another that is shown."""
-        source, sequence = _heard(self._hits[place])
-        for step in (-1, 1):
-            between = self._at.get((source, sequence + step), place)
-            beyond = self._at.get((source, sequence + 2 * step))
-            if between not in self._chosen and beyond in self._chosen and self._costs[between] <= _SHORT:
-                yield between
+    return is_said
 
-    def _add(self, place: int) -> bool:
-        """Choose a hit, if there is room for its line, its section's frame and its day, which come once."""
-        extras = self._extras(place)
-        cost = self._costs[place] + sum(price for key, price in extras.items() if not self._paid[key])
-        if cost > self._left:
-            return False
-        self._left -= cost
-        self._paid.update(extras.keys())
-        self._chosen[place] = None
-        if self._hits[place].scope == "episode":
-            self._heard.add(self._hits[place].id)
-        return True
 
-    def _drop(self, place: int) -> None:
-        """Take a fact back."""
-        del self._chosen[place]
-        extras = self._extras(place)
-        self._paid.subtract(extras.keys())
-        self._left += self._costs[place] + sum(price for key, price in extras.items() if not self._paid[key])
+def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
+    """Return the tokens of what is written once for several lines: a section's frame, a day in a source."""
+    frames: dict[object, int] = {
+        scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
+    }
+    day = count(f" {_shown(_START)} ")
+    return frames | {_day(line.hit): day if _day(line.hit)[0] else 0 for line in lines}
 
-    def _extras(self, place: int) -> dict[object, int]:
-        hit = self._hits[place]
-        return {hit.scope: self._frames[hit.scope]} | ({_day(hit): self._day} if _day(hit)[0] else {})
+
+def _fitting(
+    ranked: Iterable[_Line], chosen: Sequence[_Line], left: int, prices: Mapping[object, int]
+) -> list[_Line]:
+    """Return the lines that fit beside those that are chosen, in order, within the tokens that are left."""
+    paid = {key for line in chosen for key in (line.hit.scope, _day(line.hit))}
+    found = []
+    for line in ranked:
+        new = {line.hit.scope, _day(line.hit)} - paid
+        cost = line.cost + sum(prices[key] for key in new)
+        if cost <= left and line not in chosen:
+            found.append(line)
+            left -= cost
+            paid |= new
+    return found
+
+
+def _text(moments: str, chosen: Sequence[_Line]) -> str:
+    """Return the text: the sections, each in the order of `_order`."""
+    written, number = [moments] if moments else [], 0
+    ordered = sorted(chosen, key=lambda line: _order(line.hit))
+    for scope, (tag, head) in _HEADS.items():
+        before: Hit | None = None
+        for line in (line for line in ordered if line.hit.scope == scope):
+            hit, number = line.hit, number + (scope != "entity")
+            written += [] if before else [head, f"<{tag}>"]
+            mark = ("" if _follows(before, hit) else "- ") + ("" if scope == "entity" else f"[{number}] ")
+            day = f"{_day(hit)[0]} ".lstrip() if _day(hit) != _day(before) else ""
+            written.append(f"{mark}{day}{line.body}".rstrip())
+            before = hit
+        written += [f"</{tag}>"] if before else []
+    return "\n".join(written)
 
 
 def _order(hit: Hit) -> tuple[Any, ...]:
@@ -270,9 +230,9 @@ def _heard(hit: Hit) -> tuple[str | None, int]:
     return hit.told_in, hit.sequence or 0
 
 
-def _follows(before: Hit, hit: Hit) -> bool:
+def _follows(before: Hit | None, hit: Hit) -> bool:
     """Whether a message comes next after another in its source, on the same day."""
-    if hit.sequence is None or _day(before) != _day(hit):
+    if before is None or hit.sequence is None or _day(before) != _day(hit):
         return False
     return _heard(before) == (hit.told_in, hit.sequence - 1)
 
@@ -301,13 +261,10 @@ def _shown(moment: datetime, *, minutes: bool = False) -> str:
     return moment.isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
 
 
-def _moments(as_of: datetime | None, known_at: datetime | None) -> list[str]:
-    said = []
-    if as_of is not None:
-        said.append(f"as of {_shown(as_of)}")
-    if known_at is not None:
-        said.append(f"as known on {_shown(known_at)}")
-    return [f"This is the state {', '.join(said)}."] if said else []
+def _moments(as_of: datetime | None, known_at: datetime | None) -> str:
+    told = (("as of", as_of), ("as known on", known_at))
+    said = ", ".join(f"{word} {_shown(moment)}" for word, moment in told if moment is not None)
+    return f"This is the state {said}." if said else ""
 
 
 def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
@@ -323,13 +280,8 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
 
 
 def _about(entity: Entity) -> str:
-    said = list(_described(entity))
-    return f" ({'; '.join(said)})" if said else ""
-
-
-def _described(entity: Entity) -> Iterator[str]:
-    if entity.labels:
-        yield ", ".join(safe(label) for label in entity.labels)
+    said = [", ".join(map(safe, entity.labels))] if entity.labels else []
     if entity.aliases:
         more = ", ..." if len(entity.aliases) > _ALIASES else ""
-        yield "also known as " + ", ".join(safe(alias) for alias in entity.aliases[:_ALIASES]) + more
+        said.append(f"also known as {', '.join(map(safe, entity.aliases[:_ALIASES]))}{more}")
+    return f" ({'; '.join(said)})" if said else ""

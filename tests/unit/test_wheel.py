@@ -40,7 +40,7 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
     assert {f"kgray/prompts/{task}.md" for task in TASKS} <= names
     assert {"kgray/ontology.toml", "kgray/py.typed", "kgray/backends/openai_api/client.py"} <= names
     assert {"kgray/cluster/laptop.toml", "kgray/backends/rules/words.toml"} <= names
-    assert "kgray/search/stopwords.txt" in names
+    assert {"kgray/search/stopwords.txt", "kgray/dates.toml", "kgray/derivation/words.toml"} <= names
     assert not [name for name in names if name.startswith(("prompts/", "cluster/", "bench/", "tests/"))]
     ask = "import kgray.prompting.prompts as p; print(p.folder()); print(len(p.Prompts()['combined'].head))"
     found = subprocess.run(
