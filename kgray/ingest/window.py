@@ -376,7 +376,11 @@ class GroupWindow:
         return durable
 
     async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[EpisodeChange, Decision]:
-        """Decide on the true state as the plain loop does; most requests were answered ahead of time."""
+        """Decide on the true state as the plain loop does; most requests were answered ahead of time.
+
+        A vector that was computed ahead is used where the true state asks for it, and only there: with the
+        vector of a name that turned out to be known, more names would be candidates than in the plain loop.
+        """
 
         async def attempt(answers: Answers) -> Decision:
             return self._attempt(read, await self._committer.state(self.group), answers)
@@ -384,9 +388,13 @@ class GroupWindow:
         async def ask(request: QuestionRequest) -> GivenAnswers:
             return await self._call(item, request, stalled=True)
 
-        answers = Answers(vectors=item.vectors)
+        async def embed(texts: list[str]) -> list[Vector]:
+            if fresh := [text for text in texts if text not in item.vectors]:
+                item.vectors.update(zip(fresh, await self._embed(fresh), strict=True))
+            return [item.vectors[text] for text in texts]
+
         resolution = self._parts.pipeline.resolution
-        return await settle(read, answers, resolution, attempt=attempt, embed=self._embed, ask=ask)
+        return await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask)
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
         """Return the extraction of the next entry to commit; send it a second time where it is late."""
