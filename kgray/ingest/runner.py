@@ -115,13 +115,11 @@ class _WindowedRun:
         self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room
     ) -> None:
         self._runner, self._parts, self._takes, self._room = runner, parts, takes, room
-        self._stop, self._on_step = stop, on_step
-        self._committer, self._totals = runner.committer, runner.totals
-        self._gate = Gate(parts.streams, tokens=parts.tokens_in_flight)
-        self._shared = Run(
+        self._on_step, self._committer = on_step, runner.committer
+        self._run = Run(
             parts=parts,
             committer=runner.committer,
-            gate=self._gate,
+            gate=Gate(parts.streams, tokens=parts.tokens_in_flight),
             totals=runner.totals,
             watch=runner.watch,
             spawn=self._spawn,
@@ -142,7 +140,7 @@ class _WindowedRun:
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             await self._withdraw()
-            if grace is None and self._stop():
+            if grace is None and self._run.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 self._fill()
@@ -228,9 +226,9 @@ class _WindowedRun:
 
     def _ended(self, group: str, sequence: int, outcome: str) -> None:
         """Count an entry that is durable: the windows' hook."""
-        self._totals.count(outcome)
+        self._run.totals.count(outcome)
         if outcome == "committed":
-            self._totals.last_commit = time.monotonic()
+            self._run.totals.last_commit = time.monotonic()
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
         if window is not None and not (window.items or window.posted or window.head):
@@ -267,7 +265,7 @@ class _WindowedRun:
         if any(found[group] for group in groups):
             self._live_at = now
         live = now - self._live_at < LIVE_LATELY_S
-        self._gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
+        self._run.gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
         return taken
 
     def _see_the_end(self, posted: int) -> None:
@@ -280,15 +278,15 @@ class _WindowedRun:
 
     def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
         """Take at most `share` of a group's next entries; return how many. Lowers `free`."""
-        window = self._windows.get(group) or GroupWindow(group, self._shared)
+        window = self._windows.get(group) or GroupWindow(group, self._run)
         taken = 0
         for entry in self._parts.store.pending(group, share, after=window.last):
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
                 break
-            if self._totals.first_claim is None:
-                self._totals.first_claim = time.monotonic()
+            if self._run.totals.first_claim is None:
+                self._run.totals.first_claim = time.monotonic()
             self._windows[group] = window
             self._served[group] = self._taken
             window.take(entry, self._taken, tail=self._tail)
@@ -331,7 +329,7 @@ class _WindowedRun:
             self._broken.cancel()
         outbox = self._committer.outbox
         with suppress(Exception):  # the run has raised it already, or stops and waits only briefly
-            async with asyncio.timeout(GRACE_S if self._stop() else None):
+            async with asyncio.timeout(GRACE_S if self._run.stop() else None):
                 await outbox.flush()
         if not outbox.idle:
             self._committer.forget_all()

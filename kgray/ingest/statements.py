@@ -49,7 +49,7 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         target = fact.value if fact.target is None else resolved.shown[fact.target]
         key, _ = fold_key(
             related.relations,
-            lambda id_: resolved.births[id_] if id_ in resolved.births else stored[id_],
+            lambda id_: resolved.made[id_].born if id_ in resolved.made else stored[id_],
             fact.relation,
             subject,
             target,

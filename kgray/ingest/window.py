@@ -55,8 +55,8 @@ class InFlight:
     extracted: asyncio.Future[Extraction] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call has begun
-    sent_at: float = 0.0
+    # When the extraction call began, on the monotonic clock.
+    sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
     tried: bool = False  # decided ahead at least once, or never to be
     clear: asyncio.Event = field(default_factory=asyncio.Event)  # set once all entries before it were tried
@@ -151,14 +151,14 @@ class GroupWindow:
 
         Errors of the episode's own content are ignored here: its commit meets them again, in order.
         """
+        try:
+            await self._extract(item, episode, urgency)
+            read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
+        except ContentError:
+            self._tried(item)
+            return
+        await self._soon(item.clear)
         with suppress(ContentError):
-            try:
-                await self._extract(item, episode, urgency)
-                read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
-            except ContentError:
-                self._tried(item)
-                raise
-            await self._soon(item.clear)
             await self._decide_ahead(item, read)
 
     def _tried(self, item: InFlight) -> None:
@@ -283,7 +283,7 @@ class GroupWindow:
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set the episode's extraction, from the journal or the model; of two calls the first counts."""
         if (stored := await stored_extraction(self._parts, episode)) is not None:
-            item.sent.set()
+            item.sent.set_result(time.monotonic())
             item.extracted.set_result(stored)
             return
         parts = self._parts
@@ -292,9 +292,8 @@ class GroupWindow:
         async def once() -> Extraction:
             async with self._run.gate.pass_through(urgency, HEAD_TOKENS + size):
                 sent_at = time.monotonic()
-                if not item.sent.is_set():
-                    item.sent_at = sent_at
-                    item.sent.set()
+                if not item.sent.done():
+                    item.sent.set_result(sent_at)
                 with self._committer.outbox.accounted(episode):
                     found = await read_episode(parts, episode)
                 took = time.monotonic() - sent_at
@@ -399,8 +398,9 @@ class GroupWindow:
     async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
         """Return the extraction of the next entry to commit; send it a second time where it is late."""
         if not item.extracted.done():
-            await item.sent.wait()
-            late_at = item.sent_at + max(self._parts.late_s, LATE_TIMES * self._run.usual_s)
+            late_at = await asyncio.shield(item.sent) + max(
+                self._parts.late_s, LATE_TIMES * self._run.usual_s
+            )
             await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if item.extracted.done():
             return await item.extracted
