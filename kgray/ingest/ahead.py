@@ -9,11 +9,10 @@ the true state. So its look-ups tolerate missing rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kgray.derivation.change import EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.relations import Relations
@@ -27,7 +26,6 @@ from kgray.records import Place, Ruling
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ReadKey = tuple[str, Hashable]  # (table, key within it)
-_Put = Callable[[str, Hashable, object], None]  # table, key within it, item
 _LATER = 1 << 62
 
 
@@ -43,7 +41,9 @@ class AheadRows:
 
     def put(self, sequence: int, attempt: Decision | None) -> set[int]:
         """Replace an episode's rows (None: remove); return the later sequences that read a change."""
-        rows = {} if attempt is None else _rows_of(attempt, self._prepare)
+        rows: dict[ReadKey, list[Any]] = {}
+        for key, item in () if attempt is None else _rows_of(attempt, self._prepare):
+            rows.setdefault(key, []).append(item)
         before = self._rows.pop(sequence, {})
         for key in before.keys() - rows.keys():
             self._adding[key].discard(sequence)
@@ -82,54 +82,41 @@ class _NameRow:
     prepared: Prepared = field(compare=False)
 
 
-def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
-    """Return what later episodes would find if this one were committed as decided now."""
-    rows: dict[ReadKey, list[Any]] = {}
+def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> Iterator[tuple[ReadKey, object]]:
+    """Yield, by key, what later episodes would find if this one were committed as decided now."""
+    change = attempt.change
+    if change is None:
+        return
+    yield from _made(attempt)
+    for mention, vector in change.name_vectors:
+        yield ("vectors", ""), _NameRow(mention.entity, prepare(vector))
+    for evidence in change.evidence:
+        yield ("uses", ""), (evidence.relation, (evidence.sequence, evidence.ordinal))
+    for verdict in change.verdicts:
+        yield ("verdict", (verdict.a, verdict.b)), verdict.exclusive
+    for ruling in change.rulings:
+        yield ("rulings", ""), ruling
+        for name in filter(None, (ruling.name, ruling.other)):
+            yield ("ruling", name), ruling
 
-    def put(table: str, key: Hashable, item: object) -> None:
-        rows.setdefault((table, key), []).append(item)
 
-    _put_entities(attempt, put)
-    if attempt.change is not None:
-        _put_statements(attempt.statements, put)
-        _put_records(attempt.change, prepare, put)
-    return rows
-
-
-def _put_entities(attempt: Decision, put: _Put) -> None:
-    borne: list[tuple[str, str]] = []
+def _made(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
+    """Yield the rows of the entities and statements that an episode makes, and of names that it adds."""
     for note in attempt.entities:
-        put("entity", note.id, note)
-        if note.id in attempt.guessed:
-            put("guess", note.id, True)
-        borne += [(note.id, surface) for surface in note.surfaces]
+        yield ("entity", note.id), note
+    for guessed in attempt.guessed:
+        yield ("guess", guessed), True
+    borne = [(note.id, surface) for note in attempt.entities for surface in note.surfaces]
     for entity, surface in (*borne, *attempt.aliases):
         for key in blocking_keys(surface):
-            put("name", key, entity)
-
-
-def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
-    for statement in statements:
-        put("statement", statement.id, statement)
-        put("bucket", statement.key, statement.id)
-        put("slot", ("s", statement.subject, statement.relation), statement.id)
-        put("ends", (statement.subject, statement.key[2]), statement.id)
-        put("relation", statement.relation, statement.id)
-
-
-def _put_records(change: EpisodeChange, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
-    for mention, vector in change.name_vectors:
-        put("vectors", "", _NameRow(mention.entity, prepare(vector)))
-    for evidence in change.evidence:
-        put("uses", "", (evidence.relation, (evidence.sequence, evidence.ordinal)))
-    for ruling in change.rulings:
-        put("ruling", ruling.name, ruling)
-        if ruling.other:
-            put("ruling", ruling.other, ruling)
-    for verdict in change.verdicts:
-        put("verdict", (verdict.a, verdict.b), verdict.exclusive)
-    if change.rulings:
-        put("rulings", "", change.rulings)
+            yield ("name", key), entity
+    for statement in attempt.statements:
+        subject, relation, made = statement.subject, statement.relation, statement.id
+        yield ("statement", made), statement
+        yield ("bucket", statement.key), made
+        yield ("slot", ("s", subject, relation)), made
+        yield ("ends", (subject, statement.key[2])), made
+        yield ("relation", relation), made
 
 
 def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
@@ -236,7 +223,7 @@ class AheadGraph:
     def _seen_relations(self) -> Relations:
         base, rows, sequence = self._base.relations, self._view.rows, self._view.sequence
         # All uses share one key, and all rulings: these are rare, and one may fold any name.
-        rulings: list[tuple[Ruling, ...]] = rows.below("rulings", "", sequence)
+        rulings: list[Ruling] = rows.below("rulings", "", sequence)
         uses: list[tuple[str, Place]] = rows.below("uses", "", sequence)
         fresh = [(name, place) for name, place in uses if not base.in_use(name)]
         if not rulings and not fresh:
@@ -244,7 +231,7 @@ class AheadGraph:
         relations = base.copy()
         for name, place in fresh:
             relations.use(name, place)
-        for ruling in (one for of_one in rulings for one in of_one):
+        for ruling in rulings:
             relations.rule(ruling, _LATER)
         return relations
 
