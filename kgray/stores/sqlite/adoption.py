@@ -18,8 +18,7 @@ from kgray.kinds import Kind, Row
 from kgray.ports import GroupHead
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, digest, one
-from kgray.stores.sqlite.row_writer import RowWriter
-from kgray.stores.sqlite.schema import MASK
+from kgray.stores.sqlite.row_writer import EVERY_SEQUENCE, RowWriter
 
 _PORTION_ROWS = 1_000  # of a transaction
 
@@ -48,7 +47,7 @@ class StagedGroup:
                 self.no = int(connection.last_insert_rowid())
             else:
                 self.no = int(left[0])
-                self._change(connection).clear(MASK)
+                self._change(connection).clear(EVERY_SEQUENCE)
             connection.execute(sql.SET_HEAD, (None, head.last, head.last_recorded, self.no))
 
     def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
@@ -71,7 +70,7 @@ class StagedGroup:
         with self._db.transaction(durable=True) as connection:
             row = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if row is not None and row[0] == self.no:
-                self._change(connection).clear(MASK)
+                self._change(connection).clear(EVERY_SEQUENCE)
 
     def _change(self, connection: apsw.Connection) -> RowWriter:
         return RowWriter(connection, self._dimensions, self.no)

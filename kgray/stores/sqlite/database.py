@@ -19,22 +19,11 @@ import apsw
 from kgray.errors import KgrayError, NoSpace, StaleWriter, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.schema import MASK, SHIFT
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
-
-
-def key_of(no: int, n: int) -> int:
-    """Return the key of the n-th row of a group."""
-    return no << SHIFT | n
-
-
-def keys_of(no: int) -> tuple[int, int]:
-    """Return the first and the last key that a row of the group can have."""
-    return no << SHIFT, no << SHIFT | MASK
 
 
 class Database:
@@ -206,7 +195,7 @@ class Database:
             no = self.known_group(self._writer, group)
             if no is None:
                 return []
-            found = [one(self._writer, sql.EPISODE_ID, (key_of(no, sequence),)) for sequence in sequences]
+            found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
             return [row[0] for row in found if row is not None]
 
     def number(self, group: str) -> int | None:
@@ -335,26 +324,25 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _pages(run, sql.OF_READ[read], no, values)
+    pages = _scan(run, sql.OF_READ[read], no) if read.by is None else _look_up(run, read, no, values)
     for restored in _RESTORED[read]:
         pages = map(restored, pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
 
-def _pages(run: Run, how: sql.ReadStatement, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
-    if how.values:
-        asked: list[Any] = list(dict.fromkeys(values))
-        if how.keys:
-            asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
-        for start in range(0, len(asked), _PAGE_VALUES):
-            yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
-        return
-    within, place = (keys_of(no)[1], keys_of(no)[:1]) if how.keys else (no, how.first)
-    while page := run(how.sql, (within, _PAGE_ROWS, *place)):
+def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[list[Row]]:
+    asked = list(dict.fromkeys(values))
+    for start in range(0, len(asked), _PAGE_VALUES):
+        yield run(sql.OF_READ[read].sql, (no, array(asked[start : start + _PAGE_VALUES])))
+
+
+def _scan(run: Run, how: sql.ReadStatement, no: int) -> Iterator[list[Row]]:
+    place: Sequence[Any] = how.first
+    while page := run(how.sql, (no, _PAGE_ROWS, *place)):
         yield [row[: -how.extra] for row in page] if how.extra else page
         if len(page) < _PAGE_ROWS:
             return
-        place = tuple([page[-1][n] for n in how.place])
+        place = [page[-1][n] for n in how.place]
 
 
 def _bools(place: int) -> Restored:

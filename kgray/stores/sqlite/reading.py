@@ -14,8 +14,7 @@ from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.rows import operation as operation_of
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, key_of, keys_of, read_rows
-from kgray.stores.sqlite.schema import MASK
+from kgray.stores.sqlite.database import Database, read_rows
 from kgray.times import Instant
 
 
@@ -45,7 +44,7 @@ class StoreReads:
         no = self._db.number(group)
         if no is None or limit <= 0:
             return []
-        asked = (no, key_of(no, after), limit)
+        asked = (no, after, limit)
         with self._db.snapshot():
             found: list[Episode | Operation] = [
                 _episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, asked)
@@ -58,8 +57,8 @@ class StoreReads:
         no = self._db.number(group)
         if no is None or limit <= 0:
             return []
-        found = self._db.rows(sql.SEQUENCES_PENDING, (no, key_of(no, after), limit))
-        return [(key & MASK, bool(is_episode)) for key, is_episode in found]
+        found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
+        return [(sequence, bool(is_episode)) for sequence, is_episode in found]
 
     def pending_count(self, group: str | None = None) -> int:
         """Return how many episodes and operations have not ended."""
@@ -71,7 +70,7 @@ class StoreReads:
         no = self._db.number(episode.group)
         if no is None or limit <= 0:
             return []
-        values = (no, episode.source, episode.reference_time, key_of(no, episode.sequence), limit)
+        values = (no, episode.source, episode.reference_time, episode.sequence, limit)
         return [_episode(episode.group, row) for row in self._db.rows(sql.EPISODES_BEFORE, values)]
 
     # ------------------------------------------------------------------------------- rows
@@ -126,8 +125,7 @@ class StoreReads:
 
     def _counted(self, no: int) -> GroupCounts:
         states = {row[0]: row[1] for row in self._db.rows(sql.COUNT_STATES, (no,))}
-        entities, facts = self._db.rows(sql.COUNT_DERIVED, (no,))[0]
-        calls, prompt, completion = self._db.rows(sql.COUNT_CALLS, (*keys_of(no), no))[0]
+        entities, facts, calls, prompt_tokens, completion_tokens = self._db.rows(sql.COUNT_REST, (no,))[0]
         return GroupCounts(
             accepted=states.get(ACCEPTED, 0),
             extracted=states.get(EXTRACTED, 0),
@@ -135,9 +133,9 @@ class StoreReads:
             failed=states.get(FAILED, 0),
             entities=entities,
             facts=facts,
-            calls=calls or 0,
-            prompt_tokens=prompt or 0,
-            completion_tokens=completion or 0,
+            calls=calls,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
         )
 
 

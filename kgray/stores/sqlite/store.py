@@ -19,7 +19,7 @@ from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.adoption import StagedGroup
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.database import Database, key_of, many, one, read_rows
+from kgray.stores.sqlite.database import Database, many, one, read_rows
 from kgray.stores.sqlite.reading import StoreReads
 from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
@@ -166,7 +166,7 @@ class SqliteStore(StoreReads, Store):
 
 def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     """Whether the entry exists and is in one of the states in which the change applies."""
-    row = one(connection, sql.STATE_OF[change.ledger], (key_of(no, change.sequence),))
+    row = one(connection, sql.STATE_OF[change.ledger], (no, change.sequence))
     if row is not None:
         return row[0] in change.states
     last = one(connection, sql.GROUP_HEAD, (no,))[1]
