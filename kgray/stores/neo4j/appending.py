@@ -17,7 +17,7 @@ from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import named_group
 from kgray.stores.neo4j.reading import look_up, scan
-from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch, PutRow
+from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class AppendingTransaction(Appending):
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind."""
         self.appended = True
-        self._collected.put(group, kind, PutRow(row=row))
+        self._collected.put(group, kind, row)
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""

@@ -24,6 +24,7 @@ import re
 from dataclasses import dataclass
 
 from kgray.errors import NoStore, StoreError
+from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Fetched
 from kgray.stores.neo4j.mapping import STORED, StoredKind
@@ -125,7 +126,10 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         found = _meta(db)
-    _check(db, found or [None, None, None], embedder, dimensions)
+    version, other, numbers = found or [0, None, 0]
+    check_version(f"the store in {db.where}", version, VERSION, empty="database")
+    stored = {"embedder": other, "dimensions": numbers}
+    check_embedder(db.where, stored, embedder, dimensions, empty="database")
 
 
 def missing(db: Connection) -> list[str]:
@@ -138,23 +142,6 @@ def missing(db: Connection) -> list[str]:
 def _meta(db: Connection) -> Fetched | None:
     found = db.alone(cypher.META)
     return found[0] if found else None
-
-
-def _check(db: Connection, stored: Fetched, embedder: str, dimensions: int) -> None:
-    version, other, numbers = stored
-    if version != VERSION:
-        newer = version > VERSION
-        todo = "upgrade kgray" if newer else "start with an empty database, and add the episodes again"
-        raise StoreError(
-            f"the store in {db.where} was written by {'a newer' if newer else 'an earlier'} kgray (schema "
-            f"{version}; this one knows {VERSION}): {todo}"
-        )
-    if (other, numbers) != (embedder, dimensions):
-        raise StoreError(
-            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {db.where} "
-            f"was built with {other!r} ({numbers} numbers): set embedder.backend to that one, or start an "
-            f"empty database and add the episodes again"
-        )
 
 
 def _make_rules(db: Connection) -> None:

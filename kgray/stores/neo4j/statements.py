@@ -211,5 +211,3 @@ CLEAR: Mapping[str, str] = {
     name: f"{match} WITH n LIMIT $most {'DELETE' if name == 'facts' else 'DETACH DELETE'} n RETURN count(*)"
     for name, match in _CLEARED.items()
 }
-# $group, $sequence. One row: how many rows those are.
-GROUP_SIZE = "RETURN " + " + ".join(f"COUNT {{ {match} }}" for match in _CLEARED.values())

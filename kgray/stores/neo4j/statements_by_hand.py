@@ -27,8 +27,8 @@ ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimens
 """
 # $names. Rows of name, state, those behind constraints included.
 INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, state"
-# Makes a node, in a transaction that is rolled back.
-PROBE = "CREATE (:KgrayProbe)"
+# What is committed is nothing.
+PROBE = "CREATE (n:KgrayProbe) DELETE n"
 # $seconds.
 AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
@@ -61,7 +61,7 @@ WITH s RETURN s.epoch, s.token
 
 # ---------------------------------------------------------------------------------------- groups
 
-_GROUP = "g.name, g.last, g.last_recorded, g.removals, g.adopting, g.clearing, g.name IS NOT NULL"
+_GROUP = "g.name IS NOT NULL, g.last, g.last_recorded, g.removals, g.adopting, g.clearing"
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: the name asked, then the columns of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
@@ -243,11 +243,10 @@ MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:
 REMOVE e:Episodic
 WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
 """
-# {group_id, uuid, at, put}.
+# {group_id, uuid, put}.
 PUT_ENTITIES = """
 UNWIND $rows AS row
-MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) ON CREATE SET e.created_at = row.at
-SET e += row.put
+MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row.put
 """
 # {group_id, uuid, source, end: the target, or for a value the fact's own id, put (None: it goes), value}.
 # A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept.
@@ -292,7 +291,7 @@ MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id})
 RETURN DISTINCT m.group_id, m.sequence
 """
 # {group_id, sequence}: an episode's edges to what its mentions show as now, made anew. Of a recorded
-# entity that shows as several, the one that bears the surface.
+# entity that shows as several, the one that bears the surface. The first episode dates an entity.
 DROP_LINKS = """
 UNWIND $rows AS row
 MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIONS]->() DELETE l
@@ -309,11 +308,18 @@ WITH e, m, t, COUNT {
     WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
 } AS parts
 WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
-WITH DISTINCT e, t
+WITH DISTINCT e, t ORDER BY e.sequence
+SET t.created_at = coalesce(t.created_at, e.created_at)
 CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, created_at: e.created_at}]->(t)
 """
-# {group_id, sequence, edges}: the ids of an episode's facts, where they came after it (adoption.py).
+# {group_id, sequence}: an episode's `entity_edges`: the facts that name it.
 KNOW_FACTS = """
 UNWIND $rows AS row
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) SET e.entity_edges = row.edges
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
+MATCH (v:KgrayEvidence) WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0
+MATCH ()-[f:RELATES_TO]->()
+WHERE f.group_id = row.group_id AND f.statement = v.shown AND e.uuid IN f.episodes
+WITH e, f.uuid AS id ORDER BY id
+WITH e, collect(DISTINCT id) AS ids
+SET e.entity_edges = ids
 """

@@ -16,6 +16,7 @@ from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row
 from kgray.ports import Store
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode, Operation
+from kgray.stores import alike
 from kgray.stores.neo4j import applying, fence, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -166,19 +167,8 @@ class Neo4jStore(Store):
         verify: Callable[[], None],
     ) -> None:
         """Take over a group from another store; see `ports.Store`."""
-        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions)
-        adoption.start()
-        try:
-            adoption.take(rows)
-            adoption.end()
-            self._adopting[group] = adoption.token
-            verify()
-            adoption.finish()
-        except BaseException:
-            adoption.undo()
-            raise
-        finally:
-            self._adopting.pop(group, None)
+        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions, self._adopting)
+        alike.adopt(adoption, rows, verify)
 
     def compact(self) -> bool:
         """Return False: a client cannot make the server erase removed data from its files.
@@ -194,7 +184,7 @@ class Neo4jStore(Store):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold one transaction for this thread's reads inside it; nests.
+        """See that nothing is written while this thread reads inside it; nests.
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
         visible bit by bit. So the record time of a group that is scanned inside is read, under its lock,
@@ -205,8 +195,7 @@ class Neo4jStore(Store):
             return
         self._local.scanned = scanned = dict[str, GroupHead]()
         try:
-            with self._db.reading():
-                yield
+            yield
             for group, before in scanned.items():
                 if self._settled(group) != before:
                     raise Outrun(f"group {group!r} was written while it was read: run it again")
@@ -262,9 +251,8 @@ class Neo4jStore(Store):
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted; see `ports.Store`."""
-        with self._db.reading():
-            names = self.heads() if group is None else (group,)
-            return {name: self._counted(name) for name in names}
+        names = self.heads() if group is None else (group,)
+        return {name: self._counted(name) for name in names}
 
     def _counted(self, group: str) -> GroupCounts:
         named = self._named(group)
@@ -285,8 +273,8 @@ class Neo4jStore(Store):
         return schema.missing(self._db)
 
     def check_writable(self) -> None:
-        """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
-        self._db.try_to_write(cypher.PROBE)
+        """Make a node and delete it in one transaction. Raises StoreError where the server refuses it."""
+        self._db.write(lambda running: self._db.run(running, cypher.PROBE))
 
     def close(self) -> None:
         """Close the driver; idempotent."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from kgray.errors import Outrun, StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
+from kgray.stores import alike
+from kgray.stores.alike import Counters
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.adoption import StagedGroup
@@ -110,16 +111,7 @@ class SqliteStore(StoreReads, Store):
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
         """Copy a group in from another store; `verify` reads it here before any other process can."""
-        adoption = StagedGroup(self._db, group, self.dimensions)
-        adoption.start(head)
-        try:
-            adoption.take(rows)
-            with self._db.standing_in(group, adoption.no):
-                verify()
-            adoption.finish()
-        except BaseException:
-            adoption.undo()
-            raise
+        alike.adopt(StagedGroup(self._db, group, head, self.dimensions), rows, verify)
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
@@ -184,7 +176,7 @@ class Append(Appending):
         """Read and write nothing yet."""
         self._db, self._connection, self._dimensions = db, connection, dimensions
         self._groups = set(groups)
-        self._heads: dict[str, _Counters] = {}
+        self._heads: dict[str, Counters] = {}
         self._puts: dict[tuple[str, Kind], list[Row]] = {}
         self._patches: list[tuple[str, Patch]] = []
 
@@ -201,16 +193,11 @@ class Append(Appending):
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence; the group exists from now on."""
-        head = self._head(group)
-        head.last += 1
-        head.named = True
-        return head.last
+        return self._head(group).take_sequence()
 
     def take_record_time(self, group: str, now: Instant) -> Instant:
-        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
-        head = self._head(group)
-        head.last_recorded = max(now, head.last_recorded + 1)
-        return head.last_recorded
+        """Take a record time past the group's last (R4)."""
+        return self._head(group).take_record_time(now)
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind."""
@@ -234,23 +221,14 @@ class Append(Appending):
             changed.no = self._db.group(self._connection, group)
             changed.patch(patch)
 
-    def _head(self, group: str) -> _Counters:
+    def _head(self, group: str) -> Counters:
         head = self._heads.get(group)
         if head is None:
             if group not in self._groups:
                 raise StoreError(f"this transaction does not hold group {group!r}")
             no = self._db.known_group(self._connection, group)
-            name, last, last_recorded, _ = (
-                (None, 0, 0, 0) if no is None else one(self._connection, sql.GROUP_HEAD, (no,))
-            )
-            head = self._heads[group] = _Counters(name is not None, last, last_recorded)
+            head = self._heads[group] = Counters()
+            if no is not None:
+                name, head.last, head.last_recorded, _ = one(self._connection, sql.GROUP_HEAD, (no,))
+                head.named = name is not None
         return head
-
-
-@dataclass(slots=True)
-class _Counters:
-    """The counters of a group as this transaction has advanced them."""
-
-    named: bool
-    last: int
-    last_recorded: Instant
