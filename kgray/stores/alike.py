@@ -1,18 +1,63 @@
-"""What both stores do alike: a group's counters, a copy into the store, and refusals."""
+"""What both stores do alike: reads that follow from others, counters, a copy into the store, refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Protocol
 
-from kgray.errors import StoreError
-from kgray.kinds import Kind, Row
-from kgray.ports import GroupHead
+from kgray import rows as packing
+from kgray.errors import Outrun, StaleWriter, StoreError
+from kgray.kinds import (
+    ACCEPTED,
+    EPISODES_AT,
+    EXTRACTED,
+    OPERATIONS_AT,
+    PENDING,
+    WITHDRAWN,
+    Kind,
+    Row,
+)
+from kgray.ports import GroupCounts, GroupHead, RowChanges, Store
+from kgray.records import Episode, Operation
 from kgray.times import Instant
+
+
+class Reads(Store):
+    """Reads that follow from others."""
+
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
+        with self.reading():
+            asked = self.pending_sequences(group, after, limit)
+            episodes = self.rows(EPISODES_AT, group, [sequence for sequence, its in asked if its])
+            operations = self.rows(OPERATIONS_AT, group, [sequence for sequence, its in asked if not its])
+            # Where there are no snapshots, an entry may have ended meanwhile.
+            found: list[Episode | Operation] = [
+                packing.episode(group, row) for row in episodes if row[10] in (ACCEPTED, EXTRACTED)
+            ]
+            found += [packing.operation(group, row) for row in operations if row[3] == PENDING]
+        return sorted(found, key=attrgetter("sequence"))
+
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group, sorted; see `ports.Store`."""
+        with self.reading():
+            names = self.heads() if group is None else (group,)
+            return {name: self._counted(name) for name in names}
+
+    def _counted(self, group: str) -> GroupCounts:
+        raise NotImplementedError
+
+
+def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts:
+    """Return counts from rows of (state, how many); rest: the other fields of GroupCounts, in their order."""
+    by_state = dict.fromkeys(packing.STATES[:WITHDRAWN], 0)  # what was withdrawn is retired
+    by_state |= {packing.STATES[state]: number for state, number in states}
+    others = [field.name for field in fields(GroupCounts) if field.name not in by_state]
+    return GroupCounts(**by_state, **dict(zip(others, rest, strict=True)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +143,26 @@ def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
         else f"was there and was removed: its {head.last} sequences are never used again"
     )
     return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
+
+
+def no_sequence(change: RowChanges, last: int) -> StoreError:
+    """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
+    why = f"its last is {last}" if last else "it is empty"
+    return StoreError(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+
+
+def outrun(change: RowChanges) -> Outrun:
+    """Return the refusal of a change that something else was recorded before."""
+    return Outrun(
+        f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
+        f"which is not past the group's last: nothing was changed, run it again"
+    )
+
+
+def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
+    """Return the refusal of a writer that does not hold the store; epoch: the one that it held."""
+    why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
+    return StaleWriter(f"{where} is at epoch {newest}, and {why}: nothing was changed; run it again")
 
 
 def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:

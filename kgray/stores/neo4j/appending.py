@@ -16,7 +16,7 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import named_group
-from kgray.stores.neo4j.reading import look_up, scan
+from kgray.stores.neo4j.reading import read_rows
 from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 from kgray.times import Instant
 
@@ -38,9 +38,7 @@ class AppendingTransaction(Appending):
         def ask(statement: str, **named: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
             return self._db.run(self._running, statement, **named)
 
-        named = named_group(group)
-        found = scan(ask, read, named) if read.by is None else look_up(ask, read, named, values)
-        return list(found)
+        return list(read_rows(ask, read, named_group(group), values))
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence."""

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from kgray import kinds
-from kgray.errors import Outrun, StoreError
 from kgray.kinds import Kind
 from kgray.ports.store import RowChanges
+from kgray.stores import alike
 from kgray.stores.neo4j import fence
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running, Values, portions
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
-from kgray.stores.neo4j.mapping import place_of
+from kgray.stores.neo4j.mapping import group_key, place_of
 from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 
 _LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
@@ -85,19 +85,12 @@ class _Segment:
         group = self._groups.get(change.group)
         state = self._state(change)
         if state is None and (group is None or change.sequence > group.last):
-            raise StoreError(
-                f"group {change.group!r} has no such sequence as {change.sequence}: "
-                f"{'it is empty' if group is None or group.last == 0 else f'its last is {group.last}'}"
-            )
+            raise alike.no_sequence(change, 0 if group is None else group.last)
         if group is None or state not in change.states:
             return  # applied before, or too late
         if change.recorded_at is not None:
             if change.recorded_at <= group.last_recorded:
-                raise Outrun(
-                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
-                    f"{change.recorded_at}, which is not past the group's last: nothing was changed, run it "
-                    f"again"
-                )
+                raise alike.outrun(change)
             group.last_recorded = change.recorded_at
         group.removals += change.unsettles
         if change.clear:
@@ -112,7 +105,10 @@ class _Segment:
 
     def _read_states(self, changes: Iterable[RowChanges]) -> None:
         asked = sorted({(change.group, change.sequence) for change in changes})
-        rows: Iterator[Values] = ({"group_id": group, "sequence": sequence} for group, sequence in asked)
+        rows: Iterator[Values] = (
+            {"group_id": group, "group_key": group_key(group), "sequence": sequence}
+            for group, sequence in asked
+        )
         for portion in portions(rows):
             for group, sequence, *states in self._db.run(self._running, cypher.STATES, rows=portion):
                 for ledger, state in zip(_LEDGERS, states, strict=True):

@@ -18,7 +18,7 @@ from kgray.stores.alike import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running, Values, portions
-from kgray.stores.neo4j.mapping import ended_mark, group_key
+from kgray.stores.neo4j.mapping import group_key, named_group
 
 
 class BeingCleared(Exception):
@@ -36,13 +36,11 @@ class LockedGroup(Counters):
     named       False: removed, never there, or not to be read now
     adopting    the token of the copy that is on its way into it
     clearing    the sequence of the removal whose rows are going
-    was_named   whether it had a name when it was locked
     """
 
     asked: str
     adopting: str | None
     clearing: int | None
-    was_named: bool
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -57,7 +55,7 @@ def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool
     for name, named, last, last_recorded, removals, adopting, clearing in rows:
         found[name] = LockedGroup(
             asked=name, named=named, last=last, last_recorded=last_recorded, removals=removals,
-            adopting=adopting, clearing=clearing, was_named=named,
+            adopting=adopting, clearing=clearing,
         )  # fmt: skip
     return found
 
@@ -80,12 +78,7 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
-    """Write back locked groups; one that got its name back restores it on the operation that removed it."""
-    groups = list(groups)
-    named = [group.asked for group in groups if group.named and not group.was_named and group.last]
-    if named:
-        marks = [{"group": name, "mark": ended_mark(name)} for name in named]
-        db.run(running, cypher.NAME_OPERATIONS, rows=marks)
+    """Write back locked groups."""
     values: list[Values] = [
         {
             "id": group_key(group.asked),
@@ -114,20 +107,11 @@ EVERY_SEQUENCE = (1 << 63) - 1
 
 def clear_rows(db: Connection, running: Running, group: str, sequence: int) -> bool:
     """Delete some rows of the group up to a sequence; return whether there may be more."""
-    left = ROWS_A_PIECE
+    left, asked = ROWS_A_PIECE, {"group": group, "group_key": group_key(group), "sequence": sequence}
     for statement in statements.CLEAR.values():
         if left:
-            left -= db.run(running, statement, group=group, sequence=sequence, most=left)[0][0]
+            left -= db.run(running, statement, most=left, **asked)[0][0]
     return not left
-
-
-def _end(db: Connection, running: Running, group: LockedGroup, sequence: int) -> None:
-    """Give a cleared group its name back where entries are pending in it, else take it off its operation."""
-    if db.run(running, cypher.PENDING_COUNT_LOCKED, group=group.asked)[0][0]:
-        group.named = True
-        return
-    named = {"group": group.asked, "mark": ended_mark(group.asked), "sequence": sequence}
-    db.run(running, cypher.UNNAME_OPERATION, **named)
 
 
 def finish(db: Connection, name: str) -> None:
@@ -139,7 +123,7 @@ def finish(db: Connection, name: str) -> None:
             return True  # another process was faster
         if clear_rows(db, running, name, group.clearing):
             return False
-        _end(db, running, group, group.clearing)
+        group.named = bool(db.run(running, cypher.PENDING_COUNT_LOCKED, **named_group(name))[0][0])
         group.clearing = None
         keep(db, running, [group])
         return True

@@ -27,12 +27,13 @@ class Ask(Protocol):
         ...
 
 
-def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows that have these values, in the order of the values, then in the kind's order.
-
-    named: the group, as `statements.OPEN` takes it.
-    """
+def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
+    """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
     stored = STORED_READS[read]
+    return _scan(ask, stored, named) if read.by is None else _look_up(ask, stored, named, values)
+
+
+def _look_up(ask: Ask, stored: StoredRead, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
     asked = _asked_values(stored, values)
     rest = iter(asked)
     while portion := list(islice(rest, MAX_ROWS)):
@@ -42,9 +43,7 @@ def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any
         yield from _converted(stored, (row[1:] for row in found))
 
 
-def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
-    """Yield all rows of the group, in the kind's order; no transaction is held between two pages."""
-    stored = STORED_READS[read]
+def _scan(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[Row]:
     pages = _pages(ask, stored, named)
     if stored.order == stored.after:
         for page in pages:

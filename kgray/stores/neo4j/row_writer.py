@@ -89,25 +89,17 @@ class BatchWriter:
     # ------------------------------------------------------------- what Graphiti's readers see
 
     def _change_facts(self, found: FoldedBatch) -> None:
-        gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
-        both: dict[RowName, Row | None] = {**dict.fromkeys(gone), **puts}
-        rows = {
-            (group, key): fact_values(group, key[0], row)
-            for (group, key), row in sorted(both.items(), key=_by_name)
-        }
-        kept = {(group, (id_,)) for group, id_ in self._send(cypher.CHANGE_FACTS, rows.values())}
-        new = [row for name, row in rows.items() if name in puts and name not in kept]
-        for statement, made in (
-            (cypher.NEW_FACTS, [row for row in new if row["put"]["target"] is not None]),
-            (cypher.NEW_VALUE_FACTS, [row for row in new if row["put"]["target"] is None]),
-        ):
-            self._check_ends(made, {row[0] for row in self._send(statement, made)})
-
-    def _check_ends(self, asked: list[Values], made: set[str]) -> None:
-        if lost := [row for row in asked if row["uuid"] not in made]:
+        puts = found.puts[kinds.FACTS]
+        self._send(cypher.DROP_FACTS, _named(kinds.FACTS, {**found.drops[kinds.FACTS], **puts}))
+        rows = [fact_values(group, row) for group, row in _ordered(found, kinds.FACTS)]
+        values = [row for row in rows if row["end"] is None]
+        made = self._send(cypher.NEW_FACTS, (row for row in rows if row["end"] is not None))
+        made += self._send(cypher.NEW_VALUE_FACTS, values)
+        there = {id_ for (id_,) in made}
+        if lost := [row for row in rows if row["uuid"] not in there]:
             ends = sorted({str(row[end]) for row in lost for end in ("source", "end")})
             raise StoreError(
-                f"{len(lost)} of {len(asked)} facts end at an entity that is not stored "
+                f"{len(lost)} of {len(rows)} facts end at an entity that is not stored "
                 f"({', '.join(ends[:4])}): nothing was changed"
             )
 
@@ -217,7 +209,7 @@ _THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json":
 def key_values(kind: Kind, group: str, key: Key) -> Values:
     """Return the properties by which a row is matched."""
     stored = STORED[kind]
-    return {"group_id": group} | {
+    return {"group_id": stored.group_id(group)} | {
         prop: digest(value) if column in stored.digested else value
         for column, prop, value in zip(kind.key, stored.key, key, strict=True)
     }
@@ -226,7 +218,7 @@ def key_values(kind: Kind, group: str, key: Key) -> Values:
 def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Values:
     """Return all properties of a row, computed ones too; dimensions: numbers a vector."""
     stored = STORED[kind]
-    made: Values = {"group_id": group}
+    made: Values = {"group_id": stored.group_id(group)}
     for column, value in zip(kind.columns, row, strict=True):
         made[stored.property_of(column.name)] = list(value) if column.type == "texts" else value
         if column.name in stored.digested:
@@ -259,21 +251,16 @@ def entity_values(group: str, row: Row) -> Values:
     return {"group_id": group, "uuid": put["uuid"], "put": put}
 
 
-def fact_values(group: str, id_: str, row: Row | None) -> Values:
-    """Return the row of CHANGE_FACTS and NEW_FACTS. row: None = drop the fact."""
-    made: Values = {"group_id": group, "uuid": id_, "source": None, "end": None, "put": None, "value": None}
-    if row is None:
-        return made
+def fact_values(group: str, row: Row) -> Values:
+    """Return the row of NEW_FACTS, or, of a fact about a value, where `end` is None, of NEW_VALUE_FACTS."""
     put = row_values(kinds.FACTS, group, row)
     for ours, theirs in (
         ("created", "created_at"), ("valid", "valid_at"), ("invalid", "invalid_at"), ("expired", "expired_at")
     ):  # fmt: skip
         put[theirs] = _moment(put[ours])
-    shown = None
-    if put["target"] is None:
-        shown = f"{put['value']} {put['unit']}" if put["unit"] else put["value"]  # as `Value.shown`
-    end = id_ if put["target"] is None else put["target"]
-    return made | {"source": put["source"], "end": end, "put": put, "value": shown}
+    shown = f"{put['value']} {put['unit']}" if put["unit"] else put["value"]  # as `Value.shown`
+    named = {"group_id": group, "uuid": put["uuid"], "source": put["source"], "end": put["target"]}
+    return named | {"put": put, "value": shown}
 
 
 def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:

@@ -44,7 +44,6 @@ class StoredRead:
     after       indexes of what a scan's next page continues from; first: the values for the first page
     """
 
-    name: str
     read: Read
     statement: str
     columns: tuple[str | None, ...]
@@ -76,13 +75,12 @@ def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
     matched += [f"n.{p} IS NOT NULL" for p in properties[len(by) :]]
     returned = ", ".join(f"n.{stored.property_of(c)}" for c in columns)
     return StoredRead(
-        name=read.name,
         read=read,
         statement=f"""
 {OPEN}
 UNWIND $values AS value
 MATCH {stored.pattern} {_hint(stored, properties)}
-WHERE n.group_id = $group AND {" AND ".join(matched)}
+WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
 RETURN value, {returned}
 """,
         columns=tuple(columns),
@@ -106,13 +104,12 @@ def _scan(stored: StoredKind, read: Read) -> StoredRead:
     returned += [p for p in key if p not in returned]
     types = {column.name: column.type for column in read.kind.columns}
     return StoredRead(
-        name=read.name,
         read=read,
         statement=f"""
 {OPEN}
 CALL () {{
     MATCH {stored.pattern} {_hint(stored, key)}
-    WHERE n.group_id = $group AND {behind.format(*key)}
+    WHERE n.group_id = {stored.group} AND {behind.format(*key)}
     RETURN n ORDER BY n.group_id, {", ".join(f"n.{p}" for p in key)} LIMIT $limit
 }}
 RETURN {", ".join(f"n.{p}" for p in returned)}
@@ -180,7 +177,7 @@ def _clear(kind: Kind) -> str:
         matched.insert(0, f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence")
     else:
         matched.insert(0, f"n.{first} IS NOT NULL")
-    return f"MATCH {stored.pattern} WHERE n.group_id = $group AND {' AND '.join(matched)}"
+    return f"MATCH {stored.pattern} WHERE n.group_id = {stored.group} AND {' AND '.join(matched)}"
 
 
 _CLEARED_ANSWERS = """
@@ -206,7 +203,7 @@ _CLEARED: Mapping[str, str] = {
     "answers": _CLEARED_ANSWERS,
     "answer_uses": _CLEARED_USES,
 }
-# $group, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
+# $group, $group_key, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
 CLEAR: Mapping[str, str] = {
     name: f"{match} WITH n LIMIT $most {'DELETE' if name == 'facts' else 'DETACH DELETE'} n RETURN count(*)"
     for name, match in _CLEARED.items()

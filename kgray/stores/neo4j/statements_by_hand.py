@@ -84,15 +84,6 @@ HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
-# $group, $mark, $sequence. The removing operation's row, which must not keep the group's name.
-UNNAME_OPERATION = """
-MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark
-"""
-# $rows: {group, mark}. Restores the name on operations that UNNAME_OPERATION took it from.
-NAME_OPERATIONS = """
-UNWIND $rows AS row
-MATCH (o:KgrayOperation) WHERE o.group_id = row.mark AND o.sequence > 0 SET o.group_id = row.group
-"""
 # $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.
 NEW_CALL = """
 CREATE (:KgrayCall {id: $id})
@@ -105,10 +96,11 @@ DROP_CALLS = "UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 
 # --------------------------------------------------------------------------------------- the log
 
-_EPISODE = ", ".join(f"n.{STORED[kinds.EPISODES].property_of(c)}" for c in kinds.EPISODES.names)
 # Pending entries by (state, lane): an index range each, in the order of sequences.
 _WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
-_NEXT = f"""
+# $after, $limit: sequence, whether it is an episode.
+PENDING_SEQUENCES = f"""
+{OPEN}
 CALL () {{
     UNWIND {_WAITING} AS part
     CALL (part) {{
@@ -118,28 +110,25 @@ CALL () {{
     }}
     RETURN n
     UNION ALL
-    MATCH (n:KgrayOperation) WHERE n.group_id = $group AND n.state = 0 AND n.sequence > $after
+    MATCH (n:KgrayOperation) WHERE n.group_id = $group_key AND n.state = 0 AND n.sequence > $after
     RETURN n ORDER BY n.group_id, n.state, n.sequence LIMIT $limit
 }}
 WITH n ORDER BY n.sequence LIMIT $limit
+RETURN n.sequence, n:KgrayEpisode ORDER BY n.sequence
 """
-# $after, $limit: whether it is an operation, the columns of EPISODES, the payload of an operation.
-PENDING = f"{OPEN}\n{_NEXT}RETURN n:KgrayOperation, {_EPISODE}, n.payload ORDER BY n.sequence"
-# $after, $limit: sequence, whether it is an operation.
-PENDING_SEQUENCES = f"{OPEN}\n{_NEXT}RETURN n.sequence, n:KgrayOperation ORDER BY n.sequence"
 _WAITS = (
     "COUNT {{ MATCH (e:KgrayEpisode) WHERE e.group_id = {group} AND e.state IN [0, 1] "
     "AND e.bulk IS NOT NULL AND e.sequence IS NOT NULL }} "
-    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group} AND o.state = 0 "
+    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group_key} AND o.state = 0 "
     "AND o.sequence IS NOT NULL }}"
 )
-PENDING_COUNT = f"{OPEN}\nRETURN {_WAITS.format(group='$group')}"
+# Of a locked group, whether it has a name or not.
+PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group', group_key='$group_key')}"
+PENDING_COUNT = f"{OPEN}\n{PENDING_COUNT_LOCKED}"
 PENDING_COUNT_ALL = f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
-WITH {_WAITS.format(group="g.name")} AS waiting RETURN sum(waiting)
+WITH {_WAITS.format(group="g.name", group_key="g.id")} AS waiting RETURN sum(waiting)
 """
-# $group: of a locked group, whether it has a name or not.
-PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group')}"
 # Rows: group, whether anything pending is live. Corrections go before the backfill lane.
 _ANY = (
     "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
@@ -148,14 +137,14 @@ _ANY = (
 PENDING_GROUPS = f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
 WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
+    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
 WHERE live OR {_ANY.format(bulk="true")}
 RETURN g.name, live ORDER BY g.name
 """
 # Rows: groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = """
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND EXISTS { MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
+    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
 RETURN g.name ORDER BY g.name
 """
 # $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
@@ -168,13 +157,14 @@ CALL () {{
         AND n.retired_at IS NULL
     RETURN n ORDER BY n.group_id DESC, n.source_description DESC, n.said DESC, n.sequence DESC LIMIT $limit
 }}
-RETURN {_EPISODE}
+RETURN n.sequence
 """
-# $rows: {{group_id, sequence}}. What each entry is now: group, sequence, an episode's state, an operation's.
+# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state, an
+# operation's.
 STATES = """
 UNWIND $rows AS row
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
-OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_id, sequence: row.sequence})
+OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, e.state, o.state
 """
 # Rows: state, how many; neither retracted nor retried.
@@ -248,21 +238,15 @@ PUT_ENTITIES = """
 UNWIND $rows AS row
 MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row.put
 """
-# {group_id, uuid, source, end: the target, or for a value the fact's own id, put (None: it goes), value}.
-# A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept.
-CHANGE_FACTS = """
+# {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
+DROP_FACTS = """
 UNWIND $rows AS row
-MATCH (s)-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
-WITH row, f, o, row.put IS NOT NULL AND s.uuid = row.source AND o.uuid = row.end AS kept
-FOREACH (_ IN CASE WHEN kept THEN [1] ELSE [] END | SET f += row.put)
-FOREACH (_ IN CASE WHEN kept AND o:Value THEN [1] ELSE [] END | SET o.name = row.value)
-FOREACH (_ IN CASE WHEN kept THEN [] ELSE [1] END | DELETE f)
-FOREACH (_ IN CASE WHEN NOT kept AND o:Value THEN [1] ELSE [] END | DELETE o)
-WITH row, kept WHERE kept
-RETURN row.group_id, row.uuid
+MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
+DELETE f
+FOREACH (_ IN CASE WHEN o:Value THEN [1] ELSE [] END | DELETE o)
 """
-# {group_id, uuid, source, end, put, value}. Rows: the facts that were made; of one that is not, an entity is
-# not stored.
+# {group_id, uuid, source, end: the target, put: all properties, value}. Rows: the facts that were made; of
+# one that is not, an entity is not stored.
 NEW_FACTS = """
 UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})

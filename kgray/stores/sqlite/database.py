@@ -16,8 +16,9 @@ from typing import Any
 
 import apsw
 
-from kgray.errors import KgrayError, NoSpace, StaleWriter, StoreError, Unavailable
+from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
+from kgray.stores.alike import stale
 from kgray.stores.sqlite import statements as sql
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
@@ -44,9 +45,8 @@ class Database:
         self._turn, self._reading = threading.RLock(), threading.RLock()
         self._checked = False
         self._snapshots = 0
-        self._numbers: dict[str, int] = {}
         self.epoch: int | None = None  # while this process writes
-        self.staged: int | None = None  # the number that `standing_in` gives a group here
+        self._staged: dict[str, int] = {}  # the number that `standing_in` gives a group here
 
     def close(self) -> None:
         """Close both connections; the last process to close checkpoints the log into the file."""
@@ -79,6 +79,10 @@ class Database:
                 raise StoreError(_DAMAGED.format(path=self.path, error=found))
             self._checked = True
 
+    def is_staged(self, group: str) -> bool:
+        """Whether `standing_in` lets reads find the group."""
+        return group in self._staged
+
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
         self._check(connection, self.epoch)
@@ -86,10 +90,7 @@ class Database:
     def _check(self, connection: apsw.Connection, epoch: int | None) -> None:
         (stored,) = one(connection, sql.EPOCH)
         if epoch != stored:
-            why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
-            raise StaleWriter(
-                f"{self.path.parent} is at epoch {stored}, and {why}: nothing was changed; run it again"
-            )
+            raise stale(self.path.parent, stored, epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> int:
         """Return the group's number; creates its row where it is new."""
@@ -101,26 +102,19 @@ class Database:
 
     def known_group(self, connection: apsw.Connection, name: str) -> int | None:
         """Return the number of a group that exists or ever did, by the hash of its name; else None."""
-        no = self._numbers.get(name)
-        if no is None:
-            row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
-            if row is None:
-                return None
-            no = int(row[0])
-            # What the writer sees may be rolled back yet, and its number be given to another group.
-            if connection is self._reader:
-                self._numbers[name] = no
-        return no
+        if name in self._staged:
+            return self._staged[name]
+        row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
+        return None if row is None else int(row[0])
 
     @contextmanager
     def standing_in(self, group: str, no: int) -> Iterator[None]:
         """Let reads of this process find a group under a number that has no name yet."""
-        self._numbers[group] = self.staged = no
+        self._staged[group] = no
         try:
             yield
         finally:
-            self._numbers.pop(group, None)
-            self.staged = None
+            del self._staged[group]
 
     @contextmanager
     def fenced(self, epoch: int | None) -> Iterator[int]:

@@ -7,18 +7,18 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kgray.graph import Fact
-from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row
+from kgray.kinds import EPISODES_AT, FACTS_OF, Read, Row
 from kgray.ports import GroupCounts, GroupHead
-from kgray.records import Episode, Operation
+from kgray.records import Episode
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
-from kgray.rows import operation as operation_of
+from kgray.stores.alike import Reads, counted
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, read_rows
 from kgray.times import Instant
 
 
-class StoreReads:
+class StoreReads(Reads):
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
     def __init__(self, db: Database) -> None:
@@ -39,19 +39,6 @@ class StoreReads:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
         return [name for (name,) in self._db.rows(sql.WITHDRAWING)]
 
-    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        """Return what is next in the group's order behind a sequence, at most `limit`."""
-        no = self._db.number(group)
-        if no is None or limit <= 0:
-            return []
-        asked = (no, after, limit)
-        with self._db.snapshot():
-            found: list[Episode | Operation] = [
-                _episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, asked)
-            ]
-            found += [operation_of(group, row) for row in self._db.rows(sql.OPERATIONS_PENDING, asked)]
-        return sorted(found, key=lambda item: item.sequence)[:limit]
-
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         no = self._db.number(group)
@@ -71,7 +58,9 @@ class StoreReads:
         if no is None or limit <= 0:
             return []
         values = (no, episode.source, episode.reference_time, episode.sequence, limit)
-        return [_episode(episode.group, row) for row in self._db.rows(sql.EPISODES_BEFORE, values)]
+        with self.reading():
+            before = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
+            return [episode_of(episode.group, row) for row in self.rows(EPISODES_AT, episode.group, before)]
 
     # ------------------------------------------------------------------------------- rows
 
@@ -91,7 +80,7 @@ class StoreReads:
         row = None if no is None else self._db.row(sql.GROUP_HEAD, (no,))
         if row is None:
             return GroupHead()
-        named = row[0] is not None or no == self._db.staged
+        named = row[0] is not None or self._db.is_staged(group)
         return GroupHead(named=named, last=row[1], last_recorded=row[2], removals=row[3])
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
@@ -116,29 +105,9 @@ class StoreReads:
             ids = [id_ for _, id_ in sorted(newest)[:limit]]
             return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
 
-    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group, sorted; see `ports.Store`."""
-        with self._db.snapshot():
-            named = [(row[0], row[1]) for row in self._db.rows(sql.GROUPS)]
-            found = {name: self._counted(no) for name, no in named if group in (None, name)}
-        return found if group is None or found else {group: GroupCounts()}
-
-    def _counted(self, no: int) -> GroupCounts:
-        states = {row[0]: row[1] for row in self._db.rows(sql.COUNT_STATES, (no,))}
-        entities, facts, calls, prompt_tokens, completion_tokens = self._db.rows(sql.COUNT_REST, (no,))[0]
-        return GroupCounts(
-            accepted=states.get(ACCEPTED, 0),
-            extracted=states.get(EXTRACTED, 0),
-            committed=states.get(COMMITTED, 0),
-            failed=states.get(FAILED, 0),
-            entities=entities,
-            facts=facts,
-            calls=calls,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-        )
-
-
-def _episode(group: str, row: Row) -> Episode:
-    """Read a row of kind EPISODES as it is stored."""
-    return episode_of(group, (*row[:11], bool(row[11]), *row[12:]))
+    def _counted(self, group: str) -> GroupCounts:
+        no = self._db.number(group)
+        if no is None:
+            return GroupCounts()
+        states = self._db.rows(sql.COUNT_STATES, (no,))
+        return counted(states, self._db.rows(sql.COUNT_REST, (no,))[0])

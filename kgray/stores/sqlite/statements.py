@@ -140,15 +140,6 @@ STATE_OF: Mapping[Kind | None, str] = {
     None: f"{_STATE.format('episodes')} UNION ALL {_STATE.format('operations')}",
 }
 EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
-# (no, after, limit).
-EPISODES_PENDING = (
-    f"SELECT {columns_of(kinds.EPISODES.names)} FROM episodes AS t INDEXED BY episodes_pending "
-    "WHERE no = ?1 AND state < 2 AND sequence > ?2 ORDER BY sequence LIMIT ?3"
-)
-OPERATIONS_PENDING = (
-    f"SELECT {columns_of(kinds.OPERATIONS.names)} FROM operations AS t "
-    "WHERE no = ?1 AND state = 0 AND sequence > ?2 ORDER BY sequence LIMIT ?3"
-)
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (
     "SELECT sequence, 1 FROM episodes INDEXED BY episodes_pending "
@@ -157,8 +148,8 @@ SEQUENCES_PENDING = (
     "ORDER BY 1 LIMIT ?3"
 )
 # R22: greatest (reference time, sequence) first, among smaller sequences said no later.
-EPISODES_BEFORE = (
-    f"SELECT {columns_of(kinds.EPISODES.names)} FROM episodes AS t WHERE no = ?1 AND source = ?2 "
+SAID_BEFORE = (
+    "SELECT sequence FROM episodes WHERE no = ?1 AND source = ?2 "
     "AND reference_time <= ?3 AND sequence < ?4 AND retired_at IS NULL "
     "ORDER BY reference_time DESC, sequence DESC LIMIT ?5"
 )

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from kgray import locks
-from kgray.errors import Outrun, StoreError
+from kgray.errors import StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
@@ -126,16 +126,13 @@ class SqliteStore(StoreReads, Store):
     def _apply(self, connection: apsw.Connection, change: RowChanges, changed: RowWriter) -> None:
         no = self._db.known_group(connection, change.group)
         if no is None:
-            raise StoreError(f"group {change.group!r} has no sequence {change.sequence}: it is empty")
+            raise alike.no_sequence(change, 0)
         if not _applies(connection, no, change):
             return
         if change.recorded_at is not None:
             times = (change.recorded_at, no, change.recorded_at)
             if not one(connection, sql.SET_RECORD_TIME, times):
-                raise Outrun(
-                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
-                    f"{change.recorded_at}, which is not past the group's last"
-                )
+                raise alike.outrun(change)
         changed.no = no
         changed.carry_out(change)
 
@@ -164,7 +161,7 @@ def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     last = one(connection, sql.GROUP_HEAD, (no,))[1]
     if change.sequence <= last:
         return False
-    raise StoreError(f"group {change.group!r} has no such sequence: {change.sequence} (the last is {last})")
+    raise alike.no_sequence(change, last)
 
 
 class Append(Appending):
