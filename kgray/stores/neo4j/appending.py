@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from kgray.errors import KgrayError
@@ -34,11 +35,7 @@ class AppendingTransaction(Appending):
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read, without what this transaction appended."""
-
-        def ask(statement: str, **named: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
-            return self._db.run(self._running, statement, **named)
-
-        return list(read_rows(ask, read, named_group(group), values))
+        return list(read_rows(partial(self._db.run, self._running), read, named_group(group), values))
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence."""

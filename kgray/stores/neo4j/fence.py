@@ -45,11 +45,8 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
     is not the newest.
     """
     token = str(uuid.uuid4())
-
-    def take(running: Running) -> int:
-        return _take(db, running, epoch=epoch, shard=shard, token=token)
-
-    held = Held(shard, db.write(take), token, time.monotonic())
+    taken = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, token=token))
+    held = Held(shard, taken, token, time.monotonic())
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(db, held, ended), name="kgray-lease", daemon=True)
     beating.start()

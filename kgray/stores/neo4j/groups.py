@@ -51,13 +51,7 @@ def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool
     asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
     statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
     rows = (row for portion in portions(asked) for row in db.run(running, statement, rows=portion))
-    found = {}
-    for name, named, last, last_recorded, removals, adopting, clearing in rows:
-        found[name] = LockedGroup(
-            asked=name, named=named, last=last, last_recorded=last_recorded, removals=removals,
-            adopting=adopting, clearing=clearing,
-        )  # fmt: skip
-    return found
+    return {row["asked"]: LockedGroup(**row) for (row,) in rows}
 
 
 def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -82,16 +76,13 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
     values: list[Values] = [
         {
             "id": group_key(group.asked),
-            "put": {
-                "id": group_key(group.asked),
-                "name": group.asked if group.named else None,
-                "last": group.last,
-                "last_recorded": group.last_recorded,
-                "removals": group.removals,
-                "adopting": group.adopting,
-                "clearing": group.clearing,
-                "cleared_name": None if group.clearing is None else group.asked,
-            },
+            "name": group.asked if group.named else None,
+            "last": group.last,
+            "last_recorded": group.last_recorded,
+            "removals": group.removals,
+            "adopting": group.adopting,
+            "clearing": group.clearing,
+            "cleared_name": None if group.clearing is None else group.asked,
         }
         for group in groups
     ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from kgray import kinds
 from kgray.kinds import Kind
@@ -128,14 +128,10 @@ STORED: Mapping[Kind, StoredKind] = {
 }  # fmt: skip
 
 
-_PLACES: Mapping[Kind, Mapping[str, int]] = {
-    kind: {name: place for place, name in enumerate(kind.names)} for kind in kinds.KINDS
-}
-
-
+@cache
 def place_of(kind: Kind, column: str) -> int:
     """Return the index of a column in the kind's rows."""
-    return _PLACES[kind][column]
+    return kind.names.index(column)
 
 
 def digest(text: str) -> str:

@@ -46,10 +46,7 @@ class BatchWriter:
                 self._send(statements.DROP[kind], _named(kind, found.drops[kind]))
         self._patch(found)
         replaced = self._put_rows(found)
-        self._send(
-            cypher.PUT_ENTITIES,
-            (entity_values(group, row) for group, row in _ordered(found, kinds.ENTITIES)),
-        )
+        self._send(cypher.PUT_ENTITIES, self._values(found, kinds.ENTITIES))
         self._change_facts(found)
         self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
         if complete:
@@ -63,7 +60,7 @@ class BatchWriter:
 
     def _patch(self, found: FoldedBatch) -> None:
         for kind, statement in statements.PATCH.items():
-            ordered = sorted(found.patches[kind].items(), key=_by_name)
+            ordered = sorted(found.patches[kind].items())
             rows = [patch_values(kind, group, key, new) for (group, key), new in ordered]
             self._send(statement, rows)
             if kind is kinds.EPISODES:
@@ -75,29 +72,25 @@ class BatchWriter:
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
             portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
             self._db.run(self._running, statements.PUT_PLAIN, **portion)
-        self._send(
-            cypher.PUT_EPISODES,
-            (episode_values(group, row) for group, row in _ordered(found, kinds.EPISODES)),
-        )
+        self._send(cypher.PUT_EPISODES, map(_seen_episode, self._values(found, kinds.EPISODES)))
         vectors = self._values(found, kinds.STATEMENT_VECTORS)
         return {group for (group,) in self._send(statements.PUT_STATEMENT_VECTORS, vectors)}
 
     def _values(self, found: FoldedBatch, kind: Kind) -> list[Values]:
-        ordered = _ordered(found, kind)
-        return [row_values(kind, group, row, dimensions=self._dimensions) for group, row in ordered]
+        ordered = sorted(found.puts[kind].items())  # names differ, so nothing else is compared
+        return [row_values(kind, group, row, self._dimensions) for (group, _), row in ordered]
 
     # ------------------------------------------------------------- what Graphiti's readers see
 
     def _change_facts(self, found: FoldedBatch) -> None:
         puts = found.puts[kinds.FACTS]
         self._send(cypher.DROP_FACTS, _named(kinds.FACTS, {**found.drops[kinds.FACTS], **puts}))
-        rows = [fact_values(group, row) for group, row in _ordered(found, kinds.FACTS)]
-        values = [row for row in rows if row["end"] is None]
-        made = self._send(cypher.NEW_FACTS, (row for row in rows if row["end"] is not None))
-        made += self._send(cypher.NEW_VALUE_FACTS, values)
+        rows = list(map(_seen_fact, self._values(found, kinds.FACTS)))
+        made = self._send(cypher.NEW_FACTS, (row for row in rows if row["target"] is not None))
+        made += self._send(cypher.NEW_VALUE_FACTS, (row for row in rows if row["target"] is None))
         there = {id_ for (id_,) in made}
         if lost := [row for row in rows if row["uuid"] not in there]:
-            ends = sorted({str(row[end]) for row in lost for end in ("source", "end")})
+            ends = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
             raise StoreError(
                 f"{len(lost)} of {len(rows)} facts end at an entity that is not stored "
                 f"({', '.join(ends[:4])}): nothing was changed"
@@ -132,14 +125,6 @@ def _entries(found: Iterable[tuple[str, int]]) -> list[Values]:
 
 def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
     return [key_values(kind, group, key) for group, key in sorted(names)]
-
-
-def _ordered(found: FoldedBatch, kind: Kind) -> list[tuple[str, Row]]:
-    return [(group, row) for (group, _), row in sorted(found.puts[kind].items(), key=_by_name)]
-
-
-def _by_name(item: tuple[RowName, Any]) -> RowName:
-    return item[0]
 
 
 RowName = tuple[str, Key]  # group, key
@@ -215,7 +200,7 @@ def key_values(kind: Kind, group: str, key: Key) -> Values:
     }
 
 
-def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Values:
+def row_values(kind: Kind, group: str, row: Row, dimensions: int) -> Values:
     """Return all properties of a row, computed ones too; dimensions: numbers a vector."""
     stored = STORED[kind]
     made: Values = {"group_id": stored.group_id(group)}
@@ -229,38 +214,24 @@ def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Valu
     return made
 
 
-def episode_values(group: str, row: Row) -> Values:
-    """Return the row of PUT_EPISODES; a committed one has the properties that Graphiti's readers expect."""
-    put = row_values(kinds.EPISODES, group, row)
-    committed = put["state"] == COMMITTED
-    if committed:
-        put |= {
-            "name": put["client_id"] or put["uuid"],
-            "source": _THEIR_KINDS[put["kind"]],
-            "valid_at": times.to_datetime(put["said"]),
-            "created_at": _moment(put["ended_at"]),
-            "entity_edges": [],
-        }
-    live = committed and put["retired_at"] is None
-    return {"group_id": group, "sequence": put["sequence"], "put": put, "live": live}
+def _seen_episode(put: Values) -> Values:
+    """Return the properties of an episode; a committed one has those that Graphiti's readers expect."""
+    if put["state"] != COMMITTED:
+        return put
+    return put | {
+        "name": put["client_id"] or put["uuid"],
+        "source": _THEIR_KINDS[put["kind"]],
+        "valid_at": times.to_datetime(put["said"]),
+        "created_at": _moment(put["ended_at"]),
+        "entity_edges": [],
+    }
 
 
-def entity_values(group: str, row: Row) -> Values:
-    """Return the row of PUT_ENTITIES."""
-    put = row_values(kinds.ENTITIES, group, row) | {"summary": ""}
-    return {"group_id": group, "uuid": put["uuid"], "put": put}
-
-
-def fact_values(group: str, row: Row) -> Values:
-    """Return the row of NEW_FACTS, or, of a fact about a value, where `end` is None, of NEW_VALUE_FACTS."""
-    put = row_values(kinds.FACTS, group, row)
-    for ours, theirs in (
-        ("created", "created_at"), ("valid", "valid_at"), ("invalid", "invalid_at"), ("expired", "expired_at")
-    ):  # fmt: skip
-        put[theirs] = _moment(put[ours])
-    shown = f"{put['value']} {put['unit']}" if put["unit"] else put["value"]  # as `Value.shown`
-    named = {"group_id": group, "uuid": put["uuid"], "source": put["source"], "end": put["target"]}
-    return named | {"put": put, "value": shown}
+def _seen_fact(put: Values) -> Values:
+    """Return the properties of a fact with those that Graphiti's readers expect."""
+    for theirs in ("created_at", "valid_at", "invalid_at", "expired_at"):
+        put[theirs] = _moment(put[theirs.removesuffix("_at")])
+    return put
 
 
 def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from kgray.errors import NoStore, StoreError
 from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Fetched
+from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
 VERSION = 4  # of the stored data; a database of another version is refused
@@ -102,15 +102,15 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     create: False = raise StoreError where there is no store. Also raises StoreError for another schema
     version or another embedder. Safe for several processes at once: each rule and the node are made once.
     """
-    found = _meta(db)
-    if found is None:
+    found = db.alone(cypher.META)
+    if not found:
         if not create:
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
         _make_rules(db)
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
-        found = _meta(db)
-    version, other, numbers = found or [0, None, 0]
+        found = db.alone(cypher.META)
+    version, other, numbers = found[0]
     check_version(f"the store in {db.where}", version, VERSION, empty="database")
     stored = {"embedder": other, "dimensions": numbers}
     check_embedder(db.where, stored, embedder, dimensions, empty="database")
@@ -120,11 +120,6 @@ def missing(db: Connection) -> list[str]:
     """Return the names of constraints and indexes that are missing or not online."""
     found = db.alone(cypher.INDEXES, names=list(RULES))
     return sorted(RULES.keys() - {name for name, state in found if state == "ONLINE"})
-
-
-def _meta(db: Connection) -> Fetched | None:
-    found = db.alone(cypher.META)
-    return found[0] if found else None
 
 
 def _make_rules(db: Connection) -> None:

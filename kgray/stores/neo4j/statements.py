@@ -6,7 +6,7 @@ the group; Neo4j uses an index over several properties only if a statement names
 `IS NOT NULL` conditions.
 
     read    $group, $group_key, $copy and
-            look-ups: $values; rows: (value, the columns of `StoredRead`)
+            look-ups: $values; rows: (index of the value, the columns of `StoredRead`)
             scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
     write   $rows: maps with `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute, so a
             statement that is run again changes nothing
@@ -78,10 +78,11 @@ def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
         read=read,
         statement=f"""
 {OPEN}
-UNWIND $values AS value
+UNWIND range(0, size($values) - 1) AS place
+WITH place, $values[place] AS value
 MATCH {stored.pattern} {_hint(stored, properties)}
 WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
-RETURN value, {returned}
+RETURN place, {returned}
 """,
         columns=tuple(columns),
         width=len(read.chosen),

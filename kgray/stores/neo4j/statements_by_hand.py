@@ -61,23 +61,25 @@ WITH s RETURN s.epoch, s.token
 
 # ---------------------------------------------------------------------------------------- groups
 
-_GROUP = "g.name IS NOT NULL, g.last, g.last_recorded, g.removals, g.adopting, g.clearing"
+_GROUP = (
+    "g {asked: row.name, named: g.name IS NOT NULL, .last, .last_recorded, .removals, .adopting, .clearing}"
+)
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
-# name. Rows: the name asked, then the columns of `groups.LockedGroup`.
+# name. Rows: a map with the fields of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
 UNWIND $rows AS row
 MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0, g.removals = 0
 SET g.locked = true
-WITH row, g RETURN row.name, {_GROUP}
+WITH row, g RETURN {_GROUP}
 """
 # The same, without making any.
 LOCK_GROUPS_THERE = f"""
 UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
-WITH row, g RETURN row.name, {_GROUP}
+WITH row, g RETURN {_GROUP}
 """
-# $rows: {id, put: all properties}: of locked groups.
-KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row.put"
+# $rows: all properties of locked groups.
+KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row"
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
@@ -218,13 +220,14 @@ RETURN {_FACT}
 
 # --------------------------------------------------------------------- what Graphiti's readers see
 
-# {group_id, sequence, put: all properties, live}. A live, committed episode is visible to Graphiti.
+# All properties. A live, committed episode is visible to Graphiti.
 PUT_EPISODES = """
 UNWIND $rows AS row
 MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
-SET e = row.put
-FOREACH (_ IN CASE WHEN row.live THEN [1] ELSE [] END | SET e:Episodic)
-FOREACH (_ IN CASE WHEN row.live THEN [] ELSE [1] END | REMOVE e:Episodic)
+SET e = row
+WITH e, e.state = 2 AND e.retired_at IS NULL AS live
+FOREACH (_ IN CASE WHEN live THEN [1] ELSE [] END | SET e:Episodic)
+FOREACH (_ IN CASE WHEN live THEN [] ELSE [1] END | REMOVE e:Episodic)
 """
 # {group_id, sequence}: retired; no longer visible to Graphiti.
 HIDE_EPISODES = """
@@ -233,10 +236,10 @@ MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:
 REMOVE e:Episodic
 WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
 """
-# {group_id, uuid, put}.
+# The columns; `created_at` stays.
 PUT_ENTITIES = """
 UNWIND $rows AS row
-MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row.put
+MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row, e.summary = ''
 """
 # {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
 DROP_FACTS = """
@@ -245,20 +248,19 @@ MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
 DELETE f
 FOREACH (_ IN CASE WHEN o:Value THEN [1] ELSE [] END | DELETE o)
 """
-# {group_id, uuid, source, end: the target, put: all properties, value}. Rows: the facts that were made; of
-# one that is not, an entity is not stored.
+# All properties. Rows: the facts that were made; of one that is not, an entity is not stored.
 NEW_FACTS = """
 UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
-MATCH (o:Entity {group_id: row.group_id, uuid: row.end})
-CREATE (s)-[f:RELATES_TO]->(o) SET f = row.put
+MATCH (o:Entity {group_id: row.group_id, uuid: row.target})
+CREATE (s)-[f:RELATES_TO]->(o) SET f = row
 RETURN row.uuid
 """
 NEW_VALUE_FACTS = """
 UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
-CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: row.value})
-SET f = row.put
+WITH row, s, CASE WHEN row.unit <> '' THEN row.value + ' ' + row.unit ELSE row.value END AS shown
+CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: shown}) SET f = row
 RETURN row.uuid
 """
 # {group_id, uuid}: with whatever still hangs on it.

@@ -85,12 +85,9 @@ class Database:
 
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
-        self._check(connection, self.epoch)
-
-    def _check(self, connection: apsw.Connection, epoch: int | None) -> None:
         (stored,) = one(connection, sql.EPOCH)
-        if epoch != stored:
-            raise stale(self.path.parent, stored, epoch)
+        if self.epoch != stored:
+            raise stale(self.path.parent, stored, self.epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> int:
         """Return the group's number; creates its row where it is new."""
@@ -122,13 +119,11 @@ class Database:
 
         epoch: that one instead. Raises StaleWriter where it is not the newest any more.
         """
-        with self.transaction(durable=True) as connection:
-            if epoch is None:
-                epoch = int(one(connection, sql.NEW_EPOCH)[0])
-            self._check(connection, epoch)
-        self.epoch = epoch
         try:
-            yield epoch
+            with self.transaction(durable=True) as connection:
+                self.epoch = int(one(connection, sql.NEW_EPOCH)[0]) if epoch is None else epoch
+                self.check_epoch(connection)
+            yield self.epoch
         finally:
             self.epoch = None  # another process may adopt it now, and both would pass
 
@@ -173,12 +168,6 @@ class Database:
         """Return all rows of a read."""
         with self._reading, explained(self.path):
             return self._reader.execute(statement, values).fetchall()
-
-    def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
-        """Return the first row of a read."""
-        with self._reading, explained(self.path):
-            found: Row | None = one(self._reader, statement, values)
-            return found
 
     def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
         """Return the ids of the episodes with these sequences.

@@ -77,11 +77,10 @@ class StoreReads(Reads):
 
     def _head(self, group: str) -> GroupHead:
         no = self._db.number(group)
-        row = None if no is None else self._db.row(sql.GROUP_HEAD, (no,))
-        if row is None:
-            return GroupHead()
-        named = row[0] is not None or self._db.is_staged(group)
-        return GroupHead(named=named, last=row[1], last_recorded=row[2], removals=row[3])
+        for name, last, last_recorded, removals in self._db.rows(sql.GROUP_HEAD, (no,)):
+            named = name is not None or self._db.is_staged(group)
+            return GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)
+        return GroupHead()
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Return the rows of a declared read, read page by page; see `ports.Store`."""

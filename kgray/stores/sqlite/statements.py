@@ -1,8 +1,8 @@
 """Every statement of the store: generated once from the record table, or written by hand; all have names.
 
-`python -m kgray.stores.sqlite` prints them. Values go in as parameters, never as text. The group is
-checked in the statement itself, by its number `no`. A list goes in as one JSON array (json_each) and joins
-its index by CROSS JOIN, which fixes the order of the loops.
+Values go in as parameters, never as text. The group is checked in the statement itself, by its number `no`.
+A list goes in as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the order of the
+loops.
 """
 # ruff: noqa: S608 - what is put into a statement is a name of the record table, never a value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,7 @@ class Append(Appending):
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read, without what this transaction appended."""
         no = self._db.known_group(self._connection, group)
-        if no is None:
-            return []
-
-        def run(statement: str, bound: Sequence[Any]) -> list[Row]:
-            return many(self._connection, statement, bound)
-
-        return list(read_rows(run, read, no, values))
+        return [] if no is None else list(read_rows(partial(many, self._connection), read, no, values))
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence; the group exists from now on."""
