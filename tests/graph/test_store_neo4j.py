@@ -360,7 +360,6 @@ class Killed(BaseException):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Let few rows be too many for one transaction."""
-    monkeypatch.setattr(grouped, "AT_ONCE", 4)
     monkeypatch.setattr(grouped, "ROWS_A_PIECE", 6)
 
 
