@@ -21,6 +21,7 @@ from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError,
 from kgray.graph import Entity, Fact
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
+from kgray.kinds import ALL, KINDS
 from kgray.ledger import accept, failures, request, result, retry
 from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
@@ -39,6 +40,7 @@ from tests.graph.by_hand import (
     head,
     metadata,
     remove,
+    small,
     tell,
     told,
 )
@@ -284,6 +286,20 @@ def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(store
         store.apply([ended(asked, 60, drops={kinds.FACTS: [("F1",)]}, patches=(retired,))])
     assert [row[::3] for row in ask(SEEN, group=group)] == [["c2", "E1"]]
     assert [row[1] for row in ask(VALUES, group=group)] == ["two"]
+
+
+def test_a_copy_whose_answers_were_lost_is_whole(deaf, tmp_path, ask, group):
+    """Each portion is written twice, and each edge is there once."""
+    source = small(tmp_path / "source")
+    with source.writing():
+        tell(source, "Al", "one", group=group, client_id="c1")
+    held = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], group)]
+    with deaf.writing():
+        deaf.adopt(group, head(source, group), held, lambda: None)
+    assert everything(deaf, group) == everything(source, group)
+    assert ask(SEEN, group=group) == [["c1", "Al says one", "text", "E1"]]
+    assert ask(EDGES, group=group) == [["c1", ["F1"]]]
+    source.close()
 
 
 @pytest.mark.parametrize("groups", [1, 12])

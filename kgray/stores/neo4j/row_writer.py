@@ -9,7 +9,7 @@ are sent in the order of their keys, so that all transactions lock in one order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -109,17 +109,17 @@ class BatchWriter:
         }
         asked = ({"group_id": group, "id": id_} for group, id_ in sorted(moved))
         again = {(group, sequence) for group, sequence in self._send(cypher.MENTIONED_IN, asked)}
-        self._send(cypher.DROP_LINKS, _entries(again - committed))
-        self.link(again | committed)
+        self.link(again | committed, new=committed)
 
-    def link(self, episodes: Iterable[tuple[str, int]]) -> None:
-        """Make what Graphiti's readers follow from episodes, (group, sequence) each, that have no edges."""
+    def link(self, episodes: Collection[Entry], *, new: Set[Entry] = frozenset()) -> None:
+        """Make anew what Graphiti's readers follow from episodes; new: those that have no edges yet."""
         asked = _entries(episodes)
+        self._send(cypher.DROP_LINKS, _entries(set(episodes) - new))
         self._send(cypher.LINK_MENTIONS, asked)
         self._send(cypher.KNOW_FACTS, asked)
 
 
-def _entries(found: Iterable[tuple[str, int]]) -> list[Values]:
+def _entries(found: Iterable[Entry]) -> list[Values]:
     return [{"group_id": group, "sequence": sequence} for group, sequence in sorted(found)]
 
 
@@ -128,6 +128,7 @@ def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
 
 
 RowName = tuple[str, Key]  # group, key
+Entry = tuple[str, int]  # group, sequence
 
 
 def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
