@@ -1,4 +1,4 @@
-"""Two graphs of one group compared: before and after a correction, as stored and as derived."""
+"""Two graphs of one group compared: before and after a correction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Iterable
 from kgray.derivation.change import Difference, SpanChanges, fact_changes
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import StoredView, in_pieces, records_of
-from kgray.derivation.view import View
-from kgray.errors import Damaged
-from kgray.ports import GroupCounts, Store, at_one_moment
 
 
 def compare(old: GroupGraph, new: GroupGraph) -> Difference:
@@ -70,30 +66,3 @@ def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> 
 
 def _shown_pairs(graph: GroupGraph) -> set[tuple[str, str]]:
     return {(recorded, i) for recorded, shown in graph.shown_by_recorded().items() for i in shown}
-
-
-def differences(store: Store, group: str) -> list[str]:
-    """Return one line for each difference between a group's stored graph and the one its records derive.
-
-    None while a removal goes in pieces: whoever ingests next finishes it, and reads look at the records.
-    """
-
-    def compared() -> list[str]:
-        if in_pieces(store, group):
-            return []
-        view, stored = View(records_of(store, group), lambda _: []), StoredView(store, group)
-        facts, entities = view.all_facts(), view.all_entities()
-        held = store.counts(group).get(group, GroupCounts())
-        sums = (("entities", held.entities, len(entities)), ("facts", held.facts, len(facts)))
-        lines = [f"{n} {what} are stored, {m} follow from the records" for what, n, m in sums if n != m]
-        there = {fact.id: fact for fact in stored.facts([fact.id for fact in facts])}
-        lines += [f"fact {fact.id} differs" for fact in facts if there.get(fact.id) != fact]
-        shown = {entity.id: entity for entity in stored.entities([entity.id for entity in entities])}
-        return lines + [
-            f"entity {entity.id} differs" for entity in entities if shown.get(entity.id) != entity
-        ]
-
-    try:
-        return at_one_moment(store, compared)
-    except Damaged as fault:
-        return [str(fault)]

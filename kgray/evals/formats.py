@@ -31,10 +31,7 @@ def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
     messages: dict[str, list[Message]] = defaultdict(list)
     questions: dict[str, list[Question]] = defaultdict(list)
     for name, part in _parts(path):
-        if isinstance(part, Message):
-            messages[name].append(part)
-        else:
-            questions[name].append(part)
+        (messages if isinstance(part, Message) else questions)[name].append(part)  # type: ignore[index]
     if silent := sorted(questions.keys() - messages.keys()):
         raise InputError(f"{path}: the conversation {silent[0]} has questions and no message")
     notes: Counter[str] = Counter()
@@ -47,9 +44,8 @@ def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
         found.append(Conversation(name=name, messages=tuple(told), questions=asked))
     if not any(talk.questions for talk in found):
         raise InputError(f"{path} holds no question with evidence or an answer")
-    return Dataset(
-        conversations=tuple(found), notes=tuple(f"{count} {what}" for what, count in notes.items())
-    )
+    lines = tuple(f"{count} {what}" for what, count in notes.items())
+    return Dataset(conversations=tuple(found), notes=lines)
 
 
 def _usable(asked: list[Question], known: set[str], notes: Counter[str]) -> Iterator[Question]:
@@ -68,18 +64,14 @@ def _parts(path: Path) -> _Parts:
     try:
         text = path.read_text(encoding="utf-8-sig")
         as_array = text.lstrip().startswith("[")
-        rows = (
-            json.loads(text)
-            if as_array
-            else [line and json.loads(line) for line in map(str.strip, text.split("\n"))]
-        )
+        rows = json.loads(text) if as_array else [json.loads(line.strip() or "null") for line in text.split("\n")]
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"{path} is no JSON in UTF-8: {error}") from None
     read: _Reader | None = None
     for number, row in enumerate(rows, 1):
-        if row == "":
+        if row is None:
             continue
         try:
             read = read or _reader(row)
