@@ -31,7 +31,10 @@ def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
     messages: dict[str, list[Message]] = defaultdict(list)
     questions: dict[str, list[Question]] = defaultdict(list)
     for name, part in _parts(path):
-        (messages if isinstance(part, Message) else questions)[name].append(part)  # type: ignore[index]
+        if isinstance(part, Message):
+            messages[name].append(part)
+        else:
+            questions[name].append(part)
     if silent := sorted(questions.keys() - messages.keys()):
         raise InputError(f"{path}: the conversation {silent[0]} has questions and no message")
     notes: Counter[str] = Counter()
@@ -64,13 +67,14 @@ def _parts(path: Path) -> _Parts:
     try:
         text = path.read_text(encoding="utf-8-sig")
         as_array = text.lstrip().startswith("[")
-        rows = json.loads(text) if as_array else [json.loads(line.strip() or "null") for line in text.split("\n")]
+        lines = [text] if as_array else text.split("\n")
+        rows = [json.loads(line.strip() or "null") for line in lines]
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"{path} is no JSON in UTF-8: {error}") from None
     read: _Reader | None = None
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows[0] if as_array else rows, 1):
         if row is None:
             continue
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -15,11 +16,10 @@ from kgray.kinds import Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
 from kgray.times import Instant
-from kgray.transfer.sums import Sum, rows_of
+from kgray.transfer.sums import OnRow, Sum, rows_of
 from kgray.wiring import OpenStore
 
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
-OnRow = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
         def verify() -> None:
             moments[0] = _verified(source, target, group, ours, _summed(target.store, group, on_row))
 
-        rows = _watched(ours.passing(_scanned(source.store, group, head)), on_row)
+        rows = ours.passing(_scanned(source.store, group, head), on_row)
         target.store.adopt(group, head, rows, verify)
     return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
 
@@ -130,16 +130,9 @@ def _scanned(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, 
         yield from rows_of(store, group, head)
 
 
-def _watched(rows: Iterator[tuple[Kind, Row]], on_row: OnRow) -> Iterator[tuple[Kind, Row]]:
-    for row in rows:
-        on_row()
-        yield row
-
-
 def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
         found = Sum(store.heads([group])[group])
-        for _ in found.passing(rows_of(store, group, found.head)):
-            on_row()
+        deque(found.passing(rows_of(store, group, found.head), on_row), maxlen=0)
     return found

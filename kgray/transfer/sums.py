@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -13,6 +13,7 @@ from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Kind, Row
 from kgray.ports import GroupHead, Store
 from kgray.times import Instant
 
+OnRow = Callable[[], None]
 # The names that are shown for kinds, where it is not the kind's own. Vectors are counted together.
 _CALLED: Mapping[str, str] = {
     "operations": "corrections",
@@ -22,6 +23,8 @@ _CALLED: Mapping[str, str] = {
     "episode_vectors": "vectors",
     "shown_entities": "shown entities",
 }
+
+_ENDED: Mapping[Kind, int] = {EPISODES: 13, OPERATIONS: 4}  # the column of the record time
 
 
 def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
@@ -47,8 +50,10 @@ class Sum:
     moments: list[Instant] = field(default_factory=list)  # record times of what ended, in the order of rows
     _of_kind: Counter[str] = field(default_factory=Counter)
 
-    def passing(self, rows: Iterable[tuple[Kind, Row]]) -> Iterator[tuple[Kind, Row]]:
-        """Yield the same rows while counting and hashing them."""
+    def passing(
+        self, rows: Iterable[tuple[Kind, Row]], on_row: OnRow = lambda: None
+    ) -> Iterator[tuple[Kind, Row]]:
+        """Yield the same rows while counting and hashing them; on_row: called for each."""
         for kind, found in groupby(rows, key=itemgetter(0)):
             hashed = hashlib.sha256()
             for _, row in found:
@@ -56,7 +61,9 @@ class Sum:
                 hashed.update(repr(row).encode("utf-8", "surrogatepass"))
                 self._of_kind[kind.name] += 1
                 self.counts[called(kind)] += 1
-                self._note(kind, row)
+                ended = row[_ENDED[kind]] if kind in _ENDED else None
+                self.moments += [] if ended is None else [ended]
+                on_row()
                 yield kind, row
             self.hashes[kind.name] = hashed.hexdigest()
 
@@ -70,11 +77,6 @@ class Sum:
                 content = ", of other content" if ours == theirs else ""
                 lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy{content}")
         return lines
-
-    def _note(self, kind: Kind, row: Row) -> None:
-        ended = row[13] if kind is EPISODES else row[4] if kind is OPERATIONS else None
-        if ended is not None:
-            self.moments.append(ended)
 
 
 def called(kind: Kind) -> str:
