@@ -7,7 +7,7 @@ correcting   merges, splits and their undoing; withdrawing: retractions and remo
 naming       what people call an entity or another thing: names, ids, beginnings of ids
 reviewing    entities that may be one
 showing      one thing with its texts
-reports      the report of a submission; rows of the dump, of one thing with the part of the graph that it takes
+reports      the report of a submission; rows of the dump, of all or of one thing
 run_files    texts that backfill runs keep beside the store, which are deleted with what is removed
 """
 
