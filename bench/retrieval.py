@@ -21,8 +21,7 @@ import kgray
 from bench.engine import opened, settings_of
 from bench.plain_search import PlainBM25, nearest
 from bench.talk import Shape, conversation
-from kgray.evals.dataset import Conversation, Message
-from kgray.evals.formats import read_dataset
+from kgray.evals.dataset import Conversation, Message, read_dataset
 from kgray.evals.measures import DEPTHS
 from kgray.evals.retrieval import BUDGETS, Asked, ask, marks_of, report
 from kgray.memory import Memory

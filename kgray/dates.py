@@ -203,11 +203,9 @@ def mentioned(text: str, reference: Instant, language: str = "en") -> list[tuple
 
 
 def _spans(date: DateWords, reference: Instant) -> list[tuple[Instant, Instant]]:
-    moment = resolve(date, reference, future=False)
-    if moment is None:
+    if (moment := resolve(date, reference, future=False)) is None:
         return []
-    start = to_datetime(moment[0])
-    words = date.words.lower()
+    start, words = to_datetime(moment[0]), date.words.lower()
     if "week" in words:
         return [_span(start - timedelta(days=start.weekday()), days=7)]
     months = {"month": 1, "year": 12}.get(moment[1], 0)

@@ -22,7 +22,10 @@ _SAID_APART = {"absent", "context_of", "reread"}
 _SHOWN = 10  # of the episodes that are named
 
 
-def _print(call: Call, result: dict[str, Any]) -> int:
+def _carried_out(call: Call, verb: str, *what: Any, **how: Any) -> int:  # noqa: ANN401 - the method's own
+    """Call this method of the memory, print its result, and return the exit code."""
+    with call.memory() as memory, Signals.gentle():
+        result: dict[str, Any] = finished(getattr(memory, verb)(*what, **how, stop=Signals.asked))
     if call.as_json:
         printing.emit_json(result)
     else:
@@ -47,12 +50,9 @@ def _say_context(context: Sequence[Mapping[str, Any]], again: Mapping[str, Any])
     names = [str(row["client_id"] or row["id"]) for row in context]
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     read = f"{printing.counted(len(names), 'episode')} read with what was removed as context: {shown}"
-    kept = (
-        f"{again['committed']} read anew, {again['failed']} failed"
-        if again
-        else ("what was understood then is kept; --reread reads them anew")
-    )
-    printing.note(f"{read}; {kept}")
+    kept = "what was understood then is kept; --reread reads them anew"
+    done = f"{again['committed']} read anew, {again['failed']} failed" if again else kept
+    printing.note(f"{read}; {done}")
 
 
 @click.command(short_help="Say that two entities are one.")
@@ -67,8 +67,7 @@ def merge(call: Call, first: str, second: str, group: str) -> int:
     Example:
       kgray merge "Bob Smith" 9f3e42d1 --group team
     """
-    with call.memory() as memory, Signals.gentle():
-        return _print(call, finished(memory.merge(first, second, group=group, stop=Signals.asked)))
+    return _carried_out(call, "merge", first, second, group=group)
 
 
 @click.command(short_help="Say that two entities are not one.")
@@ -83,8 +82,7 @@ def distinct(call: Call, first: str, second: str, group: str) -> int:
     Example:
       kgray distinct 5b0c17aa 9f3e42d1 --group team
     """
-    with call.memory() as memory, Signals.gentle():
-        return _print(call, finished(memory.distinct(first, second, group=group, stop=Signals.asked)))
+    return _carried_out(call, "distinct", first, second, group=group)
 
 
 @click.command(short_help="Say that some names are another entity.")
@@ -108,9 +106,7 @@ def split(call: Call, identifier: str, surfaces: tuple[str, ...], more: tuple[st
     Example:
       kgray split "Bob Smith" --surface "B. Smith" --group team
     """
-    with call.memory() as memory, Signals.gentle():
-        asked = memory.split(identifier, [*surfaces, *more], group=group, stop=Signals.asked)
-        return _print(call, finished(asked))
+    return _carried_out(call, "split", identifier, [*surfaces, *more], group=group)
 
 
 @click.command(short_help="Take a merge or a split back.")
@@ -124,8 +120,7 @@ def undo(call: Call, sequence: int, group: str) -> int:
     Example:
       kgray undo 42 --group team
     """
-    with call.memory() as memory, Signals.gentle():
-        return _print(call, finished(memory.undo(sequence, group=group, stop=Signals.asked)))
+    return _carried_out(call, "undo", sequence, group=group)
 
 
 _choice = together(
@@ -195,11 +190,8 @@ def _take_out(
     ids = (*episodes, *more)
     if not yes:
         _ask(verb, group, ids, source)
-    with call.memory() as memory, Signals.gentle():
-        method = memory.remove if verb == "remove" else memory.retract
-        chosen: dict[str, Any] = {"episodes": ids, "source": source, "everything": everything}
-        result = finished(method(group=group, **chosen, **how, stop=Signals.asked))
-    return _print(call, result)
+    chosen = {"episodes": ids, "source": source, "everything": everything}
+    return _carried_out(call, verb, group=group, **chosen, **how)
 
 
 def _ask(verb: str, group: str, ids: tuple[str, ...], source: str | None) -> None:

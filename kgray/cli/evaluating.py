@@ -52,7 +52,7 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
       kgray eval retrieval locomo10.json --data eval-data
       kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
     """
-    from kgray.evals.formats import read_dataset
+    from kgray.evals.dataset import read_dataset
     from kgray.evals.retrieval import report
 
     dataset = read_dataset(file, most=limit)

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "groups": "ledger:groups",
     "search": "reading:search",
     "context": "reading:context",
-    "ask": "asking:ask",
+    "ask": "reading:ask",
     "entities": "looking:entities",
     "history": "looking:history",
     "show": "looking:show",

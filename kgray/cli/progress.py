@@ -19,16 +19,35 @@ _CELLS = 30
 _LINE_S = 5.0
 
 
-class _Bar:
-    """A line at the bottom of a terminal, drawn once the work takes a while; leaving the block removes it."""
+class Ticker:
+    """Shows how far a long run is: a line at the bottom of a terminal, drawn once the work takes a while.
 
-    def __init__(self) -> None:
+    Leaving the block removes the line. Where standard error is no terminal: a line every few seconds.
+    """
+
+    def __init__(self, total: int = 0, *, every_s: float = _LINE_S) -> None:
+        """total: steps to come; 0 = not known. every_s: seconds between two lines without a terminal."""
+        self.total = total
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
-        self._shown = False
+        self._shown, self._every_s = False, every_s
+
+    def __call__(self, standing: RunProgress) -> None:
+        """Show the progress, if it is time to."""
+        if not self._terminal and time.monotonic() - self._drawn >= self._every_s:
+            self._drawn = time.monotonic()
+            printing.note(progress_line(standing))
+        elif self._is_time():
+            bar = _cells(min(standing.ended, standing.total), standing.total) if standing.total else ""
+            self._draw(f"{bar}{progress_line(standing)}")
+
+    def _is_time(self) -> bool:
+        """Whether to draw the line on the terminal now."""
+        now = time.monotonic()
+        return self._terminal and now - self._started > _PATIENCE_S and now - self._drawn > _EVERY_S
 
     def _draw(self, text: str) -> None:
-        self._shown = True
+        self._shown, self._drawn = True, time.monotonic()
         click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
     def __enter__(self) -> Self:
@@ -41,51 +60,24 @@ class _Bar:
             self._draw("")
 
 
-class Progress(_Bar):
-    """Counts steps."""
+class Progress(Ticker):
+    """Counts steps, on a terminal alone; without a total only their count is shown."""
 
-    def __init__(self, total: int = 0) -> None:
-        """total: the number of steps to come; 0 = unknown, so only the count is shown."""
-        super().__init__()
-        self.total = total
-        self._done = self._failed = 0
+    _done = _failed = 0
 
     def step(self, outcome: str) -> None:
         """Count one step of the ingest loop."""
         self._done += 1
         self._failed += outcome == "failed"
-        moment = time.monotonic()
-        if self._terminal and moment - self._started > _PATIENCE_S and moment - self._drawn > _EVERY_S:
-            self._drawn = moment
-            self._draw(self._line(moment))
-
-    def _line(self, moment: float) -> str:
-        rate = self._done / (moment - self._started)
-        failed = f", {self._failed} failed" if self._failed else ""
-        if self.total < self._done:
-            return f"{self._done} done{failed}, {rate:.0f}/s"
-        left = (self.total - self._done) / rate
-        bar = _cells(self._done, self.total)
-        return f"{bar}{self._done}/{self.total}{failed}, {rate:.0f}/s, {left:.0f} s left"
-
-
-class Ticker(_Bar):
-    """Shows the progress of a long run: a bar on a terminal, else a line every few seconds."""
-
-    def __init__(self, *, every_s: float = _LINE_S) -> None:
-        """every_s: seconds between two lines."""
-        super().__init__()
-        self._every_s = every_s
-
-    def __call__(self, standing: RunProgress) -> None:
-        """Show the progress, if it is time to."""
-        moment = time.monotonic()
-        if not self._terminal and moment - self._drawn >= self._every_s:
-            self._drawn = moment
-            printing.note(progress_line(standing))
-        elif self._terminal and moment - self._started > _PATIENCE_S:
-            bar = _cells(min(standing.ended, standing.total), standing.total) if standing.total else ""
-            self._draw(f"{bar}{progress_line(standing)}")
+        if self._is_time():
+            rate = self._done / (time.monotonic() - self._started)
+            counts = f"{f', {self._failed} failed' if self._failed else ''}, {rate:.0f}/s"
+            if self.total < self._done:
+                self._draw(f"{self._done} done{counts}")
+                return
+            left = (self.total - self._done) / rate
+            bar = _cells(self._done, self.total)
+            self._draw(f"{bar}{self._done}/{self.total}{counts}, {left:.0f} s left")
 
 
 def _cells(done: int, total: int) -> str:

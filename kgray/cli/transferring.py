@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kgray.transfer import Copied
     from kgray.transfer.graphiti import Import
 
+_FILE = click.Path(path_type=Path)
 _STORE, _STORE_PASSWORD = "KGRAY_STORE_", "KGRAY_STORE_PASSWORD"
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
 
@@ -31,9 +32,9 @@ _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti
 @click.command(short_help="Copy a group into another store.")
 @group_option
 @click.option("--to-data", metavar="DIR", type=TEXT, help="The target's data folder. Default: the source's.")
-@click.option("--to-config", metavar="FILE", type=TEXT, help="The target's settings, such as its store.")
+@click.option("--to-config", metavar="FILE", type=_FILE, help="The target's settings, such as its store.")
 @common
-def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> int:
+def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> int:
     r"""Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
 
     The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
@@ -51,9 +52,8 @@ def copy(call: Call, group: str, to_data: str | None, to_config: str | None) -> 
 
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
-    config = _existing(to_config)
     folder = call.folder if to_data is None else Path(to_data)
-    wanted = _settings_of_target(config, None if to_data is None else folder, os.environ)
+    wanted = _settings_of_target(to_config, None if to_data is None else folder, os.environ)
     with (
         Progress() as progress,
         closing(open_reader(call.settings(), call.folder)) as source,
@@ -76,17 +76,6 @@ def _gone_if_it_fails(folder: Path) -> Iterator[None]:
         if not was_there:
             rmtree(folder, ignore_errors=True)
         raise
-
-
-def _existing(name: str | None) -> Path | None:
-    if name is None:
-        return None
-    try:
-        if Path(name).is_file():
-            return Path(name)
-    except (OSError, ValueError):
-        pass
-    raise InputError(f"--to-config names {name!r}, and there is no such file")
 
 
 def _print_copied(call: Call, copied: Copied, where: str) -> None:

@@ -6,9 +6,8 @@ statements  which statement each piece of evidence is about (R16, R18)
 group       the whole graph of one group: built from records, or kept current commit by commit
 change      what an episode adds to the records, and what differs in the graph
 around      the part of the records from which some statements follow as from all
-compare     two graphs compared: before and after a correction, as stored and as derived
 withdrawn   what is left of corrections, rulings and verdicts when episodes are withdrawn (R16, R25)
-repair      a group derived anew from its records, and stored
+repair      a stored group compared with what its records derive, and stored anew
 stored      records and derived graph, read from a store
 view, dump  reading the graph as known at a moment
 """

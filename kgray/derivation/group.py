@@ -221,13 +221,12 @@ class GroupGraph:
         traits = self.relations.traits(it.relation)
         if it.is_event or traits.cardinality not in {"single", "single_object"}:
             return ()
-        if it.object is None:
-            return (("s", it.subject, it.relation),) if traits.cardinality == "single" else ()
-        if traits.symmetric:
-            return ("s", it.subject, it.relation), ("s", it.object, it.relation)
+        by_subject = ("s", it.subject, it.relation)
+        if it.object is not None and traits.symmetric:
+            return by_subject, ("s", it.object, it.relation)
         if traits.cardinality == "single":
-            return (("s", it.subject, it.relation),)
-        return (("o", it.object, it.relation),)
+            return (by_subject,)
+        return () if it.object is None else (("o", it.object, it.relation),)
 
     def pairs(self, statement: str) -> tuple[str, ...]:
         """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
@@ -235,17 +234,12 @@ class GroupGraph:
         if it.is_event:
             return ()
         found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
-        excludes = self.relations.traits(it.relation).excludes
-        if excludes:
-            target: str | Value = it.key[2]
-            for other in self.by_ends.get((it.subject, target), ()):
-                if self.statements[other].relation in excludes:
-                    found.append(other)
-            if it.object is not None:
-                for other in self.by_ends.get((it.object, it.subject), ()):
-                    either_way = self._is_symmetric(it) or self._is_symmetric(self.statements[other])
-                    if self.statements[other].relation in excludes and either_way:
-                        found.append(other)
+        if excludes := self.relations.traits(it.relation).excludes:
+            same_ends = list(self.by_ends.get((it.subject, it.key[2]), ()))
+            for other in self.by_ends.get((it.object, it.subject), ()) if it.object is not None else ():
+                if self._is_symmetric(it) or self._is_symmetric(self.statements[other]):
+                    same_ends.append(other)
+            found += [other for other in same_ends if self.statements[other].relation in excludes]
         return tuple(s for s in found if not self.statements[s].is_event)
 
     def verdict(self, a: str, b: str) -> bool | None:
@@ -278,10 +272,9 @@ class GroupGraph:
         excluded = self.relations.traits(a.relation).excludes_since.get(b.relation)
         if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
             reasons.append(excluded)
-        if held := self.verdicts.get(a.id, {}).get(b.id):
-            exclusive, recorded = held
-            if exclusive:
-                reasons.append(recorded)
+        exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))
+        if exclusive:
+            reasons.append(recorded)
         # Of several reasons to be rivals, the first recorded was enough.
         return max(since, min(reasons, default=0))
 
@@ -294,15 +287,12 @@ class GroupGraph:
             return ("one", statement), [statement]
         if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
             return slot_keys[0], self.slots[slot_keys[0]]
-        seen = {statement}
-        waiting = [statement]
-        while waiting:
-            current = waiting.pop()
-            near = [s for key in self.slot_keys(current) for s in self.slots[key]]
-            for other in (*near, *self.pairs(current)):
-                if other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
+        seen, waiting = {statement}, [statement]
+        for current in waiting:
+            near = (s for key in self.slot_keys(current) for s in self.slots[key])
+            fresh = dict.fromkeys(s for s in (*near, *self.pairs(current)) if s not in seen)
+            seen.update(fresh)
+            waiting.extend(fresh)
         return None, sorted(seen, key=lambda s: (self.statements[s].born, s))
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
@@ -325,8 +315,7 @@ class GroupGraph:
         """Return the fact of a span, with both clocks (R2, R12)."""
         statement = self.statements[span.statement]
         created = span.opened.recorded
-        expired: Instant | None = None
-        ended_by = None
+        expired = ended_by = None
         if span.ended is not None:
             expired = max(created, span.ended.recorded, self.needed(span.opened, span.ended))
             place = span.ended.said[1:]
@@ -364,14 +353,12 @@ class GroupGraph:
 
     def reindex(self, relation: str) -> None:
         """Add a relation's statements to the slots that its current rulings give them."""
-        present: dict[SlotKey, set[str]] = {}
+        added: dict[SlotKey, dict[str, None]] = {}
         for statement in self.by_relation.get(relation, ()):
             for key in self.slot_keys(statement):
-                members = self.slots.setdefault(key, [])
-                known = present[key] if key in present else present.setdefault(key, set(members))
-                if statement not in known:
-                    known.add(statement)
-                    members.append(statement)
+                added.setdefault(key, dict.fromkeys(self.slots.get(key, ())))[statement] = None
+        self.slots |= {key: list(members) for key, members in added.items()}
+        for statement in self.by_relation.get(relation, ()):
             self.link(statement)
 
     def places(self) -> dict[Place, str]:
@@ -393,7 +380,10 @@ class GroupGraph:
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:
             self.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
-        self._take_rulings(change, recorded_at)
+        for ruling in change.rulings:
+            self.relations.rule(ruling, recorded_at)
+        for name in dict.fromkeys(self.relations.folded(r.name).name for r in change.rulings):
+            self.reindex(name)
         shown, renamed = self._take_mentions(change)
         # Stored statements whose words this episode changes (R18): they cost their components.
         retold = [statement for entity in renamed for statement in self.about.get(entity, ())]
@@ -447,12 +437,6 @@ class GroupGraph:
             touched += [part for part in parts if part in self.statements]
         return touched
 
-    def _take_rulings(self, change: EpisodeChange, recorded_at: Instant) -> None:
-        for ruling in change.rulings:
-            self.relations.rule(ruling, recorded_at)
-        for name in dict.fromkeys(self.relations.folded(r.name).name for r in change.rulings):
-            self.reindex(name)
-
     def _take_evidence(self, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
         """Add the new statements; return the new claims by statement, not yet added to them."""
         mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
@@ -490,10 +474,7 @@ class GroupGraph:
         self._sweeps.clear()  # each is made again when needed
         for statement in claims:
             _, members = self.component(statement)
-            missing = [m for m in members if m not in before]
-            if missing:
-                found = self.spans_of(missing)
-                before.update((m, found[m]) for m in missing)
+            before = self.spans_of([m for m in members if m not in before]) | before
         for statement, added in claims.items():
             self.statements[statement].claims.extend(added)
         after = self.spans_of(dict.fromkeys((*before, *claims)))

@@ -1,4 +1,4 @@
-"""Derive a group anew from its records and store the result: the way out where either is wrong.
+"""Compare a stored group with what its records derive, and store that: the way out where either is wrong.
 
 Records that contradict each other are set aside, which drops them; what follows from the rest is stored.
 Every step is told in a line without any text of the group.
@@ -12,9 +12,10 @@ from typing import Any, get_args
 
 from kgray import kinds, rows, times
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of
+from kgray.derivation.stored import in_pieces, records_of
+from kgray.errors import Damaged
 from kgray.kinds import Key, Kind, Row
-from kgray.ports import Patch, RowChanges, Store
+from kgray.ports import Patch, RowChanges, Store, at_one_moment
 from kgray.records import EvidenceKind, Operation
 
 _DERIVED = (kinds.ENTITIES, kinds.SHOWN_ENTITIES, kinds.FACTS)
@@ -143,6 +144,26 @@ def _derived_anew(store: Store, group: str) -> tuple[RowChanges | None, list[str
     # A record time of its own: whoever has the group in memory reads it anew.
     at = max(times.now(), store.heads([group])[group].last_recorded + 1)
     return _change(store, group, drops=drops, puts=puts, patches=patches, recorded_at=at), lines
+
+
+def differences(store: Store, group: str) -> list[str]:
+    """Return a line for each way in which a group's stored graph is not what its records derive.
+
+    None while a removal goes in pieces: whoever ingests next finishes it, and reads look at the records.
+    """
+
+    def compared() -> list[str]:
+        if in_pieces(store, group):
+            return []
+        puts, drops, moved = stale(store, group)
+        wrong = {kind.name: len(puts[kind]) + len(drops[kind]) for kind in _DERIVED}
+        wrong["evidence"] = len(moved)
+        return [f"{name}: {n} stored otherwise than the records derive" for name, n in wrong.items() if n]
+
+    try:
+        return at_one_moment(store, compared)
+    except Damaged as fault:
+        return [str(fault)]
 
 
 def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kind, Sequence[Key]], list[Row]]:

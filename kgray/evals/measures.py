@@ -128,11 +128,16 @@ def mean(values: Sequence[float]) -> dict[str, float]:
 
 def means(rows: Iterable[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the mean of each measure over the rows that have it."""
-    columns: dict[str, list[float]] = {}
+    return {name: mean(values) for name, values in columns(rows).items()}
+
+
+def columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return name -> its values, of the rows that have it."""
+    found: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: mean(values) for name, values in columns.items()}
+            found.setdefault(name, []).append(value)
+    return found
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:

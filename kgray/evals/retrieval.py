@@ -99,26 +99,21 @@ def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
 
     whole: "overall" has the questions that stand apart (`Question.apart`), too
     """
-    by_type: dict[str, list[Asked]] = {}
-    for row in rows:
-        by_type.setdefault(row.question.type, []).append(row)
+    types = sorted({row.question.type for row in rows})
     return {
         "overall": _figures([row for row in rows if whole or not row.question.apart]),
-        "by_type": {name: _figures(by_type[name]) for name in sorted(by_type)},
+        "by_type": {name: _figures([row for row in rows if row.question.type == name]) for name in types},
     }
 
 
 def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
-    timed: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.seconds.items():
-            timed.setdefault(name, []).append(1000 * value)
+    timed = measures.columns(row.seconds for row in rows)
+    shares = {"p50": 0.5, "p95": 0.95}
     return {
         "questions": len(rows),
         "measures": measures.means(row.marks for row in rows),
-        "ms": {name: {"p50": _at(values, 0.5), "p95": _at(values, 0.95)} for name, values in timed.items()},
+        "ms": {
+            name: {at: round(1000 * measures.percentile(values, share), 2) for at, share in shares.items()}
+            for name, values in timed.items()
+        },
     }
-
-
-def _at(values: Sequence[float], share: float) -> float:
-    return round(measures.percentile(values, share), 2)

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kgray import times
-from kgray.derivation.change import Difference, EpisodeChange, with_change
-from kgray.derivation.compare import compare
+from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound

@@ -15,8 +15,7 @@ from typing import Any
 
 from kgray.derivation import names
 from kgray.derivation.around import records_of_entities
-from kgray.derivation.change import with_operation
-from kgray.derivation.compare import compare
+from kgray.derivation.change import compare, with_operation
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.withdrawn import borne
 from kgray.errors import InputError, NotFound

@@ -24,8 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from kgray import kinds, rows, times
-from kgray.derivation.change import Difference
-from kgray.derivation.compare import compare
+from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import stale
 from kgray.derivation.stored import records_of

@@ -6,8 +6,8 @@ ingesting    appends input to the log, and carries out what is pending or waits 
 correcting   merges, splits and their undoing; withdrawing: retractions and removals
 naming       what people call an entity or another thing: names, ids, beginnings of ids
 reviewing    entities that may be one
-showing      one thing with its texts; around: the part of the graph that it takes
-reports      the report of a submission; rows of the dump
+showing      one thing with its texts
+reports      the report of a submission; rows of the dump, of all or of one thing
 run_files    texts that backfill runs keep beside the store, which are deleted with what is removed
 """
 

@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kgray import times
-from kgray.derivation.compare import differences
-from kgray.derivation.repair import repaired
+from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -27,6 +27,8 @@ from kgray.search import context as build_context
 from kgray.times import Instant
 
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
+_MOMENTS = ("as_of", "known_at", "said_after", "said_before")
+_LISTS = ("scopes", "seeds", "methods")
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
 
 
@@ -71,32 +73,10 @@ class GroupReads:
         )  # fmt: skip
         return [*found.hits]
 
-    async def explain(
-        self,
-        query: str,
-        *,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-        said_after: When | None = None,
-        said_before: When | None = None,
-        filters: Filters | None = None,
-        methods: Sequence[Method] | None = None,
-        **how: Any,  # noqa: ANN401 - the other arguments of `search`
-    ) -> Ranking:
+    async def explain(self, query: str, **how: Any) -> Ranking:  # noqa: ANN401 - the arguments of `search`
         """Return the hits of a search with the signals that ranked them, and what was left out."""
-        how |= {name: tuple(how[name]) for name in ("scopes", "seeds") if name in how}
-        asked = Query(
-            text=query,
-            group=group,
-            as_of=_instant(as_of, "as_of"),
-            known_at=_instant(known_at, "known_at"),
-            filters=_filters(filters, said_after, said_before),
-            methods=None if methods is None else tuple(methods),
-            **how,
-        )
-        view = None if known_at is None else partial(self._view_at, group, asked.known_at)
-        return await self._searcher.ranking(asked, view=view)
+        asked = _query(query, **how)
+        return await self._searcher.ranking(asked, view=self._view_for(asked))
 
     async def context(
         self,
@@ -104,33 +84,19 @@ class GroupReads:
         *,
         group: str,
         tokens: int = 1500,
-        as_of: When | None = None,
-        known_at: When | None = None,
-        said_after: When | None = None,
-        said_before: When | None = None,
-        scopes: Sequence[SearchScope] = (),
         limit: int | None = None,
-        filters: Filters | None = None,
         count: Counter = count_tokens,
+        **how: Any,  # noqa: ANN401 - the other arguments of `search`
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long.
 
         limit   hits that are looked at; None = as many as the budget may hold
         count   the tokens of a text as your model counts them; by default an estimate
-        The other arguments are those of `search`.
+        The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
         """
-        asked = Query(
-            text=query,
-            group=group,
-            as_of=_instant(as_of, "as_of"),
-            known_at=_instant(known_at, "known_at"),
-            filters=_filters(filters, said_after, said_before),
-            scopes=tuple(scopes),
-        )
-        view = partial(self._view_at, group, asked.known_at) if asked.known_at is not None else None
-        return await build_context(
-            self._searcher, asked, tokens=tokens, limit=limit, count=count, view=view
-        )
+        asked, searcher = _query(query, group=group, **how), self._searcher
+        view = self._view_for(asked)
+        return await build_context(searcher, asked, tokens=tokens, limit=limit, count=count, view=view)
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""
@@ -189,6 +155,9 @@ class GroupReads:
     def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
         return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
 
+    def _view_for(self, asked: Query) -> Callable[[], GraphView] | None:
+        return None if asked.known_at is None else partial(self._view_at, asked.group, asked.known_at)
+
     def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
         """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
         if known_at is None:
@@ -215,8 +184,9 @@ def _instant(value: When | None, field: str) -> Instant | None:
         raise InputError(f"{field}: {error}", field=field) from None
 
 
-def _filters(filters: Filters | None, said_after: When | None, said_before: When | None) -> Filters:
-    """Return the filters, with the range of reference times that is asked for beside them."""
-    after, before = _instant(said_after, "said_after"), _instant(said_before, "said_before")
-    chosen = filters or Filters()
-    return chosen if after is None and before is None else replace(chosen, said=(after, before))
+def _query(text: str, **how: Any) -> Query:  # noqa: ANN401 - the arguments of `search`
+    """Return the query; the range of reference times that is asked for becomes a filter."""
+    how |= {name: _instant(how.get(name), name) for name in _MOMENTS}
+    how |= {name: tuple(how[name]) for name in _LISTS if how.get(name) is not None}
+    said, filters = (how.pop("said_after"), how.pop("said_before")), how.pop("filters", None) or Filters()
+    return Query(text=text, filters=filters if said == (None, None) else replace(filters, said=said), **how)

@@ -121,7 +121,9 @@ class Withdrawals:
                     break
                 await asyncio.sleep(_PAUSE_S)
             else:
-                reason = why(await self._until(carried_out, group, stop))
+                ends: Stop = lambda: stop() or carried_out()  # noqa: E731
+                waited = await self._carry_out({}, groups={group}, more=lambda: not carried_out(), stop=ends)
+                reason = why(waited)
         except (NoSpace, Unavailable) as error:
             reason = f" ({error})"
         answer = result(self._store, group, sequence)
@@ -130,14 +132,6 @@ class Withdrawals:
                 f"stopped before {operation.kind} {sequence} was carried out{reason}; the next add does it"
             )
         return answer
-
-    async def _until(self, carried_out: Stop, group: str, stop: Stop) -> IngestOutcome:
-        return await self._carry_out(
-            {},
-            groups={group},
-            more=lambda: not carried_out(),
-            stop=lambda: stop() or carried_out(),
-        )
 
     async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> dict[str, Any]:
         """Wait until the episodes that are read anew have ended; return what became of them."""

@@ -1,19 +1,21 @@
 """What a question says: its content words, phrases, codes, the speakers it names and the dates it mentions.
 
-A pure function of the question, the speakers and the clock.
+A pure function of the question, the speakers and the clock. The words of one language are not left out of
+another: "die" is what an English question asks about. Their lists are in stopwords.txt, with their sources.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from kgray.dates import mentioned
-from kgray.search.stopwords import Language, language_of, languages
 from kgray.times import Instant
 from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 
@@ -207,3 +209,43 @@ def _topic(text: str, spans: list[tuple[int, int]], language: Language) -> str:
             end = after
     topic = re.sub(r"\s+([?!.,;:])", r"\1", " ".join("".join([*pieces, text[end:]]).split()))
     return topic if set(plain_words(topic)) - language.stops else text
+
+
+# ------------------------------------------------------------------------------------ languages
+
+
+class Language(NamedTuple):
+    """Words of one language, plain (`kgray.words.plain_words`)."""
+
+    stops: frozenset[str]
+    dates: frozenset[str]  # what tells that a date may be mentioned: names of months, "week", "yesterday"
+
+
+@cache
+def languages() -> dict[str, Language]:
+    """Return the languages that questions are read in, by their codes, English first."""
+    lines = Path(__file__).with_name("stopwords.txt").read_text(encoding="utf-8").splitlines()
+    found = {}
+    for line in lines:
+        if not line.startswith("#"):
+            code, _, rest = line.partition(":")
+            stops, _, dates = rest.partition("|")
+            found[code] = Language(frozenset(stops.split()), frozenset(dates.split()))
+    return found
+
+
+@cache
+def _tells() -> dict[str, list[str]]:
+    """Return the languages that each word speaks for."""
+    told: dict[str, list[str]] = {}
+    for code, language in languages().items():
+        for word in language.stops | language.dates:
+            told.setdefault(word, []).append(code)
+    return told
+
+
+def language_of(plain: list[str]) -> str:
+    """Return the code of the language that covers most of the words; English on a tie."""
+    told = _tells()
+    covered = Counter(chain.from_iterable(told.get(word, ()) for word in set(plain)))
+    return max(languages(), key=covered.__getitem__)

@@ -1,7 +1,6 @@
 """Copies groups between stores, and imports from other programs.
 
-copying   copies a group into a store that never had it, and verifies every row
-sums      counts and hashes of a group's rows, by which two stores are compared
+copying   copies a group into a store that never had it, and verifies every row by counts and hashes
 graphiti  turns a Graphiti database into episodes of triples
 """
 

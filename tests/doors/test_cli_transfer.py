@@ -57,7 +57,7 @@ def test_a_copy_says_in_one_line_why_it_cannot_be_made(full):
         ("--group", "team"): "no target: name its folder by --to-data",
         ("--group", "absent", "--to-data", "x"): "no group 'absent'",
         ("--group", "team", "--to-data", "kgray-data"): "are one store, kgray-data",
-        ("--group", "team", "--to-data", "x", "--to-config", "no.toml"): "no such file",
+        ("--group", "team", "--to-data", "x", "--to-config", "no.toml"): "No such file",
         ("--group", "no name", "--to-data", "x"): "group 'no name' is not a name",
     }
     for words, line in lines.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kgray import kinds, times
-from kgray.derivation.compare import differences
+from kgray.derivation.repair import differences
 from kgray.errors import InvalidAnswer
 from kgray.ledger import retry
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgray import kinds, times
-from kgray.derivation.compare import differences
+from kgray.derivation.repair import differences
 from kgray.derivation.stored import in_pieces, view_now
 from kgray.errors import NotFound
 from kgray.ingest import withdraw as withdrawing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgray.derivation.compare import differences
+from kgray.derivation.repair import differences
 from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
 from tests.graph.engine import GROUP, Engine, in_days, reading, triples, works

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgray.dates import mentioned
-from kgray.search.question import Question, read
-from kgray.search.stopwords import language_of, languages
+from kgray.search.question import Question, language_of, languages, read
 from kgray.times import parse, show
 from kgray.words import plain_words, words
 
