@@ -202,8 +202,8 @@ def one_list(
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
-    once: a fact says what the messages that support it say, so the first of them to come has the place of all.
-    A message that supports several facts goes with the first of these, a fact when all its messages are there.
+    once: a message says what its facts say, so a fact goes with its messages, and a message with the first of
+    its facts. Two facts of one message say two things.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -213,7 +213,8 @@ def one_list(
     chosen: list[tuple[SearchScope, Candidate]] = []
     said: list[tuple[SearchScope, Candidate]] = []
     left = {scope: places.get(scope, limit) for scope in found}
-    told: set[str] = set()  # episodes that are hits, or that a hit is supported by
+    shown: set[str] = set()  # episodes that are hits
+    told: set[str] = set()  # and those that a fact above is supported by
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
@@ -221,11 +222,12 @@ def one_list(
         sources: set[str] = set()
         if once and not isinstance(row, Entity):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
-        if sources and sources <= told:
+        if sources and sources <= (told if scope == "episode" else shown):
             said.append((scope, candidate))
         elif left[scope]:
             left[scope] -= 1
             told |= sources
+            shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
 
@@ -235,9 +237,9 @@ def _ranks(found: Mapping[SearchScope, Sequence[Candidate]]) -> dict[str, dict[s
     ranks: dict[str, dict[str, int]] = {}
     for candidates in found.values():
         for method, signal in (("bm25", "words"), ("cosine", "vectors"), ("bfs", "steps")):
-            having = [candidate for candidate in candidates if candidate.signals.get(signal)]
-            if method != "bfs":  # those are in the order of the walk
-                having.sort(key=lambda candidate: -candidate.signals[signal])
+            having = [candidate for candidate in candidates if signal in candidate.signals]
+            nearest = 1 if method == "bfs" else -1
+            having.sort(key=lambda candidate: nearest * candidate.signals[signal])
             for rank, candidate in enumerate(having, 1):
                 ranks.setdefault(candidate.row.id, {})[method] = rank
     return ranks
