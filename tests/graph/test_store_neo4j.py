@@ -25,7 +25,7 @@ from kgray.kinds import ALL, KINDS
 from kgray.ledger import accept, failures, request, result, retry
 from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
-from kgray.search import Query, search
+from kgray.search import Query, Searcher
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import (
@@ -470,7 +470,7 @@ def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_p
             assert engine.dump() == []
             people = StoredView(engine.store, engine.named()).entities_named("Alice")
             query = Query(text="Alice works", group=engine.named(), any_time=True)
-            assert (people, asyncio.run(search(engine.store, SMALL, query))) == ([], [])
+            assert (people, asyncio.run(Searcher(engine.store, SMALL).search(query))) == ([], [])
     killed(pieces=1 << 62)
     engine = Engine(store=engine.store, prefix=engine.prefix)
     engine.run()
