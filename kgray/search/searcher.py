@@ -24,7 +24,7 @@ from kgray.search.index import (
     Indexes,
     VectorReads,
 )
-from kgray.search.query import SCOPES, Query
+from kgray.search.query import SCOPES, Query, Recipe, Weights
 from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
@@ -34,6 +34,7 @@ from kgray.times import Instant, now, to_datetime
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
+_LETTERS = "hashing-"  # how the identity of the embedder begins that knows letters, not what words mean
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -93,7 +94,8 @@ class Searcher:
         if "cosine" in ways.methods or ways.reranker == "mmr":
             vector = (await self.embedder.embed([question.topic]))[0]
         with self._indexes.of(group) as index:
-            ranked, linked = _first_stage(self.store, index, question, query, vector)
+            weights = self._weights(ways)
+            ranked, linked = _first_stage(self.store, index, question, query, weights, vector)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
@@ -114,16 +116,27 @@ class Searcher:
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
 
+    def _weights(self, ways: Recipe) -> Weights:
+        """Return the weights of the methods that are used, with this embedder."""
+        given = ways.weights
+        near = given.letters if self.embedder.identity.startswith(_LETTERS) else given.vectors
+        return replace(
+            given,
+            words=given.words if "bm25" in ways.methods else 0.0,
+            vectors=near if "cosine" in ways.methods else 0.0,
+        )
+
+
 def _first_stage(
-    store: Store, index: GroupIndex, question: Question, query: Query, vector: Vector | None
+    store: Store,
+    index: GroupIndex,
+    question: Question,
+    query: Query,
+    weights: Weights,
+    vector: Vector | None,
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
-    weights = replace(
-        ways.weights,
-        words=ways.weights.words if "bm25" in ways.methods else 0.0,
-        vectors=ways.weights.vectors if "cosine" in ways.methods else 0.0,
-    )
     stage = FirstStage(index, question, weights, vector)
 
     def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
