@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,18 +69,14 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
             "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8"
         )
     document = report(asked, whole=what == "answers")
-    if call.as_json:
-        printing.emit_json(document)
-    else:
-        _print(document, what)
-    return 0
+    return call.answer(document, lambda: _print(document, what))
 
 
 def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
     from kgray.evals.retrieval import ask_all
 
-    with closing(_opened(call, place)) as memory:
-        asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
+    with _ingested(call, dataset, place) as (memory, talks):
+        asked = finished(ask_all(memory, talks))
     return asked, [one.as_dict() for one in asked]
 
 
@@ -105,32 +102,31 @@ def _answers(
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:
-        with closing(_opened(call, place)) as memory:
-            rows = finished(exam.answer(memory, _ingested(memory, dataset, place)))
+        with _ingested(call, dataset, place) as (memory, talks):
+            rows = finished(exam.answer(memory, talks))
     return as_asked(rows), rows
 
 
-def _opened(call: Call, place: Path) -> Memory:
+@contextmanager
+def _ingested(
+    call: Call, dataset: Dataset, place: Path
+) -> Iterator[tuple[Memory, list[tuple[str, Conversation]]]]:
+    """Open the data set's store, ingest what is not there yet; yields the conversations with their groups."""
     from kgray.opening import open_with
 
-    return open_with(call.settings(), place, create=True)
-
-
-def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
-    """Ingest what is not there yet; return the conversations with their groups."""
-    talks = []
-    for number, talk in enumerate(dataset.conversations, 1):
-        group = f"{place.name[-8:]}-{number}"
-        talks.append((group, talk))
-        counts = finished(memory.status(group=group)).get(group)
-        if counts is None or counts.committed + counts.failed < len(talk.messages):
-            printing.note(f"ingesting conversation {number} of {len(dataset.conversations)}")
+    talks = [(f"{place.name[-8:]}-{n}", talk) for n, talk in enumerate(dataset.conversations, 1)]
+    with closing(open_with(call.settings(), place, create=True)) as memory:
+        for number, (group, talk) in enumerate(talks, 1):
+            counts = finished(memory.status(group=group)).get(group)
+            if counts is not None and counts.committed + counts.failed >= len(talk.messages):
+                continue
+            printing.note(f"ingesting conversation {number} of {len(talks)}")
             done = finished(memory.add_many((one.row() for one in talk.messages), group=group))
             if done.stopped:
                 raise Stopped(f"stopped while ingesting ({done.reason or 'asked to'}); run it again")
             if done.refused or done.failed:
                 printing.note(f"{done.refused} refused and {done.failed} failed messages of {talk.name}")
-    return talks
+        yield memory, talks
 
 
 def _digest(content: bytes) -> str:
@@ -142,16 +138,13 @@ def _print(document: dict[str, Any], what: str) -> None:
     shown = [name for name in _SHOWN[what] if any(name in part["measures"] for part in parts.values())]
     first, rows = _FIRST[what], []
     for name, part in parts.items():
-        found = part["measures"]
-        row = [name, str(part["questions"])]
+        found, told = part["measures"], ["-", "", ""]
         if mean := found.get(first):
             bar = "\u2588" * round(_BAR * mean["mean"])
-            row += [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
-        else:
-            row += ["-", "", ""]
+            told = [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
         cells = [found[each]["mean"] if each in found else None for each in shown]
-        row += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
-        rows.append(row)
+        told += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
+        rows.append([name, str(part["questions"]), *told])
     printing.table(rows, head=("type", "questions", first, "95 %", "", *shown))
     for name, at in document["overall"].get("ms", {}).items():
         printing.note(f"{name}: p50 {at['p50']:.0f} ms, p95 {at['p95']:.0f} ms")
