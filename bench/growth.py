@@ -27,7 +27,7 @@ from kgray.ontology import shipped
 from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
-from kgray.search import Query, search
+from kgray.search import Query, Searcher
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
@@ -82,7 +82,7 @@ class GrowingStore:
         """Take an empty store, which is held for writing meanwhile."""
         self._clock, self._reader, judge = ModelClock(), ReplyReader(), RulesJudge()
         models = TimedModels(self._reader, judge, embedder, self._clock)
-        self.store, self.embedder = store, models
+        self.store, self.embedder, self.searcher = store, models, Searcher(store, models)
         self.together = store.batch // 2  # episodes a transaction: each posts its extraction and its commit
         self.statements: defaultdict[str, dict[str, Vector]] = defaultdict(dict)
         self.texts: defaultdict[str, list[str]] = defaultdict(list)
@@ -167,7 +167,7 @@ class GrowingStore:
             asked = Query(
                 text=text, group=group, scopes=("fact",), methods=("cosine",), any_time=True, limit=2 * limit
             )
-            ids = [hit.id for hit in RUNNER.run(search(self.store, self.embedder, asked))]
+            ids = [hit.id for hit in RUNNER.run(self.searcher.search(asked))]
             best = list(dict.fromkeys(row[1] for row in self.store.rows(FACTS_OF, group, ids)))[:limit]
             found += sum(bool(exact[statement] >= bound) for statement in best)
         return found / (limit * len(texts))

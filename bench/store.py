@@ -23,7 +23,7 @@ from kgray.errors import InputError
 from kgray.ingest.state import GroupState, garbage_collected_rarely
 from kgray.intake.triples import normalise
 from kgray.records import Draft
-from kgray.search import Method, Query, search
+from kgray.search import Method, Query
 from kgray.settings import Settings
 from kgray.wiring import open_store
 
@@ -222,7 +222,7 @@ def _asked(grown: GrowingStore, group: str) -> list[str]:
 def _is_found(grown: GrowingStore, text: str) -> bool:
     """Return whether a fact of the small group is among the best when it is asked for by its sentence."""
     query = Query(text=text, group=BESIDE, scopes=("fact",), limit=_RECALL_AT, any_time=True)
-    hits = RUNNER.run(search(grown.store, grown.embedder, query))
+    hits = RUNNER.run(grown.searcher.search(query))
     return any(hit.source and hit.target and hit.source in text and hit.target in text for hit in hits)
 
 
@@ -238,7 +238,7 @@ def _searches(grown: GrowingStore, group: str, asked: Sequence[str]) -> dict[str
         queries = [Query(text=f"where {text}?", group=group, methods=methods) for text in asked]
 
         def ask(query: Query) -> object:
-            return RUNNER.run(search(grown.store, grown.embedder, query))
+            return RUNNER.run(grown.searcher.search(query))
 
         found[name] = _timed([partial(ask, query) for query in queries])
     return found

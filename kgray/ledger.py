@@ -447,6 +447,18 @@ class Failure:
     raw: str = ""
     attempts: int = 1
 
+    def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
+        """Return the form that `kgray failures --json` prints; of the episode with these ids."""
+        return {
+            "id": id_,
+            "client_id": client_id,
+            "class": self.kind,
+            "message": self.message,
+            "attempts": self.attempts,
+            "reply": self.raw or None,
+            "group": group,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedEpisode:
@@ -454,18 +466,6 @@ class FailedEpisode:
 
     episode: Episode
     failure: Failure
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray failures --json` prints."""
-        return {
-            "id": self.episode.id,
-            "client_id": self.episode.client_id,
-            "class": self.failure.kind,
-            "message": self.failure.message,
-            "attempts": self.failure.attempts,
-            "reply": self.failure.raw or None,
-            "group": self.episode.group,
-        }
 
 
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kgray.errors import Unavailable
 from kgray.memory import Memory
 from kgray.settings import Settings
 from tests.waiting import HANGS_S
@@ -48,7 +49,13 @@ def ray_session() -> Iterator[Any]:
         del os.environ[name]
     # Ray tells its metrics every 10 s by default, and a test waits for them. The name is Ray's own.
     os.environ |= {"RAY_metrics_report_interval_ms": "1000"}
-    started = session.start(Settings(), profile.Profile())
+    for left in reversed(range(5)):
+        try:
+            started = session.start(Settings(), profile.Profile())
+            break
+        except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
+            if not left:
+                raise
     yield started
     started.close()
     os.environ.clear()

@@ -144,5 +144,6 @@ def failures_of(failed: Iterable[FailedEpisode]) -> dict[str, Any]:
     for row in failed:
         classes[row.failure.kind] += 1
         if len(first) < _FIRST:
-            first.append({key: value for key, value in row.as_dict().items() if key != "reply"})
+            told = row.failure.as_dict(row.episode.id, row.episode.client_id, row.episode.group)
+            first.append({key: value for key, value in told.items() if key != "reply"})
     return {"classes": dict(classes), "first": first}

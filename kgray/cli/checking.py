@@ -232,7 +232,7 @@ def _server(store: Store, held: str, built: str) -> Iterator[Check]:
 
     if not isinstance(store, Neo4jStore):
         raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
-    yield "store", True, f"Neo4j {store.server.version} {store.server.edition} ({held}), {built}"
+    yield "store", True, f"Neo4j {store.server} ({held}), {built}"
     missing = store.missing()
     detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
     yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"

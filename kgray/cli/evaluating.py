@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,12 +19,10 @@ if TYPE_CHECKING:
     from kgray.evals.dataset import Conversation, Dataset
     from kgray.memory import Memory
 
-_SHOWN = {
-    "retrieval": "fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
+_SHOWN = {  # measures; the first with its interval and a bar
+    "retrieval": "fraction@10 fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
     "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
 }
-_FIRST = {"retrieval": "fraction@10", "answers": "correct"}
-_BAR = 20  # columns of a full bar
 _PATH = click.Path(path_type=Path)
 _WAYS = click.Choice(("memory", "full", "summaries"))
 _options = together(
@@ -65,18 +62,22 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
     measure = _retrieval if what == "retrieval" else _answers
     asked, found = measure(call, dataset, place, **given)
     if rows is not None:
-        rows.write_text(
-            "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found), encoding="utf-8"
-        )
+        lines = "\n".join([*(json.dumps(row, ensure_ascii=False) for row in found), ""])
+        rows.write_text(lines, encoding="utf-8")
     document = report(asked, whole=what == "answers")
-    return call.answer(document, lambda: _print(document, what))
+    if call.as_json:
+        printing.emit_json(document)
+    else:
+        _print(document, what)
+    return 0
 
 
 def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
     from kgray.evals.retrieval import ask_all
+    from kgray.opening import open_with
 
-    with _ingested(call, dataset, place) as (memory, talks):
-        asked = finished(ask_all(memory, talks))
+    with closing(open_with(call.settings(), place, create=True)) as memory:
+        asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
     return asked, [one.as_dict() for one in asked]
 
 
@@ -85,6 +86,7 @@ def _answers(
 ) -> tuple[Any, Any]:
     from kgray.backends.openai_api.structured import Asker
     from kgray.evals.answers import Examination, Raw, as_asked
+    from kgray.opening import open_with
     from kgray.settings import load
     from kgray.wiring import build_client
 
@@ -102,31 +104,26 @@ def _answers(
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:
-        with _ingested(call, dataset, place) as (memory, talks):
-            rows = finished(exam.answer(memory, talks))
+        with closing(open_with(chosen[0], place, create=True)) as memory:
+            rows = finished(exam.answer(memory, _ingested(memory, dataset, place)))
     return as_asked(rows), rows
 
 
-@contextmanager
-def _ingested(
-    call: Call, dataset: Dataset, place: Path
-) -> Iterator[tuple[Memory, list[tuple[str, Conversation]]]]:
-    """Open the data set's store, ingest what is not there yet; yields the conversations with their groups."""
-    from kgray.opening import open_with
-
-    talks = [(f"{place.name[-8:]}-{n}", talk) for n, talk in enumerate(dataset.conversations, 1)]
-    with closing(open_with(call.settings(), place, create=True)) as memory:
-        for number, (group, talk) in enumerate(talks, 1):
-            counts = finished(memory.status(group=group)).get(group)
-            if counts is not None and counts.committed + counts.failed >= len(talk.messages):
-                continue
-            printing.note(f"ingesting conversation {number} of {len(talks)}")
+def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
+    """Ingest what is not there yet; return the conversations with their groups."""
+    talks = []
+    for number, talk in enumerate(dataset.conversations, 1):
+        group = f"{place.name[-8:]}-{number}"
+        talks.append((group, talk))
+        counts = finished(memory.status(group=group)).get(group)
+        if counts is None or counts.committed + counts.failed < len(talk.messages):
+            printing.note(f"ingesting conversation {number} of {len(dataset.conversations)}")
             done = finished(memory.add_many((one.row() for one in talk.messages), group=group))
             if done.stopped:
                 raise Stopped(f"stopped while ingesting ({done.reason or 'asked to'}); run it again")
             if done.refused or done.failed:
                 printing.note(f"{done.refused} refused and {done.failed} failed messages of {talk.name}")
-        yield memory, talks
+    return talks
 
 
 def _digest(content: bytes) -> str:
@@ -135,16 +132,19 @@ def _digest(content: bytes) -> str:
 
 def _print(document: dict[str, Any], what: str) -> None:
     parts = {"overall": document["overall"], **document["by_type"]}
-    shown = [name for name in _SHOWN[what] if any(name in part["measures"] for part in parts.values())]
-    first, rows = _FIRST[what], []
+    first, *others = _SHOWN[what]
+    shown = [name for name in others if any(name in part["measures"] for part in parts.values())]
+    rows = []
     for name, part in parts.items():
-        found, told = part["measures"], ["-", "", ""]
+        found, row = part["measures"], [name, str(part["questions"])]
         if mean := found.get(first):
-            bar = "\u2588" * round(_BAR * mean["mean"])
-            told = [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
+            bar = "\u2588" * round(20 * mean["mean"])
+            row += [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
+        else:
+            row += ["-", "", ""]
         cells = [found[each]["mean"] if each in found else None for each in shown]
-        told += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
-        rows.append([name, str(part["questions"]), *told])
+        row += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
+        rows.append(row)
     printing.table(rows, head=("type", "questions", first, "95 %", "", *shown))
     for name, at in document["overall"].get("ms", {}).items():
         printing.note(f"{name}: p50 {at['p50']:.0f} ms, p95 {at['p95']:.0f} ms")

@@ -150,24 +150,33 @@ def _print_entity(entity: Entity) -> None:
         click.echo(f"  also known as {printing.plain(', '.join(entity.aliases))}")
 
 
-def _print_episode(told: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
-    from kgray.times import to_datetime
-
-    episode = told.episode
+def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
     name = click.style(printing.plain(episode.client_id or episode.kind), bold=True)
     click.echo(f"{name}  {printing.short(episode.id)}")
     by = f" by {episode.speaker}" if episode.speaker else ""
-    said, end = printing.moment(to_datetime(episode.reference_time)), told.recorded_at
-    recorded = "pending" if end is None else f"recorded {printing.moment(to_datetime(end))}"
-    click.echo(f"  said   {printing.plain(f'{said}{by} in source {episode.source}')}")
-    click.echo(f"  state  {episode.state}, {recorded}, {episode.kind} {episode.sequence} of the group")
-    marks: dict[tuple[int, int], str] = {}
-    for mark in told.marks:
-        known = [str(numbers[fact.id]) for fact in facts if fact.statement == mark.statement]
-        before = marks.get((mark.start, mark.end))
-        marks[mark.start, mark.end] = ",".join([*([before] if before else []), *known])
+    recorded = (
+        "pending" if episode.recorded_at is None else f"recorded {printing.moment(episode.recorded_at)}"
+    )
+    printing.pairs(
+        {
+            "  said": f"{printing.moment(episode.reference_time)}{by} in source {episode.source}",
+            "  state": f"{episode.state}, {recorded}, {episode.kind} {episode.sequence} of the group",
+        }
+    )
+    marks = {
+        (mark.start, mark.end): _numbers(episode, mark.start, mark.end, facts, numbers)
+        for mark in episode.marks
+    }
     for line in _marked(episode.text, marks).splitlines():
         click.echo(f"  | {line}")
+
+
+def _numbers(
+    episode: ToldEpisode, start: int, end: int, facts: Sequence[FactSpan], numbers: Mapping[str, int]
+) -> str:
+    """Return the numbers of the facts that were read from some words of an episode: `1,2`."""
+    told = {mark.statement for mark in episode.marks if (mark.start, mark.end) == (start, end)}
+    return ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in told)
 
 
 def _marked(text: str, marks: Mapping[tuple[int, int], str]) -> str:

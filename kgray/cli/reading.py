@@ -149,7 +149,7 @@ def _explained(found: Ranking) -> None:
 
 def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Where nothing was found, say which values of the filters nothing in the group has."""
-    from kgray.memory.naming import unmet
+    from kgray.memory.unmet import unmet
 
     if not hits and memory.store.heads([group])[group].named:
         for line in unmet(memory.store, group, filters):

@@ -2,16 +2,14 @@
 
 Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
 millisecond, at the cost of the touched components whatever the size of the group; `build` derives it from the
-records alone. Merges, splits, removals and rulings that fold stored names may change anything, and are rare:
-they use `build`.
+records alone. Merges, splits, removals and rulings that fold stored names may change anything: they use it.
 
-The graph is the timeline's `Rivals`: a sweep calls it back (`slot_keys`, `pairs`) when a statement's first
-claim arrives. This is the only call from timeline into this package.
+The graph is the timeline's `Rivals`: a sweep calls back `slot_keys` and `pairs`, and nothing else of here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain, product
 
 from kgray.derivation.change import Difference, EpisodeChange, SpanChanges, fact_changes
@@ -38,10 +36,6 @@ SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subje
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
-
-
-def _placed(said: Iterable[Spoken]) -> Iterator[tuple[Place, Evidence]]:
-    return (((item.evidence.sequence, item.evidence.ordinal), item.evidence) for item in said)
 
 
 class GroupGraph:
@@ -105,16 +99,15 @@ class GroupGraph:
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
-        worded = {named[place][0] for place, e in _placed(said) if place in named and not e.every_variant}
+        worded = {named[item.place][0] for item in said if item.place in named and item.words_it}
         late: list[Spoken] = []  # ends that came before what they bear on: that has its own first wording
         for item in chain(said, late):
-            place = (item.evidence.sequence, item.evidence.ordinal)
-            if place not in named or item.key is None:
+            if (place := item.place) not in named or item.key is None:
                 continue
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
             recorded = item.evidence.statement
-            moved = item.evidence.every_variant and statement != recorded
+            moved = not item.words_it and statement != recorded
             if moved and statement in worded and statement not in self.statements:
                 late.append(item)
                 continue
@@ -130,18 +123,6 @@ class GroupGraph:
         for key in {item.key for item in late if item.key is not None}:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
                 claims.sort(key=lambda claim: claim.said[1:])
-
-    def ends_bear_on(self, change: EpisodeChange) -> bool:
-        """Whether the ends of every variant still bear on the variants that they did before an episode (R13).
-
-        Where one began earlier, or is the first that was told of, they move to it.
-        """
-        there = (self.statements[e.statement].key for e in change.evidence if e.statement in self.statements)
-        for key in {key for key in there if key in self.general}:
-            best = min(self.buckets[key], key=lambda s: self.statements[s].standing)
-            if any(claim.statement != best for claim in self.general[key]):
-                return False
-        return True
 
     # ------------------------------------------------------------------ one record at a time
 
@@ -170,15 +151,16 @@ class GroupGraph:
         claims = []
         if statement not in self.statements:
             self.add_statement(said, key, statement, variant)
-            earlier = self.general.get(key, ())
-            claims = [elsewhere(claim, statement) for claim in earlier if self._bears_on(claim, statement)]
+            claims = [
+                elsewhere(c, statement) for c in self.general.get(key, ()) if self._bears_on(c, statement)
+            ]
         claim = claim_of(said, statement, head.reference_time, head.recorded_at)
         if claim.kind != "ended" or self._bears_on(claim, statement):
             claims.append(claim)
         if said.every_variant:
             self.general.setdefault(key, []).append(claim)
-            others = (s for s in self.buckets[key] if s != statement and self._bears_on(claim, s))
-            claims += [elsewhere(claim, other) for other in others]
+            others = (s for s in self.buckets[key] if s != statement)
+            claims += [elsewhere(claim, other) for other in others if self._bears_on(claim, other)]
         return claims
 
     def _bears_on(self, general: Claim, statement: str) -> bool:

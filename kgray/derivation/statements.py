@@ -225,6 +225,16 @@ class Spoken:
     # Record time of the last merge, split or ruling that gave it a key other than the recorded one; 0 = none.
     moved_at: Instant
 
+    @property
+    def place(self) -> Place:
+        """Where it was recorded."""
+        return self.evidence.sequence, self.evidence.ordinal
+
+    @property
+    def words_it(self) -> bool:
+        """Whether it says anything of a statement but that every variant of it ended or was not so."""
+        return not self.evidence.every_variant
+
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
     """Return the marks of a wording, without its dates and value.

@@ -42,7 +42,7 @@ def of_ranking(
         found[f"fraction@{depth}"] = len(within) / len(ranks)
         found[f"any@{depth}"] = float(bool(within))
         found[f"all@{depth}"] = float(len(within) == len(ranks))
-        found[f"ndcg@{depth}"] = sum(map(_gain, {int(rank) for rank in within})) / ideal
+        found[f"ndcg@{depth}"] = sum(map(_gain, set(within))) / ideal
     return found | {"mrr": 1 / min(ranks.values())}
 
 
@@ -55,7 +55,7 @@ def _ranks(ranking: Ranking, evidence: Collection[str]) -> dict[str, float]:
     return ranks
 
 
-def _gain(rank: int) -> float:
+def _gain(rank: float) -> float:
     return 1 / math.log2(rank + 1)
 
 
@@ -79,20 +79,12 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def lines_of(context: str) -> list[list[str]]:
-    """Return the words of each line of a context."""
-    return [words(line) for line in context.splitlines()]
+def of_context(context: str, supported: Collection[str], evidence: Mapping[str, str]) -> float:
+    """Return the share of the evidence (message -> its text) that a context holds.
 
-
-def of_context(
-    lines: Sequence[Sequence[str]], supported: Collection[str], evidence: Mapping[str, str]
-) -> float:
-    """Return the share of the evidence that a context holds.
-
-    lines       the context's, as `lines_of` returns them
     supported   messages that the facts in the context rest on
-    evidence    message -> its text
     """
+    lines = list(map(words, context.splitlines()))
     return fmean(float(name in supported or told_in(text, lines)) for name, text in evidence.items())
 
 
@@ -150,9 +142,9 @@ def columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
 
 def _wilson(share: float, count: int) -> tuple[float, float]:
     z = NormalDist().inv_cdf(0.975)
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    centre = share + z * z / (2 * count)
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 

@@ -69,8 +69,7 @@ async def ask(
         marks[f"tokens@{budget}"] = float(built.tokens)
         if evidence:
             supported = {name for hit in built.hits if hit.fact for name in stands_for(hit)}
-            lines = measures.lines_of(built.text)
-            marks[f"context@{budget}"] = measures.of_context(lines, supported, evidence)
+            marks[f"context@{budget}"] = measures.of_context(built.text, supported, evidence)
         else:
             marks[f"context_nothing@{budget}"] = float(not built.hits)
     return Asked(

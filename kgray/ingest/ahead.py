@@ -8,88 +8,70 @@ the true state. So its look-ups tolerate missing rows.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from kgray.derivation.change import EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement
-from kgray.ingest.candidates import NameLookUp, Nearest, Postings, Prepared, blocking_keys
+from kgray.ingest.candidates import NameLookUp, Nearest, Prepared, blocking_keys
 from kgray.ingest.decide import Decision
-from kgray.ingest.state import GroupState, LookUp
+from kgray.ingest.state import GroupState
 from kgray.ports import Vector
 from kgray.records import Place, Ruling
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ReadKey = tuple[str, Hashable]  # (table, key within it)
-_Put = Callable[[str, Hashable, object], None]  # table, key within it, item
 _LATER = 1 << 62
 
 
 class AheadRows:
-    """The rows of a group's uncommitted episodes, by key; each with the sequence that would add it."""
+    """The rows of a group's uncommitted episodes, by the sequence that would add them and by key."""
 
     def __init__(self, dimensions: int) -> None:
         """Start with no row; dimensions: of the vectors."""
         self._prepare = Nearest(dimensions).prepared
-        self._rows: dict[ReadKey, list[tuple[int, int, Any]]] = {}
-        self.used: dict[str, None] = {}  # relation names that these episodes use
-        self._of: dict[int, dict[ReadKey, list[Any]]] = {}
-        self._readers: dict[ReadKey, set[int]] = {}
+        self._rows: dict[int, dict[ReadKey, list[Any]]] = {}
+        self._adding: defaultdict[ReadKey, set[int]] = defaultdict(set)  # the sequences with rows under a key
         self._read: dict[int, set[ReadKey]] = {}
-        self._count = 0
 
     def put(self, sequence: int, attempt: Decision | None) -> set[int]:
         """Replace an episode's rows (None: remove); return the later sequences that read a change."""
-        rows = {} if attempt is None else _rows_of(attempt, self._prepare)
-        before = self._of.pop(sequence, {})
-        changed = [k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))]
-        for key in before:
-            kept = [row for row in self._rows[key] if row[0] != sequence]
-            if kept:
-                self._rows[key] = kept
-            else:
-                del self._rows[key]
-                if key[0] == "use":
-                    del self.used[str(key[1])]
-        for key, items in rows.items():
-            if key[0] == "use":
-                self.used[str(key[1])] = None
-            for item in items:
-                self._count += 1
-                insort(self._rows.setdefault(key, []), (sequence, self._count, item))
+        rows: dict[ReadKey, list[Any]] = {}
+        for key, item in () if attempt is None else _rows_of(attempt, self._prepare):
+            rows.setdefault(key, []).append(item)
+        before = self._rows.pop(sequence, {})
+        for key in before.keys() - rows.keys():
+            self._adding[key].discard(sequence)
+            if not self._adding[key]:
+                del self._adding[key]
+        for key in rows:
+            self._adding[key].add(sequence)
         if rows:
-            self._of[sequence] = rows
-        touched: set[int] = set()
-        for key in changed:
-            touched |= self._readers.get(key, set())
-        return {reader for reader in touched if reader > sequence}
+            self._rows[sequence] = rows
+        changed = {k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))}
+        later = ((reader, keys) for reader, keys in self._read.items() if reader > sequence)
+        return {reader for reader, keys in later if not changed.isdisjoint(keys)}
 
     def reads(self, sequence: int, keys: set[ReadKey]) -> None:
-        """Note which keys an episode's last try read."""
-        for key in self._read.pop(sequence, ()):
-            self._readers[key].discard(sequence)
-            if not self._readers[key]:
-                del self._readers[key]
-        for key in keys:
-            self._readers.setdefault(key, set()).add(sequence)
-        if keys:
-            self._read[sequence] = keys
+        """Note which keys an episode's last try read; none: it is committed."""
+        self._read[sequence] = keys
+        if not keys:
+            del self._read[sequence]
 
     def below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
         """Return the items under a key of the episodes before `sequence`, in order."""
-        found = self._rows.get((table, key))
-        return [row[2] for row in found if row[0] < sequence] if found else []
+        place = (table, key)
+        adding = sorted(earlier for earlier in self._adding.get(place, ()) if earlier < sequence)
+        return [item for earlier in adding for item in self._rows[earlier][place]]
 
     def any_below(self, sequence: int) -> bool:
         """Whether an episode before `sequence` has rows."""
-        return bool(self._of) and min(self._of) < sequence
+        return bool(self._rows) and min(self._rows) < sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,54 +82,41 @@ class _NameRow:
     prepared: Prepared = field(compare=False)
 
 
-def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> dict[ReadKey, list[Any]]:
-    """Return what later episodes would find if this one were committed as decided now."""
-    rows: dict[ReadKey, list[Any]] = {}
+def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> Iterator[tuple[ReadKey, object]]:
+    """Yield, by key, what later episodes would find if this one were committed as decided now."""
+    change = attempt.change
+    if change is None:
+        return
+    yield from _made(attempt)
+    for mention, vector in change.name_vectors:
+        yield ("vectors", ""), _NameRow(mention.entity, prepare(vector))
+    for evidence in change.evidence:
+        yield ("uses", ""), (evidence.relation, (evidence.sequence, evidence.ordinal))
+    for verdict in change.verdicts:
+        yield ("verdict", (verdict.a, verdict.b)), verdict.exclusive
+    for ruling in change.rulings:
+        yield ("rulings", ""), ruling
+        for name in filter(None, (ruling.name, ruling.other)):
+            yield ("ruling", name), ruling
 
-    def put(table: str, key: Hashable, item: object) -> None:
-        rows.setdefault((table, key), []).append(item)
 
-    _put_entities(attempt, put)
-    if attempt.change is not None:
-        _put_statements(attempt.statements, put)
-        _put_records(attempt.change, prepare, put)
-    return rows
-
-
-def _put_entities(attempt: Decision, put: _Put) -> None:
-    borne: list[tuple[str, str]] = []
+def _made(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
+    """Yield the rows of the entities and statements that an episode makes, and of names that it adds."""
     for note in attempt.entities:
-        put("entity", note.id, note)
-        if note.id in attempt.guessed:
-            put("guess", note.id, True)
-        borne += [(note.id, surface) for surface in note.surfaces]
+        yield ("entity", note.id), note
+    for guessed in attempt.guessed:
+        yield ("guess", guessed), True
+    borne = [(note.id, surface) for note in attempt.entities for surface in note.surfaces]
     for entity, surface in (*borne, *attempt.aliases):
         for key in blocking_keys(surface):
-            put("name", key, entity)
-
-
-def _put_statements(statements: Iterable[Statement], put: _Put) -> None:
-    for statement in statements:
-        put("statement", statement.id, statement)
-        put("bucket", statement.key, statement.id)
-        put("slot", ("s", statement.subject, statement.relation), statement.id)
-        put("ends", (statement.subject, statement.key[2]), statement.id)
-        put("relation", statement.relation, statement.id)
-
-
-def _put_records(change: EpisodeChange, prepare: Callable[[Vector], Prepared], put: _Put) -> None:
-    for mention, vector in change.name_vectors:
-        put("vectors", "", _NameRow(mention.entity, prepare(vector)))
-    for evidence in change.evidence:
-        put("use", evidence.relation, (evidence.sequence, evidence.ordinal))
-    for ruling in change.rulings:
-        put("ruling", ruling.name, ruling)
-        if ruling.other:
-            put("ruling", ruling.other, ruling)
-    for verdict in change.verdicts:
-        put("verdict", (verdict.a, verdict.b), verdict.exclusive)
-    if change.rulings:
-        put("rulings", "", change.rulings)
+            yield ("name", key), entity
+    for statement in attempt.statements:
+        subject, relation, made = statement.subject, statement.relation, statement.id
+        yield ("statement", made), statement
+        yield ("bucket", statement.key), made
+        yield ("slot", ("s", subject, relation)), made
+        yield ("ends", (subject, statement.key[2])), made
+        yield ("relation", relation), made
 
 
 def _alike(before: list[Any] | None, after: list[Any] | None) -> bool:
@@ -177,13 +146,10 @@ class _EarlierRows:
         return self.rows.below(table, key, self.sequence)
 
 
-class _Seen(ABC, Generic[K, V]):
-    """A look-up of stored items and those of uncommitted rows: what `get` finds."""
+class _Seen(Mapping[K, V]):
+    """Stored items and those of uncommitted rows: what `get` finds. It yields and counts the stored keys."""
 
-    _stored: Any
-
-    @abstractmethod
-    def get(self, key: K, /) -> V | None: ...
+    _stored: Mapping[K, V]
 
     def __getitem__(self, key: K, /) -> V:
         found = self.get(key)
@@ -191,44 +157,43 @@ class _Seen(ABC, Generic[K, V]):
             raise KeyError(key)
         return found
 
-    def __contains__(self, key: object, /) -> bool:
-        return self.get(key) is not None  # type: ignore[arg-type]
-
     def __iter__(self) -> Iterator[K]:
         return iter(self._stored)
 
+    def __len__(self) -> int:
+        return len(self._stored)
+
 
 class _Lists(_Seen[K, list[str]]):
-    """A look-up of lists: the stored items, then those of uncommitted rows."""
+    """Lists by key: the stored items, then those of uncommitted rows."""
 
-    def __init__(self, stored: LookUp[K, list[str]] | Postings, table: str, view: _EarlierRows) -> None:
-        self._stored = stored
-        self._table, self._view = table, view
+    def __init__(self, stored: Mapping[K, list[str]], table: str, view: _EarlierRows) -> None:
+        self._stored, self._table, self._view = stored, table, view
 
-    def get(self, key: K, /) -> list[str] | None:
+    def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
         found = self._view.below(self._table, key)
-        stored: list[str] | None = self._stored.get(key)
+        stored = self._stored.get(key, default)
         return [*(stored or ()), *found] if found else stored
 
 
 class _Items(_Seen[str, V]):
-    """A look-up of single items by id: the stored one, else the first in these tables of uncommitted rows."""
+    """Single items by id: the stored one, else the first in these tables of uncommitted rows."""
 
     def __init__(
         self,
-        stored: LookUp[str, V],
+        stored: Mapping[str, V],
         tables: Sequence[str],
         view: _EarlierRows,
         read: Callable[[Any], V] = lambda item: item,
     ) -> None:
         self._stored, self._tables, self._view, self._read = stored, tables, view, read
 
-    def get(self, key: str, /) -> V | None:
-        stored: V | None = self._stored.get(key)
+    def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
+        stored = self._stored.get(key)
         if stored is not None:
             return stored
         found = (item for table in self._tables for item in self._view.below(table, key))
-        return next(map(self._read, found), None)
+        return next(map(self._read, found), default)
 
 
 class AheadGraph:
@@ -257,16 +222,16 @@ class AheadGraph:
 
     def _seen_relations(self) -> Relations:
         base, rows, sequence = self._base.relations, self._view.rows, self._view.sequence
-        # All rulings share one key: they are rare, and one may fold any name. Names have a key each.
-        rulings: list[tuple[Ruling, ...]] = rows.below("rulings", "", sequence)
-        uses = {name: rows.below("use", name, sequence) for name in rows.used if not base.in_use(name)}
-        if not rulings and not any(uses.values()):
+        # All uses share one key, and all rulings: these are rare, and one may fold any name.
+        rulings: list[Ruling] = rows.below("rulings", "", sequence)
+        uses: list[tuple[str, Place]] = rows.below("uses", "", sequence)
+        fresh = [(name, place) for name, place in uses if not base.in_use(name)]
+        if not rulings and not fresh:
             return base
         relations = base.copy()
-        for name, places in uses.items():
-            if places:
-                relations.use(name, places[0])
-        for ruling in (one for of_one in rulings for one in of_one):
+        for name, place in fresh:
+            relations.use(name, place)
+        for ruling in rulings:
             relations.rule(ruling, _LATER)
         return relations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -22,7 +22,7 @@ from kgray.ingest.decide import Decision
 from kgray.ingest.state import Answers, Questions, ReadEpisode
 from kgray.kinds import ANSWERS_TO
 from kgray.outages import OUTAGES
-from kgray.ports import Answer, Matrix, Question, QuestionRequest
+from kgray.ports import Answer, Question, QuestionRequest, Vector
 from kgray.ports.ingest import Stop
 
 
@@ -116,7 +116,7 @@ async def settle(
     resolution: str,
     *,
     attempt: Callable[[Answers], Awaitable[Decision]],
-    embed: Callable[[list[str]], Awaitable[Matrix]],
+    embed: Callable[[list[str]], Awaitable[Iterable[Vector]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
     """Decide, ask what is open, decide again, until the episode's change is final (R21).

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,6 @@ from kgray.derivation import names
 from kgray.ports import Matrix, Vector
 
 Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
-
-
-class Postings(Protocol):
-    """Blocking key -> the entities that bear it, oldest first; a dict, or a view over one."""
-
-    def get(self, key: str, /) -> list[str] | None:
-        """Return the entities; None = there are none."""
-        ...
 
 
 # Blocking keys: a letter for the kind, then the text.
@@ -75,8 +67,8 @@ def _short(tokens: tuple[str, ...]) -> str:
 class NameLookUp:
     """Finds entities by parts of their names and aliases."""
 
-    def __init__(self, postings: Postings) -> None:
-        """Take the entities by blocking key."""
+    def __init__(self, postings: Mapping[str, list[str]]) -> None:
+        """Take the entities by blocking key, oldest first."""
         self._postings = postings
 
     def bearers(self, surface: str) -> list[str]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -101,19 +101,16 @@ class Outbox:
     def __init__(self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None) -> None:
         """most: writes per batch; took: is called with the seconds of each batch."""
         self._writer, self._most, self._took = writer, most, took
-        self._waiting: deque[tuple[RowChanges, OnDurable | None]] = deque()
+        self._waiting: deque[tuple[RowChanges | None, OnDurable | None]] = deque()  # no change: a flush
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
-        self._posted = self._durable = 0  # writes so far
-        self._moved: dict[str, int] = {}  # group -> its last write that changes its state, until durable
-        self._batch: asyncio.Future[None] | None = None  # done once the current batch is durable
+        self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
 
     def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
         """Queue a change; `done` is called when it is durable."""
         self._waiting.append((change, done))
-        self._posted += 1
         if change.recorded_at is not None:
-            self._moved[change.group] = self._posted
+            self._moving[change.group] += 1
         if change.erases:
             self._forget_answers(change.group)
         # After a failed batch nothing more is sent: the store would have it without what came before.
@@ -156,19 +153,21 @@ class Outbox:
 
     def moves(self, group: str) -> bool:
         """Whether a write that is not durable yet changes the group's state."""
-        return group in self._moved
+        return self._moving[group] > 0
 
     async def flush(self) -> None:
         """Wait until everything posted before this call is durable; raises the error of a failed batch.
 
         It does not wait for later writes: while others keep posting, it would never return.
         """
-        until = self._posted
-        while self._durable < until and self._sending is not None:
-            if self._sending.done():
-                self._sending.result()
-            self._batch = self._batch or asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._sending, self._batch), return_when=asyncio.FIRST_COMPLETED)
+        sending = self._sending
+        if sending is None or self.idle:
+            return
+        durable = asyncio.get_running_loop().create_future()
+        self._waiting.append((None, lambda: durable.set_result(None)))
+        await asyncio.wait((sending, durable), return_when=asyncio.FIRST_COMPLETED)
+        if not durable.done() and not sending.cancelled():
+            sending.result()
 
     def drop(self) -> None:
         """Drop what was posted and not sent; the batch on its way may still arrive."""
@@ -179,8 +178,7 @@ class Outbox:
         self._sending = None
         self._waiting.clear()
         self._answers.clear()
-        self._moved.clear()
-        self._durable, self._batch = self._posted, None
+        self._moving.clear()
 
     def _forget_answers(self, group: str) -> None:
         """Forget a group's answers: an erased episode may have used them (R25)."""
@@ -191,23 +189,14 @@ class Outbox:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            since = time.monotonic()
-            await self._writer.write([change for change, _ in taken])
-            self._took(time.monotonic() - since)
-            self._note(change.group for change, _ in taken)
+            if written := [change for change, _ in taken if change is not None]:
+                since = time.monotonic()
+                await self._writer.write(written)
+                self._took(time.monotonic() - since)
+            self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
             for _, done in taken:
                 if done is not None:
                     done()
-
-    def _note(self, groups: Iterable[str]) -> None:
-        """Note that one write for each of these groups, in order, is durable; wake `flush`."""
-        for group in groups:
-            self._durable += 1
-            if self._moved.get(group) == self._durable:
-                del self._moved[group]
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.set_result(None)
 
 
 def _went_well(task: asyncio.Task[None]) -> bool:

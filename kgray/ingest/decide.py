@@ -66,7 +66,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     verdicts = compare_statements(case, connected, related)
     change = EpisodeChange(
         episode=read.episode,
-        entity_births=tuple(sorted(resolved.births.items())),
+        entity_births=tuple(sorted((note.id, note.born) for note in resolved.made.values())),
         statement_births=tuple(sorted(connected.births.items())),
         mentions=tuple(resolved.mentions),
         evidence=tuple(connected.evidence),

@@ -7,7 +7,7 @@ both are first used with the same subject and object.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kgray.derivation.relations import UNKNOWN, Relations
@@ -24,9 +24,8 @@ _FUNCTION_WORDS = frozenset(
 )
 _LATER = 1 << 62
 _UNSAID = {"symmetric": "no", "text": ""}  # what holds of a name without a ruling
-_Aspect = tuple[
-    str, Literal["cardinality", "symmetric", "pair", "text"], str
-]  # name, aspect, other name or ""
+Aspect = Literal["cardinality", "symmetric", "pair", "text"]
+_Place = tuple[str, Aspect, str]  # name, aspect, other name or ""
 
 
 @dataclass(slots=True)
@@ -45,13 +44,13 @@ def relate(case: Case, resolved: Resolved) -> Related:
     known = state.graph.relations
     fresh = [n for n in dict.fromkeys(f.relation for f in extraction.facts) if not known.in_use(n)]
     related = Related(known)
-    declared = _declared(fresh, state, ontology, case.sequence)
+    declared = _declared(fresh, state, ontology)
     if fresh or declared:
         related.relations = known.copy()
         for ordinal, fact in enumerate(extraction.facts):
             related.relations.use(fact.relation, (case.sequence, ordinal))
-    for ruling in declared:
-        rule(related, state, ruling)
+    for (name, aspect, other), value in declared.items():
+        rule(related, case, name, aspect, value, other=other, judge="ontology")
     for newer, older, fact in _pairs_to_rule(case, resolved, fresh, related):
         both_declared = ontology.get(newer) is not None and ontology.get(older) is not None
         # Of two declared names the ontology says everything; where it says nothing, they are independent.
@@ -62,32 +61,38 @@ def relate(case: Case, resolved: Resolved) -> Related:
         if answer is None:
             related.undecided.update((newer, older))
         else:
-            rule(related, state, _pair_ruling(newer, older, answer, case))
+            told = (value for value in ("same_as", "inverse_of", "excludes") if answer.get(value))
+            rule(related, case, newer, "pair", next(told, "independent"), other=older, answer=answer)
     return related
 
 
-def rule(related: Related, state: KnownState, ruling: Ruling) -> None:
-    """Add a ruling of this episode."""
-    if related.relations is state.graph.relations:
-        related.relations = state.graph.relations.copy()
-    ruling = replace(ruling, ordinal=len(related.rulings))
+def rule(
+    related: Related,
+    case: Case,
+    name: str,
+    aspect: Aspect,
+    value: str,
+    *,
+    other: str = "",
+    judge: str = "",
+    answer: Answer | None = None,
+) -> None:
+    """Add a ruling of this episode; judge: "" = the one that was asked, who may have given a reason."""
+    if related.relations is case.state.graph.relations:
+        related.relations = case.state.graph.relations.copy()
+    ruling = Ruling(
+        sequence=case.sequence,
+        ordinal=len(related.rulings),
+        name=name,
+        aspect=aspect,
+        value=value,
+        judge=judge or case.rules.judge,
+        other=other,
+        reason=str((answer or {}).get("reason", "")),
+    )
     related.rulings.append(ruling)
     # Its record time is given at the commit, later than all before.
     related.relations.rule(ruling, _LATER)
-
-
-def _pair_ruling(newer: str, older: str, answer: Answer, case: Case) -> Ruling:
-    value = next((k for k in ("same_as", "inverse_of", "excludes") if answer.get(k)), "independent")
-    return Ruling(
-        sequence=case.sequence,
-        ordinal=0,
-        name=newer,
-        aspect="pair",
-        other=older,
-        value=value,
-        judge=case.rules.judge,
-        reason=str(answer.get("reason", "")),
-    )
 
 
 def _pairs_to_rule(
@@ -143,26 +148,20 @@ def _stem(word: str) -> str:
     return word.rstrip("E")
 
 
-def _declared(fresh: list[str], state: KnownState, ontology: Ontology, sequence: int) -> list[Ruling]:
-    """Return the ontology's rulings on new names that no ruling in force says already.
+def _declared(fresh: list[str], state: KnownState, ontology: Ontology) -> dict[_Place, str]:
+    """Return what the ontology says of new names and no ruling in force says already.
 
-    At a run's first commit also those on all other names, where the ontology was changed.
+    At a run's first commit also of all other names, where the ontology was changed.
     """
     relations = state.graph.relations
     names = list(fresh)
-    said: dict[_Aspect, str] = {}
+    said: dict[_Place, str] = {}
     if not state.ontology_settled:
         names = [*relations.names(), *fresh]
         said.update(_withdrawn(relations, ontology))
     for kind in _with_targets(names, ontology):
         said.update(_said_of(kind, ontology))
-    return [
-        Ruling(
-            sequence=sequence, ordinal=0, name=name, aspect=aspect, value=value, other=other, judge="ontology"
-        )
-        for (name, aspect, other), value in said.items()
-        if value != _in_force(relations, name, aspect, other)
-    ]
+    return {place: value for place, value in said.items() if value != _in_force(relations, *place)}
 
 
 def _in_force(relations: Relations, name: str, aspect: str, other: str) -> str:
@@ -170,7 +169,7 @@ def _in_force(relations: Relations, name: str, aspect: str, other: str) -> str:
     return _UNSAID.get(aspect, "") if held is None else held.value
 
 
-def _withdrawn(relations: Relations, ontology: Ontology) -> Iterator[tuple[_Aspect, str]]:
+def _withdrawn(relations: Relations, ontology: Ontology) -> Iterator[tuple[_Place, str]]:
     """Yield what withdraws the rulings that the ontology declared once and no longer does."""
     for held in relations.declared():
         kind = ontology.get(held.name)
@@ -183,7 +182,7 @@ def _withdrawn(relations: Relations, ontology: Ontology) -> Iterator[tuple[_Aspe
             yield place, "independent"
 
 
-def _said_of(kind: RelationType, ontology: Ontology) -> Iterator[tuple[_Aspect, str]]:
+def _said_of(kind: RelationType, ontology: Ontology) -> Iterator[tuple[_Place, str]]:
     """Yield all that the ontology declares of a relation."""
     # "many" leaves the other end open: OWNS has many objects, and a thing may have one owner at a time.
     bounds = {mate.cardinality for mate in _mates(kind, ontology)} - {None, "many"}

@@ -25,7 +25,7 @@ from kgray.derivation.names import EntityNote, card
 from kgray.ingest.candidates import MAX_POSTING, Likeness, code_match, likeness
 from kgray.ingest.state import Case, KnownState
 from kgray.ports import Question
-from kgray.records import ExtractedEntity, ExtractedFact, Mention, Place, Value, entity_id
+from kgray.records import ExtractedEntity, ExtractedFact, Mention, Value, entity_id
 
 # Cosines of the shipped hashing embedder. A name above the floor is only asked about, never merged.
 #   pairs of some 500 made-up names       below 0.43
@@ -59,29 +59,28 @@ class Resolved:
 
     mentions: list[Mention] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)  # by ordinal: the entity that the mention shows as
-    births: dict[str, Place] = field(default_factory=dict)
     made: dict[str, EntityNote] = field(default_factory=dict)
-    by_name: dict[str, dict[str, None]] = field(
-        default_factory=dict
-    )  # key of a name -> those made that bear it
+    # Key of a name -> those made that bear it.
+    by_name: dict[str, dict[str, None]] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)  # those made while their question is open
     keyed: bool = False  # the mention at hand is of a record with a key: entities with another are not it
 
     def named(self, surface: str) -> list[EntityNote]:
         """Return the entities that the episode makes and that bear a name, oldest first."""
-        notes = (self.made[made] for made in self.by_name.get(names.key(surface), ()))
-        return [note for note in notes if not (self.keyed and note.keys)]
+        return self._possible(self.made[made] for made in self.by_name.get(names.key(surface), ()))
 
     @property
     def fresh(self) -> list[EntityNote]:
         """The entities that the episode makes, without those that are surely another record."""
-        return [note for note in self.made.values() if not (self.keyed and note.keys)]
+        return self._possible(self.made.values())
 
     def bearing(self, state: KnownState, ids: Iterable[str]) -> list[EntityNote]:
         """Return the group's entities with these ids, each once, without those that the episode makes."""
         known = state.graph.entities
-        found = [known[i] for i in dict.fromkeys(ids) if i in known and i not in self.made]
-        return [note for note in found if not (self.keyed and note.keys)]
+        return self._possible(known[i] for i in dict.fromkeys(ids) if i in known and i not in self.made)
+
+    def _possible(self, notes: Iterable[EntityNote]) -> list[EntityNote]:
+        return [note for note in notes if not (self.keyed and note.keys)]
 
 
 def resolve_entities(case: Case) -> Resolved:
@@ -96,7 +95,6 @@ def resolve_entities(case: Case) -> Resolved:
             note = _entity_for(case, resolved, ordinal, sentence)
         if note is None:
             note = EntityNote(entity_id(case.episode.group, place), place)
-            resolved.births[note.id] = place
             resolved.made[note.id] = note
         # A known surface is recorded with the id it was first recorded with, so that undoing a merge gives
         # later mentions back too (R16).

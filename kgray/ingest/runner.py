@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -21,7 +20,7 @@ from kgray.errors import Damaged, Outrun, Unavailable
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
-from kgray.ingest.window import GroupWindow
+from kgray.ingest.window import GroupWindow, Run
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -43,7 +42,7 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one
         self.held: dict[str, str] = {}  # group -> why the current run, or the last one, has left it alone
-        self.committer = Committer(parts, self._watch)
+        self.committer = Committer(parts, self.watch)
         self._run: _WindowedRun | None = None
 
     async def run(
@@ -103,7 +102,8 @@ class Runner:
                 await run.end()
                 self._run = None
 
-    def _watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
+    def watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
+        """Count a stage's seconds, and tell of them."""
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
 
@@ -115,12 +115,18 @@ class _WindowedRun:
         self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room
     ) -> None:
         self._runner, self._parts, self._takes, self._room = runner, parts, takes, room
-        self._stop, self._on_step = stop, on_step
-        self._committer, self._totals = runner.committer, runner.totals
-        self._gate = Gate(parts.streams)
+        self._on_step, self._committer = on_step, runner.committer
+        self._run = Run(
+            parts=parts,
+            committer=runner.committer,
+            gate=Gate(parts.streams),
+            totals=runner.totals,
+            watch=runner.watch,
+            spawn=self._spawn,
+            ended=self._ended,
+            stop=stop,
+        )
         self._windows: dict[str, GroupWindow] = {}
-        self._heads: dict[asyncio.Task[None], GroupWindow] = {}
-        self._took: deque[float] = deque(maxlen=32)
         self._taken = 0
         self._served: dict[str, int] = {}  # group -> number of entries taken when it last had its turn
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
@@ -134,11 +140,11 @@ class _WindowedRun:
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             await self._withdraw()
-            if grace is None and self._stop():
+            if grace is None and self._run.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 self._fill()
-            if not self._heads:
+            if not self._heads():
                 await self._committer.outbox.flush()
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
                 if await self._withdraw(anyway=True):
@@ -148,7 +154,7 @@ class _WindowedRun:
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
     async def _wait(self, left: float | None) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._heads, self._broken]
+        waiting: list[asyncio.Future[Any]] = [*self._heads(), self._broken]
         sending = self._committer.outbox.sending
         if sending is not None and not sending.done():
             waiting.append(sending)
@@ -157,13 +163,19 @@ class _WindowedRun:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=left or _LOOK_S)
         if self._broken.done():
             self._broken.result()
-        for task in [t for t in self._heads if t.done()]:
-            window = self._heads.pop(task)
+        for task, window in self._heads().items():
+            if not task.done():
+                continue
+            window.head = None
             if isinstance(fault := task.exception(), Damaged):
                 await self._hold(window.group, fault)
                 continue
             task.result()
             self._start(window)
+
+    def _heads(self) -> dict[asyncio.Task[None], GroupWindow]:
+        """Return the tasks that commit a group's next entry."""
+        return {window.head: window for window in self._windows.values() if window.head is not None}
 
     def _may_take(self, group: str) -> bool:
         return self._takes(group) and time.monotonic() - self._held_at.get(group, -_HELD_S) >= _HELD_S
@@ -173,7 +185,7 @@ class _WindowedRun:
         self._runner.held[group] = str(fault)
         self._held_at[group] = time.monotonic()
         if (window := self._windows.pop(group, None)) is not None:
-            await window.discard(None)
+            await window.discard()
 
     @property
     def in_flight(self) -> int:
@@ -193,9 +205,7 @@ class _WindowedRun:
         count = 0
         for group in filter(self._may_take, self._parts.store.withdrawing()):
             if (window := self._windows.get(group)) is not None:
-                head = next((task for task, of in self._heads.items() if of is window), None)
-                await window.discard(head)
-                self._heads = {task: of for task, of in self._heads.items() if of is not window}
+                await window.discard()
                 del self._windows[group]
             try:
                 carried_out = await self._committer.withdraw(group)
@@ -210,18 +220,18 @@ class _WindowedRun:
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
         if window.items:
-            self._heads[self._spawn(window.commit_head())] = window
+            window.head = self._spawn(window.commit_head())
         elif not window.posted:
             del self._windows[window.group]
 
     def _ended(self, group: str, sequence: int, outcome: str) -> None:
         """Count an entry that is durable: the windows' hook."""
-        self._totals.count(outcome)
+        self._run.totals.count(outcome)
         if outcome == "committed":
-            self._totals.last_commit = time.monotonic()
+            self._run.totals.last_commit = time.monotonic()
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
-        if window is not None and not (window.items or window.posted or window in self._heads.values()):
+        if window is not None and not (window.items or window.posted or window.head):
             del self._windows[group]
 
     # ------------------------------------------------------------------ the window
@@ -255,7 +265,7 @@ class _WindowedRun:
         if any(found[group] for group in groups):
             self._live_at = now
         live = now - self._live_at < LIVE_LATELY_S
-        self._gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
+        self._run.gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
         return taken
 
     def _see_the_end(self, posted: int) -> None:
@@ -268,15 +278,15 @@ class _WindowedRun:
 
     def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
         """Take at most `share` of a group's next entries; return how many. Lowers `free`."""
-        window = self._windows.get(group) or self._window(group)
+        window = self._windows.get(group) or GroupWindow(group, self._run)
         taken = 0
         for entry in self._parts.store.pending(group, share, after=window.last):
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
                 break
-            if self._totals.first_claim is None:
-                self._totals.first_claim = time.monotonic()
+            if self._run.totals.first_claim is None:
+                self._run.totals.first_claim = time.monotonic()
             self._windows[group] = window
             self._served[group] = self._taken
             window.take(entry, self._taken, tail=self._tail)
@@ -286,23 +296,9 @@ class _WindowedRun:
             taken += 1
             free[True] -= 1
             free[False] -= 1
-        if taken and window not in self._heads.values():
+        if taken and window.head is None:
             self._start(window)
         return taken
-
-    def _window(self, group: str) -> GroupWindow:
-        return GroupWindow(
-            group,
-            self._parts,
-            self._committer,
-            self._gate,
-            took=self._took,
-            spawn=self._spawn,
-            totals=self._totals,
-            watch=self._runner._watch,  # noqa: SLF001 - the runner that owns this run
-            ended=self._ended,
-            stop=self._stop,
-        )
 
     # ------------------------------------------------------------------ its tasks
 
@@ -323,7 +319,7 @@ class _WindowedRun:
         """Cancel every task and write what was decided; entries in flight stay pending."""
         tasks = list(self._tasks)
         for window in self._windows.values():
-            tasks += [call for item in window.items for call in item.asked.values()]
+            tasks += [call for item in window.items.values() for call in item.asked.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -333,7 +329,7 @@ class _WindowedRun:
             self._broken.cancel()
         outbox = self._committer.outbox
         with suppress(Exception):  # the run has raised it already, or stops and waits only briefly
-            async with asyncio.timeout(GRACE_S if self._stop() else None):
+            async with asyncio.timeout(GRACE_S if self._run.stop() else None):
                 await outbox.flush()
         if not outbox.idle:
             self._committer.forget_all()

@@ -9,11 +9,11 @@ records of any age. A property test checks that a loaded state equals a kept one
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -55,49 +55,25 @@ def garbage_collected_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-K = TypeVar("K", bound=Hashable)
-V_co = TypeVar("V_co", covariant=True)
-
-
-class LookUp(Protocol[K, V_co]):
-    """What a dict and a view over one have in common. It has no length."""
-
-    def get(self, key: K, /) -> V_co | None:
-        """Return the value of a key; None = there is none."""
-        ...
-
-    def __getitem__(self, key: K, /) -> V_co:
-        """Return the value of a key; raises KeyError where there is none."""
-        ...
-
-    def __contains__(self, key: object, /) -> bool:
-        """Whether a key has a value."""
-        ...
-
-    def __iter__(self) -> Iterator[K]:
-        """Yield the stored keys, without those that a view adds."""
-        ...
-
-
 class KnownGraph(Protocol):
     """The part of a `GroupGraph` that deciding reads."""
 
     @property
     def fold(self) -> Fold: ...  # noqa: D102 - each as in GroupGraph
     @property
-    def births(self) -> LookUp[str, Place]: ...  # noqa: D102
+    def births(self) -> Mapping[str, Place]: ...  # noqa: D102
     @property
-    def entities(self) -> LookUp[str, EntityNote]: ...  # noqa: D102
+    def entities(self) -> Mapping[str, EntityNote]: ...  # noqa: D102
     @property
-    def statements(self) -> LookUp[str, Statement]: ...  # noqa: D102
+    def statements(self) -> Mapping[str, Statement]: ...  # noqa: D102
     @property
-    def buckets(self) -> LookUp[StatementKey, list[str]]: ...  # noqa: D102
+    def buckets(self) -> Mapping[StatementKey, list[str]]: ...  # noqa: D102
     @property
-    def slots(self) -> LookUp[SlotKey, list[str]]: ...  # noqa: D102
+    def slots(self) -> Mapping[SlotKey, list[str]]: ...  # noqa: D102
     @property
-    def by_relation(self) -> LookUp[str, list[str]]: ...  # noqa: D102
+    def by_relation(self) -> Mapping[str, list[str]]: ...  # noqa: D102
     @property
-    def by_ends(self) -> LookUp[tuple[str, str | Value], list[str]]: ...  # noqa: D102
+    def by_ends(self) -> Mapping[tuple[str, str | Value], list[str]]: ...  # noqa: D102
     @property
     def relations(self) -> Relations: ...  # noqa: D102
 
@@ -257,7 +233,7 @@ class GroupState:
         if self.graph.relations.refolded(change.rulings, recorded_at):
             return None
         difference = self.graph.absorb(change, recorded_at)
-        if not self.graph.ends_bear_on(change):
+        if _ends_move(self.graph, change):
             return None
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
@@ -315,6 +291,19 @@ class GroupState:
         if statement is None or self._vectors_for[0] == "statement":
             return statement is not None
         return self.graph.relations.traits(statement.relation).cardinality == "depends"
+
+
+def _ends_move(graph: GroupGraph, change: EpisodeChange) -> bool:
+    """Whether ends of every variant bear on another variant than before an episode (R13).
+
+    They move to one that began earlier, or is the first that was told of.
+    """
+    there = (graph.statements[e.statement].key for e in change.evidence if e.statement in graph.statements)
+    for key in {key for key in there if key in graph.general}:
+        best = min(graph.buckets[key], key=lambda s: graph.statements[s].standing)
+        if any(claim.statement != best for claim in graph.general[key]):
+            return True
+    return False
 
 
 def name_vectors(store: Store, group: str) -> Iterator[tuple[str, str, Vector]]:

@@ -24,7 +24,7 @@ from kgray.ingest.relate import Related, rule
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import Case
 from kgray.ports import Question
-from kgray.records import Evidence, ExtractedFact, Place, Ruling, Value, Verdict, statement_id
+from kgray.records import Evidence, ExtractedFact, Place, Value, Verdict, statement_id
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         target = fact.value if fact.target is None else resolved.shown[fact.target]
         key, _ = fold_key(
             related.relations,
-            lambda id_: resolved.births[id_] if id_ in resolved.births else stored[id_],
+            lambda id_: resolved.made[id_].born if id_ in resolved.made else stored[id_],
             fact.relation,
             subject,
             target,
@@ -243,185 +243,155 @@ RECORD = "record"  # the judge of what a record says by its form
 
 def compare_statements(case: Case, connected: Connected, related: Related) -> list[Verdict]:
     """Return the verdicts on the statements that this episode is about; may add rulings to `related`."""
-    verdicts: dict[tuple[str, str], Verdict] = {}
-    every_pair = case.rules.judging == "statement"
+    comparison = _Comparison(case, connected, related)
     only = {e.statement: f for e, f in zip(connected.evidence, case.extraction.facts, strict=True) if f.only}
     for touched in connected.touched:
         statement = connected.made.get(touched) or case.state.graph.statements[touched]
-        if statement.is_event or statement.relation in related.undecided:
-            continue
-        mates: list[Statement] | None = None
-        cardinality = related.relations.traits(statement.relation).cardinality
-        if touched in only:
-            _exclude_mates(case, statement, only[touched], connected, related, verdicts)
-        elif cardinality is None and touched in connected.made:
-            mates = _slot_mates(case, statement, related, connected)
-            cardinality = _ask_cardinality(case, statement, mates, related)
-        if not every_pair and cardinality != "depends":
-            continue
-        if mates is None:
-            mates = _slot_mates(case, statement, related, connected)
-        if every_pair:
-            mates = [*mates, *_pair_mates(case, statement, connected)]
-        _judge_mates(case, statement, mates, connected, verdicts)
-    return list(verdicts.values())
+        if not (statement.is_event or statement.relation in related.undecided):
+            comparison.compare(statement, only.get(touched))
+    return list(comparison.verdicts.values())
 
 
-def _exclude_mates(
-    case: Case,
-    statement: Statement,
-    fact: ExtractedFact,
-    connected: Connected,
-    related: Related,
-    verdicts: dict[tuple[str, str], Verdict],
-) -> None:
-    """Let a statement hold alone in its slot, as a field of a record does; nobody is asked.
+@dataclass(slots=True)
+class _Comparison:
+    """The statements that an episode is about, held against those that may exclude them."""
 
-    A relation without a cardinality becomes single-valued; where it may have many values, such as OWNS, the
-    statement excludes those that the slot has.
-    """
-    flipped = related.relations.folded(fact.relation).flipped
-    if flipped:  # "is owned by" is OWNS, the other way round: one subject for the object
-        stored = case.state.graph.slots.get(("o", str(statement.object), statement.relation)) or ()
-        mates = [case.state.graph.statements[s] for s in stored]
-        mates += connected.found_by.get(("o", statement.object, statement.relation), ())
-    else:
-        mates = _slot_mates(case, statement, related, connected)
-    mates = [mate for mate in mates if mate.key != statement.key]
-    cardinality = related.relations.traits(statement.relation).cardinality
-    if not mates or cardinality == ("single_object" if flipped else "single"):
-        return
-    if cardinality is None:
-        ruling = Ruling(
-            sequence=case.sequence,
-            ordinal=0,
-            name=fact.relation,
-            aspect="cardinality",
-            value="single",
-            judge=RECORD,
+    case: Case
+    connected: Connected
+    related: Related
+    verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+
+    def compare(self, statement: Statement, only: ExtractedFact | None) -> None:
+        """Give verdicts on a statement and its mates; only: the fact that lets it hold alone in its slot."""
+        cardinality = self.related.relations.traits(statement.relation).cardinality
+        if only is not None:
+            self._exclude_mates(statement, only)
+        elif cardinality is None and statement.id in self.connected.made:
+            cardinality = self._ask_cardinality(statement)
+        if self.case.rules.judging == "statement":
+            self._judge_mates(statement, [*self._slot_mates(statement), *self._pair_mates(statement)])
+        elif cardinality == "depends":
+            self._judge_mates(statement, self._slot_mates(statement))
+
+    def _exclude_mates(self, statement: Statement, fact: ExtractedFact) -> None:
+        """Let a statement hold alone in its slot, as a field of a record does; nobody is asked.
+
+        A relation without a cardinality becomes single-valued; where it may have many values, such as OWNS,
+        the statement excludes those that the slot has.
+        """
+        relations = self.related.relations
+        flipped = relations.folded(fact.relation).flipped
+        if flipped:  # "is owned by" is OWNS, the other way round: one subject for the object
+            stored = self.case.state.graph.slots.get(("o", str(statement.object), statement.relation)) or ()
+            mates = [self.case.state.graph.statements[s] for s in stored]
+            mates += self.connected.found_by.get(("o", statement.object, statement.relation), ())
+        else:
+            mates = self._slot_mates(statement)
+        mates = [mate for mate in mates if mate.key != statement.key]
+        cardinality = relations.traits(statement.relation).cardinality
+        if not mates or cardinality == ("single_object" if flipped else "single"):
+            return
+        if cardinality is None:
+            rule(self.related, self.case, fact.relation, "cardinality", "single", judge=RECORD)
+            return
+        for mate in mates:
+            if not self._is_judged(statement, mate):
+                self._judge(statement, mate, len(self.verdicts), exclusive=True, judge=RECORD)
+
+    def _ask_cardinality(self, statement: Statement) -> str | None:
+        """Rule on a cardinality once, when two objects first meet in a slot; None = open, or no need yet."""
+        others = [m for m in self._slot_mates(statement) if m.key != statement.key]
+        if not others:
+            return None
+        name, cards = statement.relation, (others[0].wording, statement.wording)
+        answer = self.case.answer(Question(kind="cardinality", item=name, cards=cards))
+        if answer is None:
+            return None
+        ruled: str = answer["cardinality"]
+        rule(self.related, self.case, name, "cardinality", ruled, answer=answer)
+        return ruled
+
+    def _slot_mates(self, statement: Statement) -> list[Statement]:
+        """Return the other statements of the slot, by birth: those stored, and those of this episode."""
+        graph, name = self.case.state.graph, statement.relation
+        ends = [statement.subject]
+        if statement.object is not None and self.related.relations.traits(name).symmetric:
+            ends.append(statement.object)  # a slot of a symmetric relation counts both ends (R17)
+        keys = [("s", end, name) for end in ends]
+        if name not in graph.by_relation:  # a ruling of this episode may fold stored names to it
+            folded = _folded_names(self.case, name, self.related)
+            keys = [("s", statement.subject, stored) for stored, flipped in folded if not flipped]
+        found = [graph.statements[s] for key in keys for s in graph.slots.get(key) or ()]
+        sides = "so" if len(ends) > 1 else "s"
+        places = [(side, end, name) for end in ends for side in sides]
+        made = [s for place in places for s in self.connected.found_by.get(place, ())]
+        found += sorted(made, key=lambda s: (s.born, s.id))
+        return [s for s in {s.id: s for s in found}.values() if s.id != statement.id and not s.is_event]
+
+    def _pair_mates(self, statement: Statement) -> list[Statement]:
+        """Return the statements of other relations with the same subject and object."""
+        subject, relation, target = statement.key
+        graph = self.case.state.graph
+        found = [graph.statements[s] for s in graph.by_ends.get((subject, target)) or ()]
+        found += self.connected.found_by.get((subject, target), ())
+        return [s for s in found if s.relation != relation and not s.is_event]
+
+    def _judge_mates(self, statement: Statement, mates: list[Statement]) -> None:
+        """Ask whether a statement and each mate it was never compared with can hold at the same time."""
+        open_mates = [mate for mate in mates if not self._is_judged(statement, mate)]
+        open_mates = [mate for mate in open_mates if not _never_meet(statement, mate, self.connected)]
+        chosen = self._most_alike(statement, open_mates)
+        if not chosen:
+            return
+        candidates = tuple(mate.wording for mate in chosen)
+        answer = self.case.answer(Question(kind="verdict", item=statement.wording, candidates=candidates))
+        if answer is None:
+            return
+        first, reason = len(self.verdicts), str(answer.get("reason", ""))
+        for index, mate in enumerate(chosen):
+            exclusive = index in answer["contradicts"]
+            self._judge(statement, mate, first + index, exclusive, self.case.rules.judge, reason)
+
+    def _is_judged(self, one: Statement, other: Statement) -> bool:
+        return (
+            _pair(one, other) in self.verdicts or self.case.state.graph.verdict(one.id, other.id) is not None
         )
-        rule(related, case.state, ruling)
-        return
-    for mate in mates:
-        a, b = _pair(statement, mate)
-        if (a, b) not in verdicts and case.state.graph.verdict(a, b) is None:
-            verdicts[a, b] = Verdict(
-                sequence=case.sequence, ordinal=len(verdicts), a=a, b=b, exclusive=True, judge=RECORD
-            )
 
-
-def _ask_cardinality(
-    case: Case, statement: Statement, mates: list[Statement], related: Related
-) -> str | None:
-    """Rule on a cardinality once, when two objects first meet in a slot; None = open, or not needed yet."""
-    others = [m for m in mates if m.key != statement.key]
-    if not others:
-        return None
-    cards = (others[0].wording, statement.wording)
-    answer = case.answer(Question(kind="cardinality", item=statement.relation, cards=cards))
-    if answer is None:
-        return None
-    ruling = Ruling(
-        sequence=case.sequence,
-        ordinal=0,
-        name=statement.relation,
-        aspect="cardinality",
-        value=answer["cardinality"],
-        judge=case.rules.judge,
-        reason=str(answer.get("reason", "")),
-    )
-    rule(related, case.state, ruling)
-    return ruling.value
-
-
-def _slot_mates(case: Case, statement: Statement, related: Related, connected: Connected) -> list[Statement]:
-    """Return the other statements of the slot, by birth: those stored, and those of this episode."""
-    graph = case.state.graph
-    ends = [statement.subject]
-    if statement.object is not None and related.relations.traits(statement.relation).symmetric:
-        ends.append(statement.object)  # a slot of a symmetric relation counts both ends (R17)
-    keys = [("s", end, statement.relation) for end in ends]
-    if statement.relation not in graph.by_relation:  # a ruling of this episode may fold stored names to it
-        folded = _folded_names(case, statement.relation, related)
-        keys = [("s", statement.subject, name) for name, flipped in folded if not flipped]
-    found = [graph.statements[s] for key in keys for s in graph.slots.get(key) or ()]
-    sides = "so" if len(ends) > 1 else "s"
-    made = [
-        s
-        for end in ends
-        for side in sides
-        for s in connected.found_by.get((side, end, statement.relation), ())
-    ]
-    found += sorted(made, key=lambda s: (s.born, s.id))
-    return [s for s in {s.id: s for s in found}.values() if s.id != statement.id and not s.is_event]
-
-
-def _pair_mates(case: Case, statement: Statement, connected: Connected) -> list[Statement]:
-    """Return the statements of other relations with the same subject and object."""
-    subject, relation, target = statement.key
-    graph = case.state.graph
-    found = [graph.statements[s] for s in graph.by_ends.get((subject, target)) or ()]
-    found += connected.found_by.get((subject, target), ())
-    return [s for s in found if s.relation != relation and not s.is_event]
-
-
-def _judge_mates(
-    case: Case,
-    statement: Statement,
-    mates: list[Statement],
-    connected: Connected,
-    verdicts: dict[tuple[str, str], Verdict],
-) -> None:
-    """Ask whether a statement and each mate it was never compared with can hold at the same time."""
-    open_mates = []
-    for mate in mates:
-        if _pair(statement, mate) in verdicts or case.state.graph.verdict(statement.id, mate.id) is not None:
-            continue
-        if not _never_meet(statement, mate, connected):
-            open_mates.append(mate)
-    chosen = _most_alike(statement, open_mates, case)
-    if not chosen:
-        return
-    candidates = tuple(mate.wording for mate in chosen)
-    answer = case.answer(Question(kind="verdict", item=statement.wording, candidates=candidates))
-    if answer is None:
-        return
-    first = len(verdicts)
-    for index, mate in enumerate(chosen):
-        a, b = _pair(statement, mate)
-        verdicts[a, b] = Verdict(
-            sequence=case.sequence,
-            ordinal=first + index,
+    def _judge(
+        self, one: Statement, other: Statement, ordinal: int, exclusive: bool, judge: str, reason: str = ""
+    ) -> None:
+        a, b = _pair(one, other)
+        self.verdicts[a, b] = Verdict(
+            sequence=self.case.sequence,
+            ordinal=ordinal,
             a=a,
             b=b,
-            exclusive=index in answer["contradicts"],
-            judge=case.rules.judge,
-            reason=str(answer.get("reason", "")),
+            exclusive=exclusive,
+            judge=judge,
+            reason=reason,
         )
+
+    def _most_alike(self, statement: Statement, mates: list[Statement]) -> list[Statement]:
+        """Return the MAX_COMPARED most similar mates (then the oldest), ordered by birth."""
+        if len(mates) > MAX_COMPARED:
+            own = self._quantised(statement)
+            if own is not None:
+                vectors = [(mate, self._quantised(mate)) for mate in mates]
+                likeness = {mate.id: 0 if vector is None else int(own @ vector) for mate, vector in vectors}
+                mates = sorted(mates, key=lambda m: (-likeness[m.id], m.born, m.id))
+            mates = mates[:MAX_COMPARED]
+        return sorted(mates, key=lambda m: (m.born, m.id))
+
+    def _quantised(self, statement: Statement) -> NDArray[np.int64] | None:
+        """Return the vector of a statement's first wording in integers: sums are exact; None: unknown."""
+        state = self.case.state
+        held = state.statement_vectors.get(statement.id)
+        vector = held if held is not None else self.case.answers.vectors.get(statement.wording)
+        return None if vector is None else state.nearest.quantised(vector).astype(np.int64)
 
 
 def _pair(one: Statement, other: Statement) -> tuple[str, str]:
     return min(one.id, other.id), max(one.id, other.id)
-
-
-def _most_alike(statement: Statement, mates: list[Statement], case: Case) -> list[Statement]:
-    """Return the MAX_COMPARED most similar mates (then the oldest), ordered by birth."""
-    if len(mates) > MAX_COMPARED:
-        own = _quantised(statement, case)
-        if own is not None:
-            vectors = [(mate, _quantised(mate, case)) for mate in mates]
-            likeness = {mate.id: 0 if vector is None else int(own @ vector) for mate, vector in vectors}
-            mates = sorted(mates, key=lambda m: (-likeness[m.id], m.born, m.id))
-        mates = mates[:MAX_COMPARED]
-    return sorted(mates, key=lambda m: (m.born, m.id))
-
-
-def _quantised(statement: Statement, case: Case) -> NDArray[np.int64] | None:
-    """Return the vector of a statement's first wording in integers, whose sums are exact; None: unknown."""
-    state = case.state
-    held = state.statement_vectors.get(statement.id)
-    vector = held if held is not None else case.answers.vectors.get(statement.wording)
-    return None if vector is None else state.nearest.quantised(vector).astype(np.int64)
 
 
 def _never_meet(a: Statement, b: Statement, connected: Connected) -> bool:

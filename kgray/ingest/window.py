@@ -52,8 +52,9 @@ class InFlight:
     extracted: asyncio.Future[Extraction] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the extraction call has begun
-    sent_at: float = 0.0
+    # When the extraction call began, on the monotonic clock.
+    sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
     tried: bool = False  # decided ahead at least once, or never to be
     clear: asyncio.Event = field(default_factory=asyncio.Event)  # set once all entries before it were tried
     touched: asyncio.Event = field(default_factory=asyncio.Event)  # something its last try read has changed
@@ -68,42 +69,48 @@ class InFlight:
         return isinstance(self.entry, Episode) and self.entry.bulk
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the windows of a run share.
+
+    took    seconds of the latest extractions
+    spawn   starts tasks whose failure ends the run
+    ended   reports an entry once it is durable
+    """
+
+    parts: Parts
+    committer: Committer
+    gate: Gate
+    totals: Totals
+    watch: OnStage
+    spawn: Spawn
+    ended: Ended
+    stop: Stop
+    took: deque[float] = field(default_factory=lambda: deque(maxlen=32))
+
+    @property
+    def usual_s(self) -> float:
+        """How long an extraction usually takes; 0 before the first."""
+        return statistics.median(self.took) if self.took else 0.0
+
+
 class GroupWindow:
     """The window of one group."""
 
-    def __init__(
-        self,
-        group: str,
-        parts: Parts,
-        committer: Committer,
-        gate: Gate,
-        *,
-        took: deque[float],
-        spawn: Spawn,
-        totals: Totals,
-        watch: OnStage,
-        ended: Ended,
-        stop: Stop,
-    ) -> None:
-        """Start with nothing in flight.
-
-        took: seconds of the run's latest extractions. spawn: starts tasks whose failure ends the run.
-        """
+    def __init__(self, group: str, run: Run) -> None:
+        """Start with nothing in flight."""
         self.group = group
-        self.items: deque[InFlight] = deque()
+        self.items: dict[int, InFlight] = {}  # by sequence, in order
+        self.head: asyncio.Task[None] | None = None  # commits the next entry
         self.posted = 0  # entries decided but not yet durable: still pending in the store
         self.last = 0  # the sequence of the newest entry taken
-        self._parts, self._committer, self._gate = parts, committer, gate
-        self._spawn, self._totals, self._watch, self._ended, self._stop = spawn, totals, watch, ended, stop
-        self._rows = AheadRows(parts.embedder.dimensions)
-        self._took = took
-        self._tasks: dict[InFlight, asyncio.Task[Any]] = {}
-        self._by_sequence: dict[int, InFlight] = {}
+        self._run, self._parts, self._committer = run, run.parts, run.committer
+        self._rows = AheadRows(run.parts.embedder.dimensions)
 
     @property
     def barred(self) -> bool:
         """Whether the newest entry is a correction: later entries are taken once it is done (R22)."""
-        return bool(self.items) and isinstance(self.items[-1].entry, Operation)
+        return bool(self.items) and isinstance(self.items[self.last].entry, Operation)
 
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
         """Take an entry into the window.
@@ -112,25 +119,23 @@ class GroupWindow:
         tail: the number at which the end of a backlog began; from there the longest text goes first. None =
         the end is not in sight.
         """
-        item = InFlight(entry, number)
-        self.items.append(item)
+        item = self.items[entry.sequence] = InFlight(entry, number)
         self.last = entry.sequence
-        self._by_sequence[entry.sequence] = item
         if isinstance(entry, Episode):
             urgency = Urgency(entry.bulk, number, 1)
             if tail is not None:
                 urgency = Urgency(entry.bulk, tail, 1, -len(entry.text))
-            self._tasks[item] = self._spawn(self._prepare(item, entry, urgency))
+            item.preparing = self._run.spawn(self._prepare(item, entry, urgency))
 
-    async def discard(self, head: asyncio.Task[Any] | None) -> None:
-        """Drop what is in flight: its entries stay pending, and nothing that was decided ahead is used.
-
-        head: the task that commits the next entry. A correction in it is waited for: it asks no model.
-        """
-        if head is not None and self.barred and len(self.items) == 1:
-            await asyncio.wait((head,))
-        tasks = [*self._tasks.values(), *(call for item in self.items for call in item.asked.values())]
-        tasks += [head] if head is not None else []
+    async def discard(self) -> None:
+        """Drop what is in flight: its entries stay pending, and nothing that was decided ahead is used."""
+        tasks: list[asyncio.Task[Any]] = []
+        if self.head is not None:
+            if self.barred and len(self.items) == 1:
+                await asyncio.wait((self.head,))  # a correction asks no model
+            tasks.append(self.head)
+        for item in self.items.values():
+            tasks += [*item.asked.values(), *([item.preparing] if item.preparing is not None else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,29 +148,28 @@ class GroupWindow:
 
         Errors of the episode's own content are ignored here: its commit meets them again, in order.
         """
+        try:
+            await self._extract(item, episode, urgency)
+            read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
+        except ContentError:
+            self._tried(item)
+            return
+        await self._soon(item.clear)
         with suppress(ContentError):
-            try:
-                await self._extract(item, episode, urgency)
-                read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
-            except ContentError:
-                self._tried(item)
-                raise
-            await self._soon(item.clear)
             await self._decide_ahead(item, read)
 
     def _tried(self, item: InFlight) -> None:
         """Note that this entry was tried; let the entries after it go on, up to the next untried episode."""
         item.tried = True
-        for later in self.items:
+        for later in self.items.values():
             later.clear.set()
             if not later.tried and isinstance(later.entry, Episode):
                 return
 
     async def _soon(self, event: asyncio.Event) -> None:
         """Wait for an event that usually comes soon; at most the median extraction time plus PATIENT_S."""
-        usual = statistics.median(self._took) if self._took else 0.0
         with suppress(TimeoutError):
-            async with asyncio.timeout(usual + PATIENT_S):
+            async with asyncio.timeout(self._run.usual_s + PATIENT_S):
                 await event.wait()
 
     async def _decide_ahead(self, item: InFlight, read: ReadEpisode) -> None:
@@ -178,28 +182,29 @@ class GroupWindow:
         hold = True
         while True:
             item.touched.clear()
-            waiting = self._try(item, read, await self._committer.state(self.group), hold=hold)
-            if isinstance(waiting, list):
-                item.vectors.update(zip(waiting, await self._embed(waiting), strict=True))
+            attempt, calls = self._try(item, read, await self._committer.state(self.group), hold=hold)
+            if attempt.change is None:
+                texts = attempt.asked.texts
+                item.vectors.update(zip(texts, await self._embed(texts), strict=True))
                 continue
             if not item.tried:
                 self._tried(item)
-            if waiting is None:
+            if hold and attempt.asked.early:
                 await self._soon(item.touched)
                 hold = item.touched.is_set()
                 continue
             changed = asyncio.ensure_future(item.touched.wait())
             try:
-                await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((*calls, changed), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
 
     def _try(
         self, item: InFlight, read: ReadEpisode, base: GroupState, *, hold: bool
-    ) -> list[str] | set[asyncio.Task[GivenAnswers]] | None:
-        """Decide on a view; return the texts to embed, or the calls in flight whose answers are needed next.
+    ) -> tuple[Decision, set[asyncio.Task[GivenAnswers]]]:
+        """Decide on a view; return the decision, and the calls in flight whose answers are needed next.
 
-        hold: where the questions depend on a guess, ask nothing and return None.
+        hold: ask nothing where the questions depend on a guess.
         Unless texts are missing, the episode's rows are replaced by what this try found, and later
         episodes that read them are touched.
         """
@@ -210,41 +215,27 @@ class GroupWindow:
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(read, view, answers)
             if attempt.change is None:
-                return attempt.asked.texts
+                return attempt, set()
             keys |= view.read_keys
-            if hold and attempt.asked.early:
+            calls: dict[tuple[Question, ...], asyncio.Task[GivenAnswers]] = {}
+            if not (hold and attempt.asked.early):
+                for questions in requests_of(attempt.asked, self._parts.pipeline.resolution):
+                    request = QuestionRequest(episode=read.episode, questions=questions)
+                    calls[questions] = self._call(item, request, stalled=False)
+            if not calls or not all(call.done() and call.exception() is None for call in calls.values()):
                 self._show(sequence, attempt)
                 self._rows.reads(sequence, keys)
-                return None
-            calls = self._ask_ahead(item, read.episode, attempt)
-            open_calls = {call for _, call in calls if not call.done()}
-            failed = any(call.done() and call.exception() for _, call in calls)
-            if open_calls or failed or not calls:
-                self._show(sequence, attempt)
-                self._rows.reads(sequence, keys)
-                return open_calls
-            for questions, call in calls:
+                return attempt, {call for call in calls.values() if not call.done()}
+            for questions, call in calls.items():
                 answers.said.update(zip(questions, call.result(), strict=True))
-
-    def _ask_ahead(
-        self, item: InFlight, episode: Episode, attempt: Decision
-    ) -> list[tuple[tuple[Question, ...], asyncio.Task[GivenAnswers]]]:
-        """Return the open requests with their calls; missing vectors wait for the commit."""
-        return [
-            (
-                questions,
-                self._call(item, QuestionRequest(episode=episode, questions=questions), stalled=False),
-            )
-            for questions in requests_of(attempt.asked, self._parts.pipeline.resolution)
-        ]
 
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[GivenAnswers]:
         """Return the call of a request, started once; stalled: whether the commit waits for it."""
         key = self._parts.judge.key(request)
         call = item.asked.get(key)
         if call is None:
-            self._totals.requests += 1
-            self._totals.stalls += stalled
+            self._run.totals.requests += 1
+            self._run.totals.stalls += stalled
             call = item.asked[key] = asyncio.create_task(self._answer(item, request, key))
             # Mark an error as seen: a refusal fails the episode at its commit; nobody may await it earlier.
             call.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -256,58 +247,57 @@ class GroupWindow:
         urgency = Urgency(item.bulk, item.number, 0)
 
         async def once() -> GivenAnswers:
-            async with self._gate.pass_through(urgency):
+            async with self._run.gate.pass_through(urgency):
                 since = time.monotonic()
                 said, item.spent[key] = await journaled(self._parts, self._committer.outbox, request, key)
-                self._watch("judge", time.monotonic() - since, request.episode)
+                self._run.watch("judge", time.monotonic() - since, request.episode)
                 return said
 
-        return await patiently(once, self._parts, self._stop)
+        return await patiently(once, self._parts, self._run.stop)
 
     async def _embed(self, texts: list[str]) -> Matrix:
         async def once() -> Matrix:
             return await self._parts.embedder.embed(texts)
 
         since = time.monotonic()
-        found = await patiently(once, self._parts, self._stop)
-        self._watch("embed", time.monotonic() - since, None)
+        found = await patiently(once, self._parts, self._run.stop)
+        self._run.watch("embed", time.monotonic() - since, None)
         return found
 
     def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()
         attempt = decide(read, state, answers, self._parts.rules)
-        self._watch("decide", time.monotonic() - since, read.episode)
+        self._run.watch("decide", time.monotonic() - since, read.episode)
         return attempt
 
     def _show(self, sequence: int, attempt: Decision) -> None:
         """Replace the episode's rows in the views; touch the later episodes that read what changed."""
         for reader in self._rows.put(sequence, attempt):
-            if reader in self._by_sequence:
-                self._by_sequence[reader].touched.set()
+            if reader in self.items:
+                self.items[reader].touched.set()
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set the episode's extraction, from the journal or the model; of two calls the first counts."""
         if (stored := await stored_extraction(self._parts, episode)) is not None:
-            item.sent.set()
+            item.sent.set_result(time.monotonic())
             item.extracted.set_result(stored)
             return
         parts = self._parts
 
         async def once() -> Extraction:
-            async with self._gate.pass_through(urgency):
+            async with self._run.gate.pass_through(urgency):
                 sent_at = time.monotonic()
-                if not item.sent.is_set():
-                    item.sent_at = sent_at
-                    item.sent.set()
+                if not item.sent.done():
+                    item.sent.set_result(sent_at)
                 with self._committer.outbox.accounted(episode):
                     found = await read_episode(parts, episode)
                 took = time.monotonic() - sent_at
-                self._took.append(took)
-                self._watch("extract", took, episode)
+                self._run.took.append(took)
+                self._run.watch("extract", took, episode)
                 return found
 
         try:
-            extraction = await patiently(once, parts, self._stop)
+            extraction = await patiently(once, parts, self._run.stop)
         except ContentError as error:
             if not item.extracted.done():
                 item.extracted.set_exception(error)
@@ -322,37 +312,36 @@ class GroupWindow:
 
     async def commit_head(self) -> None:
         """Decide the group's next entry on the true state and post it; `ended` is called once durable."""
-        item = self.items[0]
+        item = next(iter(self.items.values()))
         entry = item.entry
         try:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
                 self._rows = AheadRows(self._parts.embedder.dimensions)
-                self._ended(self.group, entry.sequence, outcome)
+                self._run.ended(self.group, entry.sequence, outcome)
             else:
                 await self._commit(item, entry)
         except BaseException:
             self._committer.forget(self.group)
             raise
-        self.items.popleft()
-        del self._by_sequence[entry.sequence]
-        if (task := self._tasks.pop(item, None)) is not None:
-            task.cancel()
+        del self.items[entry.sequence]
+        if item.preparing is not None:
+            item.preparing.cancel()
         unused = [
             key
             for key, call in item.asked.items()
             if call.done() and not call.cancelled() and key not in item.used
         ]
         self._tried(item)
-        self._totals.wasted += len(unused)
-        self._totals.wasted_tokens += sum(item.spent.get(key, 0) for key in unused)
+        self._run.totals.wasted += len(unused)
+        self._run.totals.wasted_tokens += sum(item.spent.get(key, 0) for key in unused)
         for call in item.asked.values():
             call.cancel()
         self._rows.reads(entry.sequence, set())
         if self._committer.kept(self.group) is None:
             # The state was dropped and will be read again: drop what was decided ahead of the old one.
             self._rows = AheadRows(self._parts.embedder.dimensions)
-            for later in self.items:
+            for later in self.items.values():
                 later.touched.set()
 
     async def _commit(self, item: InFlight, episode: Episode) -> None:
@@ -367,7 +356,7 @@ class GroupWindow:
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
         self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
-        self._totals.left_out += len(read.extraction.dropped)
+        self._run.totals.left_out += len(read.extraction.dropped)
         await self._committer.commit(change, self._posted(episode, "committed"))
 
     def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
@@ -376,12 +365,16 @@ class GroupWindow:
 
         def durable() -> None:
             self.posted -= 1
-            self._ended(self.group, episode.sequence, outcome)
+            self._run.ended(self.group, episode.sequence, outcome)
 
         return durable
 
     async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[EpisodeChange, Decision]:
-        """Decide on the true state as the plain loop does; most requests were answered ahead of time."""
+        """Decide on the true state as the plain loop does; most requests were answered ahead of time.
+
+        A vector that was computed ahead is used where the true state asks for it, and only there: with the
+        vector of a name that turned out to be known, more names would be candidates than in the plain loop.
+        """
 
         async def attempt(answers: Answers) -> Decision:
             return self._attempt(read, await self._committer.state(self.group), answers)
@@ -389,20 +382,24 @@ class GroupWindow:
         async def ask(request: QuestionRequest) -> GivenAnswers:
             return await self._call(item, request, stalled=True)
 
-        answers = Answers(vectors=item.vectors)
+        async def embed(texts: list[str]) -> list[Vector]:
+            if fresh := [text for text in texts if text not in item.vectors]:
+                item.vectors.update(zip(fresh, await self._embed(fresh), strict=True))
+            return [item.vectors[text] for text in texts]
+
         resolution = self._parts.pipeline.resolution
-        return await settle(read, answers, resolution, attempt=attempt, embed=self._embed, ask=ask)
+        return await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask)
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
         """Return the extraction of the next entry to commit; send it a second time where it is late."""
         if not item.extracted.done():
-            await item.sent.wait()
-            usual = statistics.median(self._took) if self._took else 0.0
-            late_at = item.sent_at + max(self._parts.late_s, LATE_TIMES * usual)
+            late_at = await asyncio.shield(item.sent) + max(
+                self._parts.late_s, LATE_TIMES * self._run.usual_s
+            )
             await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if item.extracted.done():
             return await item.extracted
-        second = self._spawn(self._extract(item, episode, Urgency(False, 0, 0)))
+        second = self._run.spawn(self._extract(item, episode, Urgency(False, 0, 0)))
         try:
             return await asyncio.shield(item.extracted)
         finally:

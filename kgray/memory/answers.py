@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import groupby
 from typing import Any
 
 from kgray import kinds
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Entity, FactSpan
+from kgray.ledger import Failure, failures
 from kgray.memory.naming import entities_of, entity_called
+from kgray.memory.showing import ToldEpisode, told_episodes
 from kgray.ports import GraphView, Store
 from kgray.rows import folded
 from kgray.search import spans_of
@@ -66,6 +69,31 @@ def history_of(store: Store, view: GraphView, name_or_id: str, as_of: Instant | 
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
     spans, clients = spans_of(view, facts)
     return History(group=view.group, entity=entity, facts=tuple(spans.values()), clients=clients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFailure:
+    """An episode that failed by its own content, and why."""
+
+    group: str
+    episode: ToldEpisode
+    failure: Failure
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray failures --json` prints."""
+        return self.failure.as_dict(self.episode.id, self.episode.client_id, self.group)
+
+
+def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
+    """Return the failed episodes of a group (None: of all), with their reasons."""
+    found = []
+    with store.reading():
+        for name, failed in groupby(failures(store, group), lambda row: row.episode.group):
+            rows_of = list(failed)
+            told = told_episodes(store, name, [row.episode.sequence for row in rows_of], set())
+            pairs = zip(told, rows_of, strict=True)
+            found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
+    return found
 
 
 def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:

@@ -18,7 +18,8 @@ from kgray import times
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
-from kgray.ledger import FailedEpisode, failures, retry
+from kgray.ledger import retry
+from kgray.memory.answers import ToldFailure, told_failures
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
@@ -215,11 +216,11 @@ class Memory(GroupReads):
         """Return the groups with their counts."""
         return self.store.counts()
 
-    async def failures(self, *, group: str | None = None) -> list[FailedEpisode]:
+    async def failures(self, *, group: str | None = None) -> list[ToldFailure]:
         """Return the failed episodes with their reasons."""
         if group is not None:
             check_group(group)
-        return failures(self.store, group)
+        return told_failures(self.store, group)
 
     async def repair(self, group: str) -> list[str]:
         """Derive a group anew from its records, and store it; return what was done, in lines."""

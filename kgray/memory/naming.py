@@ -14,7 +14,6 @@ from kgray.graph import Entity
 from kgray.ledger import find
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import is_storable
-from kgray.search import Filters
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
@@ -99,27 +98,6 @@ def no_group(store: Store, group: str) -> str:
     if store.heads([group])[group].named:
         return ""
     return f"there is no group {group}{suggestion(group, store.heads())}"
-
-
-def unmet(store: Store, group: str, filters: Filters) -> list[str]:
-    """Return a line for each value of a filter that nothing in the group has; it scans the group."""
-    episodes = list(store.rows(kinds.ALL["episodes"], group)) if filters.sources or filters.speakers else []
-    there = {
-        "relation": {row[3] for row in store.rows(kinds.ALL["facts"], group)} if filters.relations else (),
-        "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
-        if filters.labels
-        else (),
-        "source": {row[2] for row in episodes},
-        "speaker": {row[7] for row in episodes if row[7]},
-    }
-    asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
-    return [
-        f"group {group} has no {what} {value!r}{suggestion(value, sorted(there[what]))}"
-        for what, values in asked
-        for value in values
-        if value not in there[what]
-        and (what != "speaker" or rows.folded(value) not in map(rows.folded, there[what]))
-    ]
 
 
 def suggestion(asked: str, names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kgray import kinds, rows
@@ -13,9 +14,8 @@ from kgray.derivation.stored import view_now
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
 from kgray.ports import Store
-from kgray.records import Episode
 from kgray.search import spans_of
-from kgray.times import Instant
+from kgray.times import to_datetime
 
 _ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
@@ -31,14 +31,23 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldEpisode:
-    """An episode with the words that facts were read from.
+    """An episode with both clocks.
 
+    reference_time  when it was said
     recorded_at     when it was committed, or failed; None = it is pending
-    marks           by their start; () where the text has none of the words
+    marks           the words that facts were read from, by their start; () where the text has none of them
     """
 
-    episode: Episode
-    recorded_at: Instant | None
+    id: str
+    client_id: str | None
+    sequence: int
+    source: str
+    kind: str
+    speaker: str | None
+    text: str
+    state: str
+    reference_time: datetime
+    recorded_at: datetime | None
     marks: tuple[Mark, ...]
 
 
@@ -75,7 +84,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
     return Shown(
         id=identifier,
         records=records,
-        episodes=tuple(_episodes(store, group, sequences, evidence)),
+        episodes=tuple(told_episodes(store, group, sequences, evidence)),
         entities=entities,
         facts=tuple(spans.values()),
         names={entity.id: entity.name for entity in entities},
@@ -83,7 +92,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
     )
 
 
-def _episodes(
+def told_episodes(
     store: Store, group: str, sequences: Sequence[int], evidence: set[tuple[str, int]]
 ) -> Iterator[ToldEpisode]:
     """Yield the episodes with these sequences. evidence: (episode id, ordinal) of what is marked."""
@@ -98,8 +107,19 @@ def _episodes(
             if piece["sequence"] == episode.sequence and (episode.id, piece["ordinal"]) in evidence
             for mark in _marks(episode.text, piece, mentions)
         ]
-        ordered = tuple(sorted(set(marks), key=lambda mark: (mark.start, mark.end, mark.statement)))
-        yield ToldEpisode(episode=episode, recorded_at=recorded_at, marks=ordered)
+        yield ToldEpisode(
+            id=episode.id,
+            client_id=episode.client_id,
+            sequence=episode.sequence,
+            source=episode.source,
+            kind=episode.kind,
+            speaker=episode.speaker,
+            text=episode.text,
+            state=episode.state,
+            reference_time=to_datetime(episode.reference_time),
+            recorded_at=None if recorded_at is None else to_datetime(recorded_at),
+            marks=tuple(sorted(set(marks), key=lambda mark: (mark.start, mark.end, mark.statement))),
+        )
 
 
 def _columns(store: Store, read: Read, group: str, sequences: Sequence[int]) -> Iterator[Mapping[str, Any]]:

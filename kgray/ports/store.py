@@ -43,7 +43,8 @@ class RowChanges:
                  has been applied before or came too late, and is left out: so a batch can be sent again
     recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
-                 all rows of other kinds. If nothing but the entry is pending, the group loses its name
+                 all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
+                 a change puts nothing but the entry's row: the others may go after it, in portions
     drops, puts, patches    then rows are dropped, put and patched, in this order. Kinds in any order; keys
                  and rows of a kind are distinct
     erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)

@@ -163,12 +163,13 @@ def _init(failure: str, **options: Any) -> None:  # noqa: ANN401 - of `ray.init`
     # Ray reports dead processes on standard output, in the middle of our JSON, whatever log_to_driver says.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     import ray
-    from ray.exceptions import RayError
 
     try:
         with _own_signals():
             ray.init(**options, **_QUIET)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
+    except Stopped:
+        raise
+    except Exception as error:  # noqa: BLE001 - Ray raises bare ones, too: of a start that took over 30 s
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"{failure}: {first[0][:200]}", waited=True) from None
 

@@ -124,7 +124,7 @@ _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | None = None) -> list[Candidate]:
     """Return the best rows of one scope above the floor, best first; `wanted` at least, if there are so many.
 
-    scores: other ones than the first stage's own, of the same rows.
+    scores: other ones than the first stage's own, of the same rows; as they are, not boosted.
     """
     ranked = run.ranked[scope]
     chosen = scores or ranked.scores
@@ -139,9 +139,9 @@ def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | Non
                     score = float(chosen.score[row])
                     best[each.id] = Candidate(row=each, score=score, signals=chosen.of(row))
         passing = run.keep([candidate.row for candidate in best.values()])
-        kept = _boosted(run, [best[row.id] for row in passing])
+        kept = [best[row.id] for row in passing]
         if len(kept) >= wanted or len(rows) < depth or depth >= MAX_DEPTH:
-            return kept
+            return kept if scores else _boosted(run, kept)
         depth = min(depth * _DEEPER, MAX_DEPTH)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -45,6 +45,10 @@ _TRIES = 20
 _ANEW = 4  # what is new is read by keys up to 1/4 of what is there; beyond, all is read in one scan
 
 
+# terms, sorted; a row that has each, rising for each term; how often
+_Run = tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.int32]]
+
+
 class Words:
     """Postings of n rows: for a term the rows that have it, and how often.
 
@@ -55,7 +59,7 @@ class Words:
     def __init__(self) -> None:
         """Hold no row."""
         self.lengths: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32]]] = []  # terms, sorted, and their rows
+        self._runs: list[_Run] = []
         self._texts: list[bytes] = []
 
     def add(self, packed: Sequence[bytes]) -> None:
@@ -65,21 +69,32 @@ class Words:
         rows = np.repeat(np.arange(len(lengths), dtype=np.int32) + np.int32(len(self.lengths)), lengths)
         self.lengths = np.concatenate((self.lengths, lengths))
         self._texts += packed
-        while self._runs and len(self._runs[-1][0]) < 2 * len(terms):
-            older_terms, older_rows = self._runs.pop()
-            terms, rows = np.concatenate((older_terms, terms)), np.concatenate((older_rows, rows))
         order = np.argsort(terms, kind="stable")  # rows of a term stay in their order
-        self._runs.append((terms[order], rows[order]))
+        terms, rows = terms[order], rows[order]
+        first = np.ones(len(terms), bool)
+        first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
+        starts = np.flatnonzero(first)
+        often = np.diff(starts, append=len(terms)).astype(np.int32)
+        run: _Run = terms[starts], rows[starts], often
+        while self._runs and len(self._runs[-1][0]) < 2 * len(run[0]):
+            older = self._runs.pop()
+            order = np.argsort(np.concatenate((older[0], run[0])), kind="stable")
+            run = (
+                np.concatenate((older[0], run[0]))[order],
+                np.concatenate((older[1], run[1]))[order],
+                np.concatenate((older[2], run[2]))[order],
+            )
+        self._runs.append(run)
 
-    def having(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def having(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the rows that have a term, rising, and how often each has it."""
-        found = []
-        for terms, rows in self._runs:
-            first, last = (np.searchsorted(terms, np.uint32(term), side) for side in ("left", "right"))
-            found.append(rows[first:last])
-        all_rows = np.concatenate(found) if found else np.zeros(0, np.int32)
-        starts = np.flatnonzero(np.diff(all_rows, prepend=-1))
-        return all_rows[starts], np.diff(starts, append=len(all_rows))
+        found_rows, found_often = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        for terms, rows, often in self._runs:
+            first, last = (terms.searchsorted(np.uint32(term), side) for side in ("left", "right"))
+            if first < last:
+                found_rows.append(rows[first:last])
+                found_often.append(often[first:last])
+        return np.concatenate(found_rows), np.concatenate(found_often)
 
     def having_phrase(self, terms: Sequence[int]) -> list[int]:
         """Return the rows that have these terms one after the other."""
@@ -96,8 +111,8 @@ class Words:
 
     def nbytes(self) -> int:
         """Memory held."""
-        held = 3 * sum(terms.nbytes for terms, _ in self._runs)  # terms, rows and texts: as many bytes each
-        return self.lengths.nbytes + held
+        held = 3 * sum(run[0].nbytes for run in self._runs)  # terms, rows, how often: as many bytes each
+        return held + self.lengths.nbytes + 4 * int(self.lengths.sum())
 
 
 Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
@@ -115,6 +130,7 @@ class Vectors:
         """Hold no vector."""
         self.dimensions = dimensions
         self.rows: dict[object, int] = {}  # name -> row
+        self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
         self._names: list[object] = []
         self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
         self._signs: NDArray[np.uint64] = np.zeros((0, -(-dimensions // 64)), np.uint64)
@@ -128,14 +144,20 @@ class Vectors:
         """Whether the vectors themselves are held, and still will be with so many more."""
         return self.whole and (len(self._names) + more) * self.dimensions * 4 <= EXACT_BYTES
 
-    def add(self, names: Sequence[object], values: Sequence[bytes], *, signs: bool) -> None:
-        """Append vectors (float32), or their signs; names that are there already are skipped."""
+    def add(
+        self, names: Sequence[object], values: Sequence[bytes], numbers: Mapping[object, int], *, signs: bool
+    ) -> None:
+        """Append vectors (float32), or their signs; names that are there already are skipped.
+
+        numbers: of the owners, by name.
+        """
         fresh = [n for n, name in enumerate(names) if name not in self.rows]
         if not fresh:
             return
         for n in fresh:
             self.rows[names[n]] = len(self._names)
             self._names.append(names[n])
+        self.owners = _grown(self.owners, (numbers[names[n]] for n in fresh))
         joined = b"".join([values[n] for n in fresh])
         if signs:
             packed = np.frombuffer(joined, np.uint64).reshape(len(fresh), -1)
@@ -410,7 +432,7 @@ class GroupIndex:
             wanted = ((reads.name(row), row[-1]) for row in found)
             some = ((name, value) for name, value in wanted if name in indexed)
             while page := list(islice(some, _PAGE)):
-                vectors.add([name for name, _ in page], [value for _, value in page], signs=signs)
+                vectors.add([name for name, _ in page], [value for _, value in page], indexed, signs=signs)
 
 
 # ---------------------------------------------------------------------------------- the indexes of a reader

@@ -82,7 +82,7 @@ class FirstStage:
         named = {word for speaker in self._question.speakers for word in words(speaker)}
         asked = self._asked(dict.fromkeys(named, weights.names))
         own = self._by_words(held.words, asked)
-        near = self._by_vectors(held.vectors, held.numbers, exact)
+        near = self._by_vectors(held.vectors, len(held.numbers), exact)
         level, base = self._together(own, near)
         factors = {
             "speaker": self._factor(weights.speaker, self._said_by(held)),
@@ -119,7 +119,7 @@ class FirstStage:
         """Return the scores of the pieces of evidence."""
         held = self._index.pieces
         own = self._by_words(held.words, self._asked({}))
-        of_statement = self._by_vectors(held.vectors, held.statements.numbers, exact)
+        of_statement = self._by_vectors(held.vectors, len(held.statements.numbers), exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
         phrase = self._factor(self._weights.phrase, self._quoted(held.words))
@@ -134,13 +134,13 @@ class FirstStage:
         held, weights = self._index.names, self._weights
         asked = self._asked({})
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
-        near = self._by_vectors(held.vectors, held.numbers, exact)
+        near = self._by_vectors(held.vectors, len(held.numbers), exact)
         share = np.float32(weights.vectors / max(1, len(asked.terms)))
         score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
         matched = np.zeros(len(own), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = held.words.having(wanted)
-            matched[rows] += often.astype(np.int32)
+            matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
         found = Scores(score=score, signals={"words": own, "vectors": near}, floor=weights.floor)
         return found, [int(row) for row in whole]
@@ -203,21 +203,20 @@ class FirstStage:
 
     # ------------------------------------------------------------------------------- vectors
 
-    def _by_vectors(self, held: Vectors, owners: Mapping[object, int], exact: Exact) -> Floats:
+    def _by_vectors(self, held: Vectors, owners: int, exact: Exact) -> Floats:
         """Return for each owner how far its vector stands out from the group's, in standard deviations.
 
         Of the ordinary vectors: by their median and the median distance from it, so that a few that are about
         the question do not hide themselves; and no less than that of random directions, for small groups.
         """
-        found = np.zeros(len(owners), np.float32)
+        found = np.zeros(owners, np.float32)
         if self._vector is None or not held.rows:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
         middle = float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25))
         spread = max(1.4826 * float(np.median(np.abs(some - middle))), RANDOM / len(self._vector) ** 0.5)
-        rows = np.fromiter((owners[name] for name in held.rows), np.int64, len(held.rows))
-        found[rows] = (cosines - middle) / spread
+        found[held.owners] = (cosines - middle) / spread
         return found
 
     # ------------------------------------------------------------------------------- who, when, beside what

@@ -33,6 +33,7 @@ from kgray.times import Instant, now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
+_Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -164,18 +165,19 @@ def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
                 for name in ("words", "vectors")
             }
             found[scope] = fused_by_rank(by_text[scope])
-    if "bfs" in ways.methods:
-        for scope, reached in steps(run, found).items():
-            if scope in found and ways.fusion == "weighted":
-                found[scope] = _with_steps(found[scope], reached)
-            elif scope in found:
-                found[scope] = fused_by_rank({**by_text[scope], "steps": reached})
+    walked = steps(run, found) if "bfs" in ways.methods else {}
+    for scope in found.keys() & walked.keys():
+        if ways.fusion == "weighted":
+            found[scope] = _with_steps(found[scope], walked[scope])
+        else:
+            found[scope] = fused_by_rank({**by_text[scope], "steps": walked[scope]})
+    ranks = _ranks(found, by_text, walked)
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
     chosen, said = one_list(found, length, ways.places, once=ways.once and "episode" in found)
     return Ranking(
-        hits=tuple(_hits(run, chosen, _ranks(found))),
+        hits=tuple(_hits(run, chosen, ranks)),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
         floor=ways.weights.floor,
     )
@@ -202,8 +204,8 @@ def one_list(
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
-    once: a fact says what the messages that support it say, so the first of them to come has the place of all.
-    A message that supports several facts goes with the first of these, a fact when all its messages are there.
+    once: a message says what its facts say, so a fact goes with its messages, and a message with the first of
+    its facts. Two facts of one message say two things.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -213,7 +215,8 @@ def one_list(
     chosen: list[tuple[SearchScope, Candidate]] = []
     said: list[tuple[SearchScope, Candidate]] = []
     left = {scope: places.get(scope, limit) for scope in found}
-    told: set[str] = set()  # episodes that are hits, or that a hit is supported by
+    shown: set[str] = set()  # episodes that are hits
+    told: set[str] = set()  # and those that a fact above is supported by
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
@@ -221,33 +224,44 @@ def one_list(
         sources: set[str] = set()
         if once and not isinstance(row, Entity):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
-        if sources and sources <= told:
+        if sources and sources <= (told if scope == "episode" else shown):
             said.append((scope, candidate))
         elif left[scope]:
             left[scope] -= 1
             told |= sources
+            shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
 
 
-def _ranks(found: Mapping[SearchScope, Sequence[Candidate]]) -> dict[str, dict[str, int]]:
+def _ranks(
+    found: Found, by_text: Mapping[SearchScope, Mapping[str, list[Candidate]]], walked: Found
+) -> _Ranks:
     """Return id -> the rank (from 1) in its scope that each method gave it."""
-    ranks: dict[str, dict[str, int]] = {}
-    for candidates in found.values():
-        for method, signal in (("bm25", "words"), ("cosine", "vectors"), ("bfs", "steps")):
-            having = [candidate for candidate in candidates if candidate.signals.get(signal)]
-            if method != "bfs":  # those are in the order of the walk
-                having.sort(key=lambda candidate: -candidate.signals[signal])
-            for rank, candidate in enumerate(having, 1):
+    ranks: _Ranks = {}
+    for scope, candidates in found.items():
+        for signal, method in (("words", "bm25"), ("vectors", "cosine"), ("steps", "bfs")):
+            if signal == "steps":
+                ordered = walked.get(scope, [])
+            elif scope in by_text:
+                ordered = by_text[scope][signal]
+            else:
+                ordered = [candidate for candidate in candidates if candidate.signals.get(signal)]
+                ordered.sort(key=partial(_by_signal, signal))
+            for rank, candidate in enumerate(ordered, 1):
                 ranks.setdefault(candidate.row.id, {})[method] = rank
     return ranks
+
+
+def _by_signal(signal: str, candidate: Candidate) -> float:
+    return -candidate.signals[signal]
 
 
 # ------------------------------------------------------------------------------------------------- the hits
 
 
 def _hits(
-    run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: Mapping[str, dict[str, int]]
+    run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks
 ) -> list[Hit]:
     """Return the chosen rows as hits, in order; two reads, however many."""
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])

@@ -16,7 +16,7 @@ from kgray import times
 from kgray.errors import InputError
 from kgray.intake import triples
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
-from kgray.stores.neo4j.graphiti import GraphitiDatabase, TheirEpisode, TheirFact, TheirHead
+from kgray.stores.neo4j.graphiti import GraphitiDatabase, TheirEpisode, TheirFact
 from kgray.times import Instant
 
 SOURCE = "graphiti"
@@ -55,11 +55,10 @@ class Import:
 
     def drafts(self) -> Iterator[Draft]:
         """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
-        heads = sorted(self.database.heads(self.from_group), key=_said)
-        by_episode, without_episode = self._facts({head.uuid for head in heads})
-        for start in range(0, len(heads), _PAGE):
-            uuids = [head.uuid for head in heads[start : start + _PAGE]]
-            for episode in self.database.episodes(self.from_group, uuids):
+        uuids = self.database.said(self.from_group)
+        by_episode, without_episode = self._facts(set(uuids))
+        for start in range(0, len(uuids), _PAGE):
+            for episode in self.database.episodes(self.from_group, uuids[start : start + _PAGE]):
                 self.episodes += 1
                 found = by_episode.get(episode.uuid)
                 if not found:
@@ -122,11 +121,6 @@ class Import:
             client_id=uuid[:MAX_CLIENT_ID],
             metadata=canonical({"graphiti": about}),
         )
-
-
-def _said(head: TheirHead) -> tuple[Instant, Instant, str]:
-    created_at = head.created_at or 0
-    return (created_at if head.valid_at is None else head.valid_at, created_at, head.uuid)
 
 
 def _kept(fact: TheirFact) -> dict[str, Any]:

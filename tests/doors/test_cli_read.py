@@ -163,6 +163,9 @@ def test_context_stays_within_its_budget_and_names_its_hits(team):
     people = team("context", "Where does Alice work?", "--group", "team", "--tokens", "120")
     assert people.out == answer["text"] + "\n"
     assert team("context", "x", "--group", "team", "--tokens", "0").code == 2
+    few = team("context", "Where does Alice work?", "--group", "team", "--limit", "1", "--json").json
+    assert len(few["hits"]) == len(few["citations"]) == 1
+    assert team("context", "x", "--group", "team", "--limit", "0").code == 2
 
 
 def test_history_shows_every_span_with_supporters_and_ends(team):

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,9 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
 
     assert told.startswith(f"{where} cannot be reached (")
     assert (report.committed, report.failed, report.stopped) == (1, 1, False)
-    assert (failed.episode.client_id, failed.failure.raw) == ("b", "no")
+    assert (failed.group, failed.episode.client_id, failed.failure.raw) == ("g", "b", "no")
+    moments = (failed.episode.reference_time, failed.episode.recorded_at)
+    assert [moment.tzinfo for moment in moments] == [UTC, UTC], "instants are datetimes, as everywhere"
     made = len(server.asked) + len(server.probes)
     assert (counts.calls, counts.prompt_tokens) == (made, made * 100)
     assert OUTAGES.current() == []

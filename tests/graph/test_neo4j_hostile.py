@@ -205,7 +205,7 @@ def test_the_statements_of_a_read_do_not_depend_on_what_is_read(pair, monkeypatc
     run = store._db.run
 
     def watched(running, statement, **values):
-        seen.add(statement)
+        seen.add(getattr(statement, "text", statement))
         return run(running, statement, **values)
 
     monkeypatch.setattr(store._db, "run", watched)

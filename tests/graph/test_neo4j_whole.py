@@ -68,7 +68,7 @@ def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(st
     with pytest.raises(StoreError, match=r"schema 99; this one knows 4\): upgrade kgray"):
         opened(own_neo4j)
     ask("MATCH (m:KgrayMeta) SET m.schema = 1")
-    with pytest.raises(StoreError, match=r"an earlier kgray.*start with an empty database"):
+    with pytest.raises(StoreError, match=r"an earlier kgray.*choose an empty database"):
         opened(own_neo4j)
     ask("MATCH (m:KgrayMeta) DELETE m")
     with pytest.raises(StoreError, match="kgray init"):

@@ -7,7 +7,6 @@ import pytest
 from kgray.errors import NotFound
 from kgray.intake import draft_from
 from kgray.memory import Memory
-from kgray.times import to_datetime
 from tests.graph.engine import SMALL, Engine
 
 LONG_AGO = ("0001-01-01", "1969-12-31", 0)  # before every record; the last is the epoch itself
@@ -100,15 +99,15 @@ async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memo
     assert shown.records == await memory.show(shown.id, group=group)
     assert [fact.target for fact in shown.facts] == ["Acme", "Beta"]
     assert set(shown.names.values()) == {"Ann Lee", "Acme", "Beta"}
-    assert [(told.episode.client_id, told.episode.state) for told in shown.episodes] == [
+    assert [(episode.client_id, episode.state) for episode in shown.episodes] == [
         ("t1", "committed"),
         ("t2", "committed"),
     ]
-    for told, fact in zip(shown.episodes, shown.facts, strict=True):
-        assert to_datetime(told.recorded_at) == fact.created_at
-        words = {told.episode.text[mark.start : mark.end] for mark in told.marks}
+    for episode, fact in zip(shown.episodes, shown.facts, strict=True):
+        assert episode.recorded_at == fact.created_at
+        words = {episode.text[mark.start : mark.end] for mark in episode.marks}
         assert words == {"Ann Lee", fact.target}
-        assert {mark.statement for mark in told.marks} == {fact.statement}
+        assert {mark.statement for mark in episode.marks} == {fact.statement}
     (fact,) = (fact for fact in shown.facts if fact.target == "Beta")
     of_fact = await memory.describe(fact.id[:8], group=group)
-    assert [told.episode.client_id for told in of_fact.episodes] == ["t2"]
+    assert [episode.client_id for episode in of_fact.episodes] == ["t2"]

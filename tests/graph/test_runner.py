@@ -203,6 +203,50 @@ def test_a_late_head_is_sent_once_more(tmp_path: Path) -> None:
     assert (totals.committed, calls.count(5), len(calls)) == (20, 2, 21)
 
 
+def test_a_vector_that_was_computed_ahead_makes_no_further_candidates(tmp_path: Path) -> None:
+    """A name that was unknown ahead of time and is known in its turn is decided as in the plain loop."""
+    names = [("Kelstaholm", "City"), ("Kelstaholms", "City"), ("Kelstaholms", "Company")]
+    said = [
+        reading(day, [{"name": name, "type": kind}], [], client_id=f"e{day}")
+        for day, (name, kind) in enumerate(names)
+    ]
+    asked: list[int] = []
+
+    class Late:
+        """Reads the second episode once the third was asked about; its first candidate is the third's."""
+
+        def __init__(self, extractor: Extractor, judge: Judge) -> None:
+            self.identity = judge.identity
+            self.key = judge.key
+            self._extractor = extractor
+            self._asked = asyncio.Event()
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            if request.episode.sequence == 2:
+                await self._asked.wait()
+            return await self._extractor.extract(request)
+
+        async def judge(self, request: QuestionRequest) -> Judged:
+            asked.append(request.episode.sequence)
+            chosen = None
+            if request.episode.sequence == 3:
+                self._asked.set()
+                chosen = 0
+            return Judged(answers=tuple({"duplicate_of": chosen} for _ in request.questions), calls=1)
+
+    dumps = []
+    for window in (0, 8):
+        engine = Engine(tmp_path / str(window))
+        engine.accept(*said)
+        late = Late(engine.parts.extractor, engine.parts.judge)
+        parts = replace(engine.parts, extractor=late if window else engine.parts.extractor, judge=late)
+        with engine.store.writing():
+            asyncio.run((Runner(parts) if window else Loop(parts)).run())
+        dumps.append(engine.dump())
+    assert dumps[0] == dumps[1]
+    assert asked[:3] == [2, 3, 3]  # the plain loop in order, then the runner: the third first
+
+
 @pytest.mark.parametrize("kind", ["loop", "runner"])
 def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
     """An outage in one group must not keep a correction in another waiting: its run never meets it."""

@@ -21,10 +21,11 @@ from kgray.errors import Locked, Outrun, SettingsError, StaleWriter, StoreError,
 from kgray.graph import Entity, Fact
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
+from kgray.kinds import ALL, KINDS
 from kgray.ledger import accept, failures, request, result, retry
 from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
-from kgray.search import Query, search
+from kgray.search import Query, Searcher
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import (
@@ -39,6 +40,7 @@ from tests.graph.by_hand import (
     head,
     metadata,
     remove,
+    small,
     tell,
     told,
 )
@@ -286,6 +288,20 @@ def test_a_merge_and_a_retraction_move_and_hide_what_graphitis_readers_see(store
     assert [row[1] for row in ask(VALUES, group=group)] == ["two"]
 
 
+def test_a_copy_whose_answers_were_lost_is_whole(deaf, tmp_path, ask, group):
+    """Each portion is written twice, and each edge is there once."""
+    source = small(tmp_path / "source")
+    with source.writing():
+        tell(source, "Al", "one", group=group, client_id="c1")
+    held = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], group)]
+    with deaf.writing():
+        deaf.adopt(group, head(source, group), held, lambda: None)
+    assert everything(deaf, group) == everything(source, group)
+    assert ask(SEEN, group=group) == [["c1", "Al says one", "text", "E1"]]
+    assert ask(EDGES, group=group) == [["c1", ["F1"]]]
+    source.close()
+
+
 @pytest.mark.parametrize("groups", [1, 12])
 def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_they_are(
     stores, monkeypatch, groups
@@ -360,7 +376,6 @@ class Killed(BaseException):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Let few rows be too many for one transaction."""
-    monkeypatch.setattr(grouped, "AT_ONCE", 4)
     monkeypatch.setattr(grouped, "ROWS_A_PIECE", 6)
 
 
@@ -397,7 +412,7 @@ def test_a_large_group_is_removed_in_pieces_and_nothing_of_it_is_read_from_the_f
             remove(store, [], group=group, everything=True)
     assert [row[1] for row in all_of(store, kinds.MENTIONS, group)] == []
     seen = everything(stores.open(), group)
-    assert seen.pop("head") == replace(head(store, group), named=False, last=3)
+    assert seen.pop("head") == replace(head(store, group), named=False, last=3, removals=0)
     nothing.pop("head")
     assert {name: found for name, found in seen.items() if name != "counts"} == {
         name: found for name, found in nothing.items() if name != "counts"
@@ -455,7 +470,7 @@ def test_a_large_removal_is_gone_on_with_by_whoever_ingests_next(stores, small_p
             assert engine.dump() == []
             people = StoredView(engine.store, engine.named()).entities_named("Alice")
             query = Query(text="Alice works", group=engine.named(), any_time=True)
-            assert (people, asyncio.run(search(engine.store, SMALL, query))) == ([], [])
+            assert (people, asyncio.run(Searcher(engine.store, SMALL).search(query))) == ([], [])
     killed(pieces=1 << 62)
     engine = Engine(store=engine.store, prefix=engine.prefix)
     engine.run()

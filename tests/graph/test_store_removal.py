@@ -108,13 +108,14 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
     assert worded(store, "fact", "says", group) == [(3, 0)]
 
 
-def test_a_change_may_clear_and_put_at_once(store, group):
-    """Clear comes first: what the same change puts is there afterwards."""
+def test_what_was_cleared_can_be_filled_again_by_the_same_batch(store, group):
+    """A clear is carried out whole before what follows it."""
     with store.writing():
         tell(store, "Al", "one", group=group)
         asked = Operation(group=group, kind="remove", everything=True)
         asked = replace(asked, sequence=ask(store, asked))
-        puts = {kinds.ENTITIES: [("E9", "Zo", (), (), 9, 0)]}
-        store.apply([ended(asked, 99, clear=True, puts=puts)])
-    assert all_of(store, kinds.ENTITIES, group) == puts[kinds.ENTITIES]
-    assert all_of(store, kinds.EVIDENCE, group) == []
+        (later,) = append(store, draft("Bo says two", group=group))
+        again = told(later, "Bo", "two", 120, group=group)
+        store.apply([ended(asked, 99, clear=True), again])
+    assert [row[1] for row in all_of(store, kinds.ENTITIES, group)] == ["Bo"]
+    assert [row[0] for row in all_of(store, kinds.EVIDENCE, group)] == [later]

@@ -73,8 +73,8 @@ def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path):
         tell(source, "Al", "zqlost")
     lost = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
     with store.writing():
-        killed = StagedGroup(store._db, "g", store.dimensions)
-        killed.start(head(source))
+        killed = StagedGroup(store._db, "g", head(source), store.dimensions)
+        killed.start()
         killed.take(lost)
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     with source.writing(), store.writing():

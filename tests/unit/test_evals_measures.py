@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.evals import measures
-from kgray.evals.measures import lines_of, mean, of_context, of_ranking, percentile, told_in, words
+from kgray.evals.measures import mean, of_context, of_ranking, percentile, told_in, words
 
 RANKING = [{"x"}, {"a"}, set(), {"b", "c"}, {"a"}]
 
@@ -83,7 +83,7 @@ CONTEXT = """What was said: [date] SPEAKER: TEXT
     ],
 )
 def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, told):
-    assert told_in(message, lines_of(CONTEXT)) is told
+    assert told_in(message, [words(line) for line in CONTEXT.splitlines()]) is told
 
 
 def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
@@ -93,8 +93,8 @@ def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
         "m3": "?",
     }
 
-    assert of_context(lines_of(CONTEXT), (), evidence) == pytest.approx(1 / 3)
-    assert of_context(lines_of(CONTEXT), {"m2", "other"}, evidence) == pytest.approx(2 / 3)
+    assert of_context(CONTEXT, (), evidence) == pytest.approx(1 / 3)
+    assert of_context(CONTEXT, {"m2", "other"}, evidence) == pytest.approx(2 / 3)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=9), st.lists(st.sampled_from("abcd"), max_size=9))

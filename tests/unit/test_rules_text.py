@@ -358,3 +358,14 @@ def test_the_identity_follows_the_ontology():
 )
 def test_words_with_a_colon_may_lead_to_a_clause(text, facts):
     assert [row for row in told(text) if row[1] != "OWNS"] == facts
+
+
+@pytest.mark.parametrize("end", [":", ".", ",", "!", ""])
+@pytest.mark.parametrize("name", ["B. Smith", "Smith", "Bob Smith", "Hi, Bob"])
+def test_who_says_that_he_is_here_says_the_rest_and_nobody_else_does(name, end):
+    """The speaker's own name, or a short form of it, opens his message; another's makes "I" unknown."""
+    text = f"{name} here{end} I quit my job."
+    before = (("Bob Smith", "I work at Acme."),)
+    assert told(text, speaker="Bob Smith", previous=before) == [("Bob Smith", "WORKS_AT", "Acme", "ended")]
+    before = (("Ann Webb", "I work at Acme."),)
+    assert told(text, speaker="Ann Webb", previous=before) == []

@@ -20,7 +20,6 @@ from kgray.search import RECIPES, Filters, Query, Recipe
         pytest.param({"limit": 0}, "limit", id="limit-0"),
         pytest.param({"limit": 1001}, "limit", id="limit-1001"),
         pytest.param({"limit": True}, "limit", id="limit-true"),
-        pytest.param({"scopes": ()}, "scope", id="no-scope"),
         pytest.param({"scopes": ("facts",)}, "scope", id="unknown-scope"),
         pytest.param({"recipe": "best"}, "recipe", id="unknown-recipe"),
         pytest.param({"methods": ("bm26",)}, "methods", id="unknown-method"),
@@ -39,7 +38,7 @@ def test_a_query_that_cannot_be_asked_is_refused(changes, field):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"scopes": ("community",)}, {"reranker": "cross_encoder"}])
+@pytest.mark.parametrize("changes", [{"scopes": ("community",)}])
 def test_what_the_interface_knows_and_this_version_lacks_says_so(changes):
     with pytest.raises(NotBuilt, match="not built in this version"):
         Query(text="who?", group="demo", **changes)

@@ -322,7 +322,10 @@ class Client:
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         stream = await api.post(path, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
         if "event-stream" not in stream.response.headers.get("content-type", ""):
-            found = json.loads(await stream.response.aread())
+            try:
+                found = json.loads(await stream.response.aread())
+            except Exception:  # noqa: BLE001 - the HTTP library's errors depend on openai's release
+                raise _TryLater("its answer is no JSON of the interface", worked=True) from None
             on_text(found["choices"][0]["message"]["content"] or "")
             return found
         pieces: list[str] = []

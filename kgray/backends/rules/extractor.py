@@ -30,9 +30,9 @@ from kgray.times import Instant
 _VERSION = "rules-3"
 _SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
 _TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
-_SOMEBODY = re.compile(
-    r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?(?:[A-Z]\w+ here\b|(?:[Tt]his is|[Ii]t's) [A-Z])"
-)  # "Ann here"
+_HELLO = r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?"
+_HERE = re.compile(_HELLO + r"((?:[A-Z][\w.'-]*\s+){1,3})here\b\s*[:,.!]?")  # "Ann here", "B. Smith here:"
+_SOMEBODY = re.compile(_HELLO + r"(?:[Tt]his is|[Ii]t's) [A-Z]")
 
 
 class RulesExtractor:
@@ -84,7 +84,12 @@ class _TextReader:
             self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
             builder.entity(name, self.speaker.type)
         # Where others speak, "I" may be somebody else.
-        self.is_transcript = _TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text)
+        self.is_transcript = bool(_TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text))
+        if here := _HERE.match(self.text):
+            if self.speaker and _is_called(here[1], self.speaker.name):
+                self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
+            else:
+                self.is_transcript = True
 
     def read(self) -> None:
         found = list(sentences(self.text))
@@ -178,6 +183,12 @@ class _TextReader:
                 inferred=moment == self.reference,
             )
         )
+
+
+def _is_called(said: str, name: str) -> bool:
+    """Whether words such as "B. Smith" are a short form of a name: initials or words of it."""
+    short, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (said, name))
+    return not set(short).isdisjoint(full) and all(any(w.startswith(s) for w in full) for s in short)
 
 
 def _takes_back(sentence: Sentence) -> bool:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from kgray.errors import KgrayError
@@ -16,8 +17,8 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import named_group
-from kgray.stores.neo4j.reading import look_up, scan
-from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch, PutRow
+from kgray.stores.neo4j.reading import read_rows
+from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -34,13 +35,7 @@ class AppendingTransaction(Appending):
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read, without what this transaction appended."""
-
-        def ask(statement: str, **named: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
-            return self._db.run(self._running, statement, **named)
-
-        named = named_group(group)
-        found = scan(ask, read, named) if read.by is None else look_up(ask, read, named, values)
-        return list(found)
+        return list(read_rows(partial(self._db.run, self._running), read, named_group(group), values))
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence."""
@@ -55,7 +50,7 @@ class AppendingTransaction(Appending):
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind."""
         self.appended = True
-        self._collected.put(group, kind, PutRow(row=row))
+        self._collected.put(group, kind, row)
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from kgray import kinds
-from kgray.errors import Outrun, StoreError
 from kgray.kinds import Kind
 from kgray.ports.store import RowChanges
+from kgray.stores import alike
 from kgray.stores.neo4j import fence
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running, Values, portions
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
-from kgray.stores.neo4j.mapping import place_of
+from kgray.stores.neo4j.mapping import group_key, place_of
 from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
 
 _LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
@@ -29,36 +29,28 @@ _Entry = tuple[Kind, str, int]  # ledger, group, sequence
 def apply(db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int) -> None:
     """Apply all of them or none; the epoch is checked first. See `ports.Store.apply`.
 
-    Exception: the removal of a large group ends a transaction. Its rows are deleted in further ones, and the
+    Exception: the removal of a group ends a transaction. Its rows are deleted in further ones, and the
     changes after it follow then.
     """
     start = 0
     for at, change in enumerate(changes, 1):
-        if change.clear and grouped.is_large(db, change):
-            _at_once(db, held, changes[start:at], dimensions, in_pieces=True)
+        if change.clear:
+            _at_once(db, held, changes[start:at], dimensions)
             grouped.finish(db, change.group)
             start = at
-    _at_once(db, held, changes[start:], dimensions, in_pieces=False)
+    _at_once(db, held, changes[start:], dimensions)
 
 
-def _at_once(
-    db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int, *, in_pieces: bool
-) -> None:
-    """Apply in one transaction. in_pieces: the last change removes a group, which is only begun here."""
+def _at_once(db: Connection, held: Held | None, changes: Sequence[RowChanges], dimensions: int) -> None:
+    """Apply in one transaction; the removal of a group is only begun."""
 
     def work(running: Running) -> None:
         fence.check(db, running, held)
         groups = grouped.opened(db, running, (change.group for change in changes), make=False)
         before = {name: group.head for name, group in groups.items()}
         for segment in _segments(changes):
-            pieces = in_pieces and segment[-1] is changes[-1]
-            _Segment(db, running, groups, dimensions).carry_out(segment, in_pieces=pieces)
-        changed = [
-            group
-            for name, group in groups.items()
-            if group.head != before[name] or group.clearing is not None
-        ]
-        grouped.keep(db, running, changed)
+            _Segment(db, running, groups, dimensions).carry_out(segment)
+        grouped.keep(db, running, (group for name, group in groups.items() if group.head != before[name]))
         fence.renew_late(db, running, held)
 
     grouped.cleared_first(db, lambda: db.write(work))
@@ -80,44 +72,31 @@ class _Segment:
         self._db, self._running, self._groups, self._dimensions = db, running, groups, dimensions
         self._states: dict[_Entry, int] = {}
 
-    def carry_out(self, changes: Sequence[RowChanges], *, in_pieces: bool) -> None:
+    def carry_out(self, changes: Sequence[RowChanges]) -> None:
         self._read_states(changes)
         collected = FoldedBatch()
-        applied = [change for change in changes if self._takes(change, collected)]
-        if applied and applied[0].clear and not in_pieces:
-            grouped.clear_rows(self._db, self._running, applied[0].group, applied[0].sequence)
+        for change in changes:
+            self._take(change, collected)
         for name in BatchWriter(self._db, self._running, self._dimensions).write(collected):
             self._groups[name].removals += 1
-        if applied and applied[0].clear:
-            group = self._groups[applied[0].group]
-            if in_pieces:
-                group.name, group.clearing = None, applied[0].sequence
-            else:
-                grouped.end(self._db, self._running, group, applied[0].sequence)
 
-    def _takes(self, change: RowChanges, collected: FoldedBatch) -> bool:
-        """Collect a change where it still applies; return whether it does."""
+    def _take(self, change: RowChanges, collected: FoldedBatch) -> None:
+        """Collect a change where it still applies."""
         group = self._groups.get(change.group)
         state = self._state(change)
         if state is None and (group is None or change.sequence > group.last):
-            raise StoreError(
-                f"group {change.group!r} has no such sequence as {change.sequence}: "
-                f"{'it is empty' if group is None or group.last == 0 else f'its last is {group.last}'}"
-            )
+            raise alike.no_sequence(change, 0 if group is None else group.last)
         if group is None or state not in change.states:
-            return False  # applied before, or too late
+            return  # applied before, or too late
         if change.recorded_at is not None:
             if change.recorded_at <= group.last_recorded:
-                raise Outrun(
-                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
-                    f"{change.recorded_at}, which is not past the group's last: nothing was changed, run it "
-                    f"again"
-                )
+                raise alike.outrun(change)
             group.last_recorded = change.recorded_at
         group.removals += change.unsettles
+        if change.clear:
+            group.named, group.clearing = False, change.sequence
         collected.add(change)
         self._note_states(change)
-        return True
 
     def _state(self, change: RowChanges) -> int | None:
         ledgers = _LEDGERS if change.ledger is None else (change.ledger,)
@@ -126,7 +105,10 @@ class _Segment:
 
     def _read_states(self, changes: Iterable[RowChanges]) -> None:
         asked = sorted({(change.group, change.sequence) for change in changes})
-        rows: Iterator[Values] = ({"group_id": group, "sequence": sequence} for group, sequence in asked)
+        rows: Iterator[Values] = (
+            {"group_id": group, "group_key": group_key(group), "sequence": sequence}
+            for group, sequence in asked
+        )
         for portion in portions(rows):
             for group, sequence, *states in self._db.run(self._running, cypher.STATES, rows=portion):
                 for ledger, state in zip(_LEDGERS, states, strict=True):

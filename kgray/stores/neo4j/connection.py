@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -19,7 +17,6 @@ from neo4j import (
     NotificationMinimumSeverity,
     Query,
     Session,
-    Transaction,
     unit_of_work,
 )
 from neo4j import exceptions as driver
@@ -31,14 +28,13 @@ from kgray.settings.checks import NEO4J_SCHEMES
 Fetched = list[Any]  # a row of an answer, in the order of its RETURN
 Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
 T = TypeVar("T")
-Running = ManagedTransaction | Transaction
+Running = ManagedTransaction | Session
 
 # How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
 PATIENCE_S = 30.0
 _CONNECT_S = 5.0
 _READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
-_HELD_S = 60.0  # for a transaction held over several reads; then a new one replaces it
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tested before it is used
@@ -58,7 +54,6 @@ class Connection:
         self.where = f"the Neo4j server at {_host(uri)} (user {user!r})"
         self._patience_s = patience_s
         self._database = database
-        self._local = threading.local()
         self._seen: set[str] = set()
         try:
             if _scheme(uri) not in NEO4J_SCHEMES:
@@ -83,8 +78,7 @@ class Connection:
                 f"bolt+s, neo4j+s), without a user or password in it"
             ) from None
         try:
-            with explained(self.where):
-                self._driver.verify_connectivity()
+            self._patiently(self._driver.verify_connectivity, 0.0)
         except BaseException:
             self._driver.close()
             raise
@@ -93,62 +87,34 @@ class Connection:
         """Close the driver; idempotent."""
         self._driver.close()
 
-    # ------------------------------------------------------------------------------- reading
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Hold one read transaction for this thread's reads inside; nests.
-
-        It is no snapshot: each statement reads what is committed when it runs (read committed), and even one
-        statement may see part of a commit. Holding the transaction saves each read two round trips.
-        """
-        if self._held() is not None:
-            yield
-            return
-        with explained(self.where), ExitStack() as stack:
-            self._local.transaction = self._patiently(lambda: self._begun(stack))
-            self._local.held = stack  # only now: after an outage the thread must hold nothing
-            try:
-                yield
-            finally:
-                self._local.held = None
-
-    def _begun(self, stack: ExitStack) -> Transaction:
-        session = stack.enter_context(self._session(read=True))
-        self._local.began = time.monotonic()
-        return stack.enter_context(session.begin_transaction(timeout=_HELD_S + _READ_S))
-
-    def _held(self) -> Transaction | None:
-        """Return this thread's transaction; a new one after _HELD_S, because the server ends old ones."""
-        stack: ExitStack | None = getattr(self._local, "held", None)
-        if stack is None:
-            return None
-        if time.monotonic() - self._local.began > _HELD_S:
-            stack.close()
-            self._local.transaction = self._begun(stack)
-        held: Transaction = self._local.transaction
-        return held
+    # ------------------------------------------------------------------------------- one statement
 
     def rows(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
-        """Return all rows of a read, each a list in the order of its RETURN."""
-        return self.read(lambda transaction: self.run(transaction, statement, **values))
+        """Return all rows of a read, each a list in the order of its RETURN; waits while the server is away.
+
+        In a transaction of the server's own, which costs one round trip. One of ours would cost three, and
+        show no snapshot either: each statement reads what is committed when it runs (read committed).
+        """
+        return self._alone(Query(statement, timeout=_READ_S), values, read=True)
 
     def row(self, statement: str, **values: Any) -> Fetched | None:  # noqa: ANN401 - what Cypher takes
         """Return the first row of a read."""
         found = self.rows(statement, **values)
         return found[0] if found else None
 
-    def read(self, work: Callable[[Running], T]) -> T:
-        """Run several reads in one transaction; if the server was away, all of `work` runs again."""
-        with explained(self.where):
-            if (held := self._held()) is not None:
-                return work(held)
+    def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
+        """Run a statement on the schema, however long it takes.
 
-        def read() -> T:
-            with self._session(read=True) as session:
-                return session.execute_read(unit_of_work(timeout=_READ_S)(work))
+        May be run again: two processes that create a store at once deadlock on its labels.
+        """
+        return self._alone(Query(statement), values, read=False)
 
-        return self._patiently(read)
+    def _alone(self, query: Query, values: Values, *, read: bool) -> list[Fetched]:
+        def attempt() -> list[Fetched]:
+            with self._session(read=read) as session:
+                return self.run(session, query, **values)
+
+        return self._patiently(attempt)
 
     # ------------------------------------------------------------------------------- writing
 
@@ -187,33 +153,9 @@ class Connection:
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
             pause = min(2 * pause, _LAST_PAUSE_S)
 
-    def try_to_write(self, statement: str) -> None:
-        """Run a statement in a transaction that is rolled back."""
-        with (
-            explained(self.where),
-            self._session(read=False) as session,
-            session.begin_transaction(timeout=_READ_S) as transaction,
-        ):
-            self.run(transaction, statement)
-            transaction.rollback()
-
-    def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
-        """Run a statement in a transaction of the server's own: schema, and deletions in portions.
-
-        May be run again: two processes that create a store at once deadlock on its labels.
-        """
-
-        def attempt() -> list[Fetched]:
-            with self._session(read=False) as session:
-                return self._taken(session.run(Query(statement), values))
-
-        return self._patiently(attempt)
-
-    def run(self, transaction: Running, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - as rows
+    def run(self, running: Running, statement: str | Query, **values: Any) -> list[Fetched]:  # noqa: ANN401 - as rows
         """Run one of our statements in a transaction and return its rows."""
-        return self._taken(transaction.run(statement, values))
-
-    def _taken(self, result: Any) -> list[Fetched]:  # noqa: ANN401 - neo4j.Result, whose rows have no types
+        result = running.run(statement, values)  # type: ignore[arg-type]
         found: list[Fetched] = result.values()
         for status in result.consume().gql_status_objects:
             if status.is_notification and status.gql_status not in self._seen:
@@ -251,15 +193,6 @@ _NO_SUCH_DATABASE = "Neo.ClientError.Database.DatabaseNotFound"
 _TOO_MANY = "Neo.ClientError.Security.AuthenticationRateLimit"
 _NO_MEMORY = "OutOfMemory"
 _FULL = ("No space left", "DiskSpace", "disk space")
-
-
-@contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Raise the driver's errors inside as KgrayError; where: server and user, as in `Connection.where`."""
-    try:
-        yield
-    except (driver.DriverError, driver.Neo4jError) as error:
-        raise error_of(error, where) from None
 
 
 def is_transient(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from kgray.errors import KgrayError, Locked, StaleWriter
+from kgray.stores.alike import stale
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
 
@@ -44,11 +45,8 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
     is not the newest.
     """
     token = str(uuid.uuid4())
-
-    def take(running: Running) -> int:
-        return _take(db, running, epoch=epoch, shard=shard, token=token)
-
-    held = Held(shard, db.write(take), token, time.monotonic())
+    taken = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, token=token))
+    held = Held(shard, taken, token, time.monotonic())
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(db, held, ended), name="kgray-lease", daemon=True)
     beating.start()
@@ -71,11 +69,7 @@ def check(db: Connection, running: Running, held: Held | None) -> None:
     found = db.run(running, cypher.FENCE, shard=str(held.shard))
     held.renewed = time.monotonic()
     if found != [[held.epoch, held.token]]:
-        epoch = found[0][0] if found else None
-        raise StaleWriter(
-            f"{db.where} is at epoch {epoch}, and {held.epoch} was superseded: nothing was changed; "
-            f"run it again"
-        )
+        raise stale(db.where, found[0][0] if found else None, held.epoch)
 
 
 def renew_late(db: Connection, running: Running, held: Held | None) -> None:
@@ -100,9 +94,7 @@ def _take(db: Connection, running: Running, *, epoch: int | None, shard: int, to
             )
         epoch = newest + 1
     elif epoch != newest:
-        raise StaleWriter(
-            f"{db.where} is at epoch {newest}, and {epoch} was superseded: nothing was changed; run it again"
-        )
+        raise stale(db.where, newest, epoch)
     own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": socket.gethostname()}
     db.run(
         running, cypher.HOLD_SHARD, shard=str(shard), epoch=epoch, token=token, pid=os.getpid(), **own

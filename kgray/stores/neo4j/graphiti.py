@@ -69,17 +69,8 @@ _FACT = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TheirHead:
-    """An episode's uuid and times; a time is None where it is missing or cannot be read."""
-
-    uuid: str
-    valid_at: Instant | None
-    created_at: Instant | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TheirEpisode:
-    """An episode; source: message, text, json, ..."""
+    """An episode; source: message, text, json, ... A time is None where it is missing or cannot be read."""
 
     uuid: str
     name: str
@@ -129,12 +120,13 @@ class GraphitiDatabase:
         """Return the group ids in the database, sorted; "" is Graphiti's default."""
         return [name for (name,) in self._db.rows(GROUPS)]
 
-    def heads(self, group: str) -> list[TheirHead]:
-        """Return the episodes' uuids and times, in the order of their uuids."""
-        return [
-            TheirHead(uuid=id_, valid_at=_instant(valid_at), created_at=_instant(created_at))
-            for id_, valid_at, created_at in self._pages(HEADS, group)
-        ]
+    def said(self, group: str) -> list[str]:
+        """Return the episodes' uuids, in the order in which they were said."""
+        found = []
+        for id_, *given in self._pages(HEADS, group):
+            valid_at, created_at = map(_instant, given)
+            found.append((created_at or 0 if valid_at is None else valid_at, created_at or 0, id_))
+        return [id_ for *_, id_ in sorted(found)]
 
     def episodes(self, group: str, uuids: Sequence[str]) -> list[TheirEpisode]:
         """Return episodes in the order of `uuids`."""

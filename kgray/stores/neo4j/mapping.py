@@ -1,9 +1,10 @@
 """How each kind of `kgray.kinds` is stored in the database: its label and properties.
 
 The rows of every kind are nodes, except FACTS, whose rows are relationships. Labels and properties that
-Graphiti has too are named as in Graphiti. Each node and relationship has `group_id`, the group's name, and
-each statement matches it. Constraints and indexes (schema.py) and the statements that read, put, drop and
-patch rows (statements.py) are generated from this table.
+Graphiti has too are named as in Graphiti. Each node and relationship has `group_id`, and each statement
+matches it: the group's name, of OPERATIONS its digest, because a removal outlives the name. Constraints and
+indexes (schema.py) and the statements that read, put, drop and patch rows (statements.py) are generated from
+this table.
 
 Computed columns (`kind.computed`) are properties too. One is no column:
 
@@ -15,13 +16,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from kgray import kinds
 from kgray.kinds import Kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredKind:
     """One kind in the database.
 
@@ -42,6 +43,15 @@ class StoredKind:
     def pattern(self) -> str:
         """The pattern that matches a row as `n`."""
         return f"()-[n:{self.label}]->()" if self.edge else f"(n:{self.label})"
+
+    @property
+    def group(self) -> str:
+        """The parameter of a read that has the `group_id` of its rows."""
+        return "$group_key" if self.kind is kinds.OPERATIONS else "$group"
+
+    def group_id(self, group: str) -> str:
+        """Return the `group_id` of a group's rows."""
+        return group_key(group) if self.kind is kinds.OPERATIONS else group
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -73,14 +83,10 @@ class StoredKind:
         raise ValueError(f"no index of {self.kind.name} begins with {', '.join(columns)}")
 
 
-def _stored(kind: Kind, label: str, **more: object) -> StoredKind:
-    return StoredKind(kind=kind, label=label, **more)  # type: ignore[arg-type]
-
-
 STORED: Mapping[Kind, StoredKind] = {
     stored.kind: stored
     for stored in (
-        _stored(
+        StoredKind(
             kinds.EPISODES,
             "KgrayEpisode",
             renamed={
@@ -92,22 +98,22 @@ STORED: Mapping[Kind, StoredKind] = {
                 ("state", "bulk", "sequence"),
             ),
         ),
-        _stored(kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"),)),
-        _stored(kinds.EXTRACTIONS, "KgrayExtraction"),
-        _stored(kinds.ANSWERS, "KgrayAnswer"),
-        _stored(kinds.ANSWER_USES, "KgrayUse"),
-        _stored(kinds.BIRTHS, "KgrayBirth"),
-        _stored(kinds.MENTIONS, "KgrayMention"),
-        _stored(kinds.EVIDENCE, "KgrayEvidence"),
-        _stored(kinds.RULINGS, "KgrayRuling"),
-        _stored(kinds.VERDICTS, "KgrayVerdict"),
-        _stored(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
-        _stored(kinds.NAME_VECTORS, "KgrayNameVector", digested=("surface",)),
-        _stored(kinds.STATEMENT_VECTORS, "KgrayStatementVector"),
-        _stored(kinds.EPISODE_VECTORS, "KgrayEpisodeVector"),
-        _stored(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
-        _stored(kinds.SHOWN_ENTITIES, "KgrayShown"),
-        _stored(
+        StoredKind(kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"),)),
+        StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
+        StoredKind(kinds.ANSWERS, "KgrayAnswer"),
+        StoredKind(kinds.ANSWER_USES, "KgrayUse"),
+        StoredKind(kinds.BIRTHS, "KgrayBirth"),
+        StoredKind(kinds.MENTIONS, "KgrayMention"),
+        StoredKind(kinds.EVIDENCE, "KgrayEvidence"),
+        StoredKind(kinds.RULINGS, "KgrayRuling"),
+        StoredKind(kinds.VERDICTS, "KgrayVerdict"),
+        StoredKind(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
+        StoredKind(kinds.NAME_VECTORS, "KgrayNameVector", digested=("surface",)),
+        StoredKind(kinds.STATEMENT_VECTORS, "KgrayStatementVector"),
+        StoredKind(kinds.EPISODE_VECTORS, "KgrayEpisodeVector"),
+        StoredKind(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
+        StoredKind(kinds.SHOWN_ENTITIES, "KgrayShown"),
+        StoredKind(
             kinds.FACTS,
             "RELATES_TO",
             edge=True,
@@ -122,14 +128,10 @@ STORED: Mapping[Kind, StoredKind] = {
 }  # fmt: skip
 
 
-_PLACES: Mapping[Kind, Mapping[str, int]] = {
-    kind: {name: place for place, name in enumerate(kind.names)} for kind in kinds.KINDS
-}
-
-
+@cache
 def place_of(kind: Kind, column: str) -> int:
     """Return the index of a column in the kind's rows."""
-    return _PLACES[kind][column]
+    return kind.names.index(column)
 
 
 def digest(text: str) -> str:
@@ -146,8 +148,3 @@ def group_key(group: str) -> str:
 def named_group(group: str, copy: str = "") -> dict[str, str]:
     """Return a group as `statements.OPEN` takes it; copy: the token of this process's own copy into it."""
     return {"group": group, "group_key": group_key(group), "copy": copy}
-
-
-def ended_mark(group: str) -> str:
-    """Return the `group_id` of the operation that removed the whole group; `#` is in no group's name."""
-    return f"#{group_key(group)}"

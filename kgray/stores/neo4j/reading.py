@@ -7,8 +7,7 @@ or in one of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from kgray.kinds import Read, Row
 from kgray.stores.neo4j.connection import MAX_ROWS
@@ -19,32 +18,24 @@ _PAGE_ROWS = 1_000
 _INT_LIMIT = 1 << 63
 
 
-class Ask(Protocol):
-    """Run a statement and return its rows."""
-
-    def __call__(self, statement: str, **values: Any) -> list[list[Any]]:  # noqa: ANN401 - what Cypher takes
-        """Return each row in the order of its RETURN."""
-        ...
+Ask = Callable[..., list[list[Any]]]  # runs a statement with named values; rows in the order of its RETURN
 
 
-def look_up(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-    """Yield the rows that have these values, in the order of the values, then in the kind's order.
-
-    named: the group, as `statements.OPEN` takes it.
-    """
+def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
+    """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
     stored = STORED_READS[read]
+    return _scan(ask, stored, named) if read.by is None else _look_up(ask, stored, named, values)
+
+
+def _look_up(ask: Ask, stored: StoredRead, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
     asked = _asked_values(stored, values)
-    rest = iter(asked)
-    while portion := list(islice(rest, MAX_ROWS)):
-        places = {_hashable(value): place for place, value in enumerate(portion)}
-        found = ask(stored.statement, values=portion, **named)
-        found.sort(key=lambda row: (places[_hashable(row[0])], *(row[1 + n] for n in stored.order)))
+    for start in range(0, len(asked), MAX_ROWS):
+        found = ask(stored.statement, values=asked[start : start + MAX_ROWS], **named)
+        found.sort(key=lambda row: (row[0], *(row[1 + n] for n in stored.order)))
         yield from _converted(stored, (row[1:] for row in found))
 
 
-def scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
-    """Yield all rows of the group, in the kind's order; no transaction is held between two pages."""
-    stored = STORED_READS[read]
+def _scan(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[Row]:
     pages = _pages(ask, stored, named)
     if stored.order == stored.after:
         for page in pages:
@@ -79,10 +70,6 @@ def _converted(stored: StoredRead, found: Iterable[list[Any]]) -> Iterator[Row]:
         yield tuple(row[: stored.width])
 
 
-def _hashable(value: Any) -> Any:  # noqa: ANN401 - a value that was asked for
-    return tuple(value) if isinstance(value, list) else value
-
-
 def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
     """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
     if isinstance(value, str):
@@ -108,9 +95,9 @@ def _converters(read: StoredRead) -> list[tuple[int, Callable[[Any], Any]]]:
     ]
 
 
-def _asked_values(read: StoredRead, values: Iterable[Any]) -> dict[Any, Any]:
-    """Return a look-up's values without repeats, in order: as stored in the database -> as given."""
+def _asked_values(read: StoredRead, values: Iterable[Any]) -> list[Any]:
+    """Return a look-up's values without repeats, in order, as they are in the database."""
     by = read.read.by
+    asked = [value for value in dict.fromkeys(values) if storable(value)]
     hashed = isinstance(by, str) and by in STORED[read.read.kind].digested
-    distinct: Iterable[Any] = dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values)
-    return {(digest(value) if hashed else value): value for value in distinct if storable(value)}
+    return list(map(digest, asked)) if hashed else asked

@@ -9,8 +9,8 @@ are sent in the order of their keys, so that all transactions lock in one order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -37,8 +37,8 @@ class BatchWriter:
     def write(self, found: FoldedBatch, *, complete: bool = True) -> set[str]:
         """Write everything; nothing is sent where there is nothing to write.
 
-        complete    False: more rows of the same entries follow (a copy, adoption.py), which then
-                    links episodes itself
+        complete    False: more rows of the same entries follow (a copy, adoption.py); `link` is then called
+                    at the end
         returns     the groups in which a vector took the place of another
         """
         for kind in reversed(kinds.KINDS):
@@ -46,10 +46,7 @@ class BatchWriter:
                 self._send(statements.DROP[kind], _named(kind, found.drops[kind]))
         self._patch(found)
         replaced = self._put_rows(found)
-        self._send(
-            cypher.PUT_ENTITIES,
-            (entity_values(group, put.row, put.at) for group, put in _ordered(found, kinds.ENTITIES)),
-        )
+        self._send(cypher.PUT_ENTITIES, self._values(found, kinds.ENTITIES))
         self._change_facts(found)
         self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
         if complete:
@@ -63,7 +60,7 @@ class BatchWriter:
 
     def _patch(self, found: FoldedBatch) -> None:
         for kind, statement in statements.PATCH.items():
-            ordered = sorted(found.patches[kind].items(), key=_by_name)
+            ordered = sorted(found.patches[kind].items())
             rows = [patch_values(kind, group, key, new) for (group, key), new in ordered]
             self._send(statement, rows)
             if kind is kinds.EPISODES:
@@ -75,98 +72,63 @@ class BatchWriter:
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
             portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
             self._db.run(self._running, statements.PUT_PLAIN, **portion)
-        self._send(
-            cypher.PUT_EPISODES,
-            (episode_values(group, put.row, put.facts) for group, put in _ordered(found, kinds.EPISODES)),
-        )
+        self._send(cypher.PUT_EPISODES, map(_seen_episode, self._values(found, kinds.EPISODES)))
         vectors = self._values(found, kinds.STATEMENT_VECTORS)
         return {group for (group,) in self._send(statements.PUT_STATEMENT_VECTORS, vectors)}
 
     def _values(self, found: FoldedBatch, kind: Kind) -> list[Values]:
-        ordered = _ordered(found, kind)
-        return [row_values(kind, group, put.row, dimensions=self._dimensions) for group, put in ordered]
+        ordered = sorted(found.puts[kind].items())  # names differ, so nothing else is compared
+        return [row_values(kind, group, row, self._dimensions) for (group, _), row in ordered]
 
     # ------------------------------------------------------------- what Graphiti's readers see
 
     def _change_facts(self, found: FoldedBatch) -> None:
-        gone, puts = found.drops[kinds.FACTS], found.puts[kinds.FACTS]
-        both: dict[RowName, PutRow | None] = {**dict.fromkeys(gone), **puts}
-        rows = {
-            (group, key): fact_values(group, key[0], None if put is None else put.row)
-            for (group, key), put in sorted(both.items(), key=_by_name)
-        }
-        kept = {(group, (id_,)) for group, id_ in self._send(cypher.CHANGE_FACTS, rows.values())}
-        new = [row for name, row in rows.items() if name in puts and name not in kept]
-        for statement, made in (
-            (cypher.NEW_FACTS, [row for row in new if row["put"]["target"] is not None]),
-            (cypher.NEW_VALUE_FACTS, [row for row in new if row["put"]["target"] is None]),
-        ):
-            self._check_ends(made, {row[0] for row in self._send(statement, made)})
-
-    def _check_ends(self, asked: list[Values], made: set[str]) -> None:
-        if lost := [row for row in asked if row["uuid"] not in made]:
-            ends = sorted({str(row[end]) for row in lost for end in ("source", "end")})
+        puts = found.puts[kinds.FACTS]
+        self._send(cypher.DROP_FACTS, _named(kinds.FACTS, {**found.drops[kinds.FACTS], **puts}))
+        rows = list(map(_seen_fact, self._values(found, kinds.FACTS)))
+        made = self._send(cypher.NEW_FACTS, (row for row in rows if row["target"] is not None))
+        made += self._send(cypher.NEW_VALUE_FACTS, (row for row in rows if row["target"] is None))
+        there = {id_ for (id_,) in made}
+        if lost := [row for row in rows if row["uuid"] not in there]:
+            ends = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
             raise StoreError(
-                f"{len(lost)} of {len(asked)} facts end at an entity that is not stored "
+                f"{len(lost)} of {len(rows)} facts end at an entity that is not stored "
                 f"({', '.join(ends[:4])}): nothing was changed"
             )
 
     def _link(self, found: FoldedBatch) -> None:
         """Rebuild the edges of episodes that were committed, and of those whose entities moved."""
         committed = {
-            (group, key): {"group_id": group, "sequence": key[0]}
-            for (group, key), put in found.puts[kinds.EPISODES].items()
-            if put.row[place_of(kinds.EPISODES, "state")] == kinds.COMMITTED
+            (group, key[0])
+            for (group, key), row in found.puts[kinds.EPISODES].items()
+            if row[place_of(kinds.EPISODES, "state")] == kinds.COMMITTED
         }
         shown = {*found.puts[kinds.SHOWN_ENTITIES], *found.drops[kinds.SHOWN_ENTITIES]}
         moved = {(group, key[0]) for group, key in shown} - {
             (group, key[0]) for group, key in found.puts[kinds.BIRTHS]
         }
-        again = {
-            (group, (sequence,)): {"group_id": group, "sequence": sequence}
-            for group, sequence in self._send(
-                cypher.MENTIONED_IN, ({"group_id": group, "id": id_} for group, id_ in sorted(moved))
-            )
-        }
-        self.link({name: row for name, row in again.items() if name not in committed}, committed)
+        asked = ({"group_id": group, "id": id_} for group, id_ in sorted(moved))
+        again = {(group, sequence) for group, sequence in self._send(cypher.MENTIONED_IN, asked)}
+        self.link(again | committed, new=committed)
 
-    def link(self, again: Mapping[RowName, Values], new: Mapping[RowName, Values]) -> None:
-        """Make the edges of episodes to what they mention; again: episodes whose edges are replaced."""
-        self._send(cypher.DROP_LINKS, (again[name] for name in sorted(again)))
-        both = {**again, **new}
-        self._send(cypher.LINK_MENTIONS, (both[name] for name in sorted(both)))
+    def link(self, episodes: Collection[Entry], *, new: Set[Entry] = frozenset()) -> None:
+        """Make anew what Graphiti's readers follow from episodes; new: those that have no edges yet."""
+        asked = _entries(episodes)
+        self._send(cypher.DROP_LINKS, _entries(set(episodes) - new))
+        self._send(cypher.LINK_MENTIONS, asked)
+        self._send(cypher.KNOW_FACTS, asked)
 
-    def know_facts(self, episodes: Iterable[Values]) -> None:
-        """Set the ids of their facts on episodes (Graphiti's `entity_edges`)."""
-        self._send(cypher.KNOW_FACTS, episodes)
+
+def _entries(found: Iterable[Entry]) -> list[Values]:
+    return [{"group_id": group, "sequence": sequence} for group, sequence in sorted(found)]
 
 
 def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
     return [key_values(kind, group, key) for group, key in sorted(names)]
 
 
-def _ordered(found: FoldedBatch, kind: Kind) -> list[tuple[str, PutRow]]:
-    return [(group, put) for (group, _), put in sorted(found.puts[kind].items(), key=_by_name)]
-
-
-def _by_name(item: tuple[RowName, Any]) -> RowName:
-    return item[0]
-
-
 RowName = tuple[str, Key]  # group, key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutRow:
-    """A row that is put.
-
-    at      the record time of the entry that put it
-    facts   of an episode: the ids of the facts that came with it, for Graphiti's `entity_edges`
-    """
-
-    row: Row
-    at: Instant = 0
-    facts: tuple[str, ...] = ()
+Entry = tuple[str, int]  # group, sequence
 
 
 def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
@@ -178,7 +140,7 @@ class FoldedBatch:
     """Rows by kind, each once."""
 
     drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=_by_kind)
-    puts: defaultdict[Kind, dict[RowName, PutRow]] = field(default_factory=_by_kind)
+    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=_by_kind)
     patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(default_factory=_by_kind)
 
     def add(self, change: RowChanges) -> None:
@@ -186,11 +148,9 @@ class FoldedBatch:
         for kind, keys in change.drops.items():
             for key in keys:
                 self.drop(change.group, kind, tuple(key))
-        at = change.recorded_at or 0
         for kind, rows in change.puts.items():
             for row in rows:
-                facts = _facts_of(change, row) if kind is kinds.EPISODES else ()
-                self.put(change.group, kind, PutRow(row=row, at=at, facts=facts))
+                self.put(change.group, kind, row)
         for patch in change.patches:
             self.patch(change.group, patch)
 
@@ -200,16 +160,16 @@ class FoldedBatch:
         self.patches[kind].pop((group, key), None)
         self.drops[kind][group, key] = None
 
-    def put(self, group: str, kind: Kind, put: PutRow) -> None:
+    def put(self, group: str, kind: Kind, row: Row) -> None:
         """Add the put of a row."""
-        name = (group, kind.key_of(put.row))
+        name = (group, kind.key_of(row))
         if kind.first_wins:
-            self.puts[kind].setdefault(name, put)
+            self.puts[kind].setdefault(name, row)
             return
         # A row that is replaced is not dropped first: its relationships stay.
         self.drops[kind].pop(name, None)
         self.patches[kind].pop(name, None)
-        self.puts[kind][name] = put
+        self.puts[kind][name] = row
 
     def patch(self, group: str, patch: Patch) -> None:
         """Add a patch. Raises StoreError for kinds whose rows can only be put whole."""
@@ -222,16 +182,10 @@ class FoldedBatch:
             if put is None or kind.first_wins:
                 self.patches[kind].setdefault(name, {}).update(new)
             if put is not None:
-                changed = list(put.row)
+                changed = list(put)
                 for column, value in new.items():
                     changed[place_of(kind, column)] = value
-                self.puts[kind][name] = replace(put, row=tuple(changed))
-
-
-def _facts_of(change: RowChanges, episode: Row) -> tuple[str, ...]:
-    """Return the ids of the facts that a change puts and that name this episode."""
-    id_, place = episode[place_of(kinds.EPISODES, "id")], place_of(kinds.FACTS, "episodes")
-    return tuple(row[0] for row in change.puts.get(kinds.FACTS, ()) if id_ in row[place])
+                self.puts[kind][name] = tuple(changed)
 
 
 # Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
@@ -241,16 +195,16 @@ _THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json":
 def key_values(kind: Kind, group: str, key: Key) -> Values:
     """Return the properties by which a row is matched."""
     stored = STORED[kind]
-    return {"group_id": group} | {
+    return {"group_id": stored.group_id(group)} | {
         prop: digest(value) if column in stored.digested else value
         for column, prop, value in zip(kind.key, stored.key, key, strict=True)
     }
 
 
-def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Values:
+def row_values(kind: Kind, group: str, row: Row, dimensions: int) -> Values:
     """Return all properties of a row, computed ones too; dimensions: numbers a vector."""
     stored = STORED[kind]
-    made: Values = {"group_id": group}
+    made: Values = {"group_id": stored.group_id(group)}
     for column, value in zip(kind.columns, row, strict=True):
         made[stored.property_of(column.name)] = list(value) if column.type == "texts" else value
         if column.name in stored.digested:
@@ -261,46 +215,24 @@ def row_values(kind: Kind, group: str, row: Row, *, dimensions: int = 0) -> Valu
     return made
 
 
-def episode_values(group: str, row: Row, facts: Sequence[str]) -> Values:
-    """Return the row of PUT_EPISODES; a committed episode has the properties that Graphiti's readers expect.
-
-    facts: the ids of the facts that came with it.
-    """
-    put = row_values(kinds.EPISODES, group, row)
-    committed = put["state"] == COMMITTED
-    if committed:
-        put |= {
-            "name": put["client_id"] or put["uuid"],
-            "source": _THEIR_KINDS[put["kind"]],
-            "valid_at": times.to_datetime(put["said"]),
-            "created_at": _moment(put["ended_at"]),
-            "entity_edges": sorted(facts),
-        }
-    live = committed and put["retired_at"] is None
-    return {"group_id": group, "sequence": put["sequence"], "put": put, "live": live}
+def _seen_episode(put: Values) -> Values:
+    """Return the properties of an episode; a committed one has those that Graphiti's readers expect."""
+    if put["state"] != COMMITTED:
+        return put
+    return put | {
+        "name": put["client_id"] or put["uuid"],
+        "source": _THEIR_KINDS[put["kind"]],
+        "valid_at": times.to_datetime(put["said"]),
+        "created_at": _moment(put["ended_at"]),
+        "entity_edges": [],
+    }
 
 
-def entity_values(group: str, row: Row, at: Instant) -> Values:
-    """Return the row of PUT_ENTITIES; at: when this graph learned of it."""
-    put = row_values(kinds.ENTITIES, group, row) | {"summary": ""}
-    return {"group_id": group, "uuid": put["uuid"], "at": times.to_datetime(at), "put": put}
-
-
-def fact_values(group: str, id_: str, row: Row | None) -> Values:
-    """Return the row of CHANGE_FACTS and NEW_FACTS. row: None = drop the fact."""
-    made: Values = {"group_id": group, "uuid": id_, "source": None, "end": None, "put": None, "value": None}
-    if row is None:
-        return made
-    put = row_values(kinds.FACTS, group, row)
-    for ours, theirs in (
-        ("created", "created_at"), ("valid", "valid_at"), ("invalid", "invalid_at"), ("expired", "expired_at")
-    ):  # fmt: skip
-        put[theirs] = _moment(put[ours])
-    shown = None
-    if put["target"] is None:
-        shown = f"{put['value']} {put['unit']}" if put["unit"] else put["value"]  # as `Value.shown`
-    end = id_ if put["target"] is None else put["target"]
-    return made | {"source": put["source"], "end": end, "put": put, "value": shown}
+def _seen_fact(put: Values) -> Values:
+    """Return the properties of a fact with those that Graphiti's readers expect."""
+    for theirs in ("created_at", "valid_at", "invalid_at", "expired_at"):
+        put[theirs] = _moment(put[theirs.removesuffix("_at")])
+    return put
 
 
 def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:

@@ -21,32 +21,28 @@ The full-text indexes that Graphiti's readers use by name are created too; kgray
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from kgray.errors import NoStore, StoreError
+from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Fetched
+from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
 VERSION = 4  # of the stored data; a database of another version is refused
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One constraint or index: its name, and the statement that creates it."""
-
-    name: str
-    statement: str
+Rule = tuple[str, str]  # the name of a constraint or index, and the statement that makes it
 
 
 def _unique(name: str, pattern: str, *properties: str) -> Rule:
     named = ", ".join(f"n.{p}" for p in properties)
-    return Rule(name, f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR {pattern} REQUIRE ({named}) IS UNIQUE")
+    return name, f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR {pattern} REQUIRE ({named}) IS UNIQUE"
 
 
 def _range(name: str, pattern: str, *properties: str) -> Rule:
     named = ", ".join(f"n.{p}" for p in properties)
-    return Rule(name, f"CREATE RANGE INDEX {name} IF NOT EXISTS FOR {pattern} ON ({named})")
+    return name, f"CREATE RANGE INDEX {name} IF NOT EXISTS FOR {pattern} ON ({named})"
 
 
 def _declared(stored: StoredKind) -> list[Rule]:
@@ -61,14 +57,11 @@ def _declared(stored: StoredKind) -> list[Rule]:
 def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
     """Return a full-text index as Graphiti makes it, but eventually consistent, to keep commits short."""
     named = ", ".join(f"x.{p}" for p in (*properties, "group_id"))
-    return Rule(
-        name,
-        f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR {pattern} ON EACH [{named}] "
-        "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}",
-    )
+    made = f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR {pattern} ON EACH [{named}] "
+    return name, made + "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}"
 
 
-RULES: tuple[Rule, ...] = (
+RULES: Mapping[str, str] = dict((
     *(
         _unique(f"kgray_{label.lower()}", f"(n:Kgray{label})", "id")
         for label in ("Meta", "Shard", "Group", "Call")
@@ -82,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     _for_graphiti("node_name_and_content", "(x:Entity)", "name", "summary"),
     _for_graphiti("episode_content", "(x:Episodic)", "content", "source", "source_description"),
     _for_graphiti("community_name", "(x:Community)", "name"),
-)
+))  # fmt: skip
 
 
 _OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
@@ -94,21 +87,13 @@ _SAME_RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerVersion:
-    """The server's version."""
-
-    version: str
-    edition: str
-
-
-def probe(db: Connection) -> ServerVersion:
-    """Ask the server for its version. Raises StoreError where it is too old."""
+def probe(db: Connection) -> str:
+    """Return the server's version and edition. Raises StoreError where it is too old."""
     version, edition = db.alone(cypher.SERVER)[0]
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
         raise StoreError(f"{db.where} is version {version}: kgray needs Neo4j 5.26 or newer")
-    return ServerVersion(version=version, edition=edition)
+    return f"{version} {edition}"
 
 
 def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> None:
@@ -117,54 +102,32 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     create: False = raise StoreError where there is no store. Also raises StoreError for another schema
     version or another embedder. Safe for several processes at once: each rule and the node are made once.
     """
-    found = _meta(db)
-    if found is None:
+    found = db.alone(cypher.META)
+    if not found:
         if not create:
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
         _make_rules(db)
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
-        found = _meta(db)
-    _check(db, found or [None, None, None], embedder, dimensions)
+        found = db.alone(cypher.META)
+    version, other, numbers = found[0]
+    check_version(f"the store in {db.where}", version, VERSION, empty="database")
+    stored = {"embedder": other, "dimensions": numbers}
+    check_embedder(db.where, stored, embedder, dimensions, empty="database")
 
 
 def missing(db: Connection) -> list[str]:
     """Return the names of constraints and indexes that are missing or not online."""
-    wanted = [rule.name for rule in RULES]
-    working = {name for name, state in db.alone(cypher.INDEXES, names=wanted) if state == "ONLINE"}
-    return sorted(name for name in wanted if name not in working)
-
-
-def _meta(db: Connection) -> Fetched | None:
-    found = db.alone(cypher.META)
-    return found[0] if found else None
-
-
-def _check(db: Connection, stored: Fetched, embedder: str, dimensions: int) -> None:
-    version, other, numbers = stored
-    if version != VERSION:
-        newer = version > VERSION
-        todo = "upgrade kgray" if newer else "start with an empty database, and add the episodes again"
-        raise StoreError(
-            f"the store in {db.where} was written by {'a newer' if newer else 'an earlier'} kgray (schema "
-            f"{version}; this one knows {VERSION}): {todo}"
-        )
-    if (other, numbers) != (embedder, dimensions):
-        raise StoreError(
-            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {db.where} "
-            f"was built with {other!r} ({numbers} numbers): set embedder.backend to that one, or start an "
-            f"empty database and add the episodes again"
-        )
+    found = db.alone(cypher.INDEXES, names=list(RULES))
+    return sorted(RULES.keys() - {name for name, state in found if state == "ONLINE"})
 
 
 def _make_rules(db: Connection) -> None:
     """Create what is missing, each rule in a transaction of its own, and wait until all are online."""
-    found = db.alone(cypher.INDEXES, names=[rule.name for rule in RULES])
-    there = {name for name, _ in found}
-    for rule in RULES:
+    there = {name for name, _ in db.alone(cypher.INDEXES, names=list(RULES))}
+    for name in RULES.keys() - there:
         try:
-            if rule.name not in there:
-                db.alone(rule.statement)
+            db.alone(RULES[name])
         except StoreError as error:
             if not any(code in str(error) for code in _SAME_RULE):
                 raise

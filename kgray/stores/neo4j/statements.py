@@ -6,7 +6,7 @@ the group; Neo4j uses an index over several properties only if a statement names
 `IS NOT NULL` conditions.
 
     read    $group, $group_key, $copy and
-            look-ups: $values; rows: (value, the columns of `StoredRead`)
+            look-ups: $values; rows: (index of the value, the columns of `StoredRead`)
             scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
     write   $rows: maps with `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute, so a
             statement that is run again changes nothing
@@ -44,7 +44,6 @@ class StoredRead:
     after       indexes of what a scan's next page continues from; first: the values for the first page
     """
 
-    name: str
     read: Read
     statement: str
     columns: tuple[str | None, ...]
@@ -76,14 +75,14 @@ def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
     matched += [f"n.{p} IS NOT NULL" for p in properties[len(by) :]]
     returned = ", ".join(f"n.{stored.property_of(c)}" for c in columns)
     return StoredRead(
-        name=read.name,
         read=read,
         statement=f"""
 {OPEN}
-UNWIND $values AS value
+UNWIND range(0, size($values) - 1) AS place
+WITH place, $values[place] AS value
 MATCH {stored.pattern} {_hint(stored, properties)}
-WHERE n.group_id = $group AND {" AND ".join(matched)}
-RETURN value, {returned}
+WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
+RETURN place, {returned}
 """,
         columns=tuple(columns),
         width=len(read.chosen),
@@ -106,13 +105,12 @@ def _scan(stored: StoredKind, read: Read) -> StoredRead:
     returned += [p for p in key if p not in returned]
     types = {column.name: column.type for column in read.kind.columns}
     return StoredRead(
-        name=read.name,
         read=read,
         statement=f"""
 {OPEN}
 CALL () {{
     MATCH {stored.pattern} {_hint(stored, key)}
-    WHERE n.group_id = $group AND {behind.format(*key)}
+    WHERE n.group_id = {stored.group} AND {behind.format(*key)}
     RETURN n ORDER BY n.group_id, {", ".join(f"n.{p}" for p in key)} LIMIT $limit
 }}
 RETURN {", ".join(f"n.{p}" for p in returned)}
@@ -180,7 +178,7 @@ def _clear(kind: Kind) -> str:
         matched.insert(0, f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence")
     else:
         matched.insert(0, f"n.{first} IS NOT NULL")
-    return f"MATCH {stored.pattern} WHERE n.group_id = $group AND {' AND '.join(matched)}"
+    return f"MATCH {stored.pattern} WHERE n.group_id = {stored.group} AND {' AND '.join(matched)}"
 
 
 _CLEARED_ANSWERS = """
@@ -206,10 +204,8 @@ _CLEARED: Mapping[str, str] = {
     "answers": _CLEARED_ANSWERS,
     "answer_uses": _CLEARED_USES,
 }
-# $group, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
+# $group, $group_key, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
 CLEAR: Mapping[str, str] = {
     name: f"{match} WITH n LIMIT $most {'DELETE' if name == 'facts' else 'DETACH DELETE'} n RETURN count(*)"
     for name, match in _CLEARED.items()
 }
-# $group, $sequence. One row: how many rows those are.
-GROUP_SIZE = "RETURN " + " + ".join(f"COUNT {{ {match} }}" for match in _CLEARED.values())

@@ -27,8 +27,8 @@ ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimens
 """
 # $names. Rows of name, state, those behind constraints included.
 INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, state"
-# Makes a node, in a transaction that is rolled back.
-PROBE = "CREATE (:KgrayProbe)"
+# What is committed is nothing.
+PROBE = "CREATE (n:KgrayProbe) DELETE n"
 # $seconds.
 AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
@@ -61,38 +61,31 @@ WITH s RETURN s.epoch, s.token
 
 # ---------------------------------------------------------------------------------------- groups
 
-_GROUP = "g.name, g.last, g.last_recorded, g.removals, g.adopting, g.clearing, g.name IS NOT NULL"
+_GROUP = (
+    "g {asked: row.name, named: g.name IS NOT NULL, .last, .last_recorded, .removals, .adopting, .clearing}"
+)
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
-# name. Rows: the name asked, then the columns of `groups.LockedGroup`.
+# name. Rows: a map with the fields of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
 UNWIND $rows AS row
 MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0, g.removals = 0
 SET g.locked = true
-WITH row, g RETURN row.name, {_GROUP}
+WITH row, g RETURN {_GROUP}
 """
 # The same, without making any.
 LOCK_GROUPS_THERE = f"""
 UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
-WITH row, g RETURN row.name, {_GROUP}
+WITH row, g RETURN {_GROUP}
 """
-# $rows: {id, put: all properties}: of locked groups.
-KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row.put"
+# $rows: all properties of locked groups.
+KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row"
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
-# $group, $mark, $sequence. The removing operation's row, which must not keep the group's name.
-UNNAME_OPERATION = """
-MATCH (o:KgrayOperation {group_id: $group, sequence: $sequence}) SET o.group_id = $mark
-"""
-# $rows: {group, mark}. Restores the name on operations that UNNAME_OPERATION took it from.
-NAME_OPERATIONS = """
-UNWIND $rows AS row
-MATCH (o:KgrayOperation) WHERE o.group_id = row.mark AND o.sequence > 0 SET o.group_id = row.group
-"""
 # $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.
 NEW_CALL = """
 CREATE (:KgrayCall {id: $id})
@@ -105,10 +98,11 @@ DROP_CALLS = "UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 
 # --------------------------------------------------------------------------------------- the log
 
-_EPISODE = ", ".join(f"n.{STORED[kinds.EPISODES].property_of(c)}" for c in kinds.EPISODES.names)
 # Pending entries by (state, lane): an index range each, in the order of sequences.
 _WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
-_NEXT = f"""
+# $after, $limit: sequence, whether it is an episode.
+PENDING_SEQUENCES = f"""
+{OPEN}
 CALL () {{
     UNWIND {_WAITING} AS part
     CALL (part) {{
@@ -118,28 +112,25 @@ CALL () {{
     }}
     RETURN n
     UNION ALL
-    MATCH (n:KgrayOperation) WHERE n.group_id = $group AND n.state = 0 AND n.sequence > $after
+    MATCH (n:KgrayOperation) WHERE n.group_id = $group_key AND n.state = 0 AND n.sequence > $after
     RETURN n ORDER BY n.group_id, n.state, n.sequence LIMIT $limit
 }}
 WITH n ORDER BY n.sequence LIMIT $limit
+RETURN n.sequence, n:KgrayEpisode ORDER BY n.sequence
 """
-# $after, $limit: whether it is an operation, the columns of EPISODES, the payload of an operation.
-PENDING = f"{OPEN}\n{_NEXT}RETURN n:KgrayOperation, {_EPISODE}, n.payload ORDER BY n.sequence"
-# $after, $limit: sequence, whether it is an operation.
-PENDING_SEQUENCES = f"{OPEN}\n{_NEXT}RETURN n.sequence, n:KgrayOperation ORDER BY n.sequence"
 _WAITS = (
     "COUNT {{ MATCH (e:KgrayEpisode) WHERE e.group_id = {group} AND e.state IN [0, 1] "
     "AND e.bulk IS NOT NULL AND e.sequence IS NOT NULL }} "
-    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group} AND o.state = 0 "
+    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group_key} AND o.state = 0 "
     "AND o.sequence IS NOT NULL }}"
 )
-PENDING_COUNT = f"{OPEN}\nRETURN {_WAITS.format(group='$group')}"
+# Of a locked group, whether it has a name or not.
+PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group', group_key='$group_key')}"
+PENDING_COUNT = f"{OPEN}\n{PENDING_COUNT_LOCKED}"
 PENDING_COUNT_ALL = f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
-WITH {_WAITS.format(group="g.name")} AS waiting RETURN sum(waiting)
+WITH {_WAITS.format(group="g.name", group_key="g.id")} AS waiting RETURN sum(waiting)
 """
-# $group: of a locked group, whether it has a name or not.
-PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group')}"
 # Rows: group, whether anything pending is live. Corrections go before the backfill lane.
 _ANY = (
     "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
@@ -148,14 +139,14 @@ _ANY = (
 PENDING_GROUPS = f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
 WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
+    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
 WHERE live OR {_ANY.format(bulk="true")}
 RETURN g.name, live ORDER BY g.name
 """
 # Rows: groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = """
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND EXISTS { MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.name AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
+    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
 RETURN g.name ORDER BY g.name
 """
 # $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
@@ -168,13 +159,14 @@ CALL () {{
         AND n.retired_at IS NULL
     RETURN n ORDER BY n.group_id DESC, n.source_description DESC, n.said DESC, n.sequence DESC LIMIT $limit
 }}
-RETURN {_EPISODE}
+RETURN n.sequence
 """
-# $rows: {{group_id, sequence}}. What each entry is now: group, sequence, an episode's state, an operation's.
+# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state, an
+# operation's.
 STATES = """
 UNWIND $rows AS row
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
-OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_id, sequence: row.sequence})
+OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, e.state, o.state
 """
 # Rows: state, how many; neither retracted nor retried.
@@ -228,13 +220,14 @@ RETURN {_FACT}
 
 # --------------------------------------------------------------------- what Graphiti's readers see
 
-# {group_id, sequence, put: all properties, live}. A live, committed episode is visible to Graphiti.
+# All properties. A live, committed episode is visible to Graphiti.
 PUT_EPISODES = """
 UNWIND $rows AS row
 MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
-SET e = row.put
-FOREACH (_ IN CASE WHEN row.live THEN [1] ELSE [] END | SET e:Episodic)
-FOREACH (_ IN CASE WHEN row.live THEN [] ELSE [1] END | REMOVE e:Episodic)
+SET e = row
+WITH e, e.state = 2 AND e.retired_at IS NULL AS live
+FOREACH (_ IN CASE WHEN live THEN [1] ELSE [] END | SET e:Episodic)
+FOREACH (_ IN CASE WHEN live THEN [] ELSE [1] END | REMOVE e:Episodic)
 """
 # {group_id, sequence}: retired; no longer visible to Graphiti.
 HIDE_EPISODES = """
@@ -243,39 +236,31 @@ MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:
 REMOVE e:Episodic
 WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
 """
-# {group_id, uuid, at, put}.
+# The columns; `created_at` stays.
 PUT_ENTITIES = """
 UNWIND $rows AS row
-MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) ON CREATE SET e.created_at = row.at
-SET e += row.put
+MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row, e.summary = ''
 """
-# {group_id, uuid, source, end: the target, or for a value the fact's own id, put (None: it goes), value}.
-# A fact that keeps its ends is changed in place, else deleted, with its value. Rows: group, id of those kept.
-CHANGE_FACTS = """
+# {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
+DROP_FACTS = """
 UNWIND $rows AS row
-MATCH (s)-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
-WITH row, f, o, row.put IS NOT NULL AND s.uuid = row.source AND o.uuid = row.end AS kept
-FOREACH (_ IN CASE WHEN kept THEN [1] ELSE [] END | SET f += row.put)
-FOREACH (_ IN CASE WHEN kept AND o:Value THEN [1] ELSE [] END | SET o.name = row.value)
-FOREACH (_ IN CASE WHEN kept THEN [] ELSE [1] END | DELETE f)
-FOREACH (_ IN CASE WHEN NOT kept AND o:Value THEN [1] ELSE [] END | DELETE o)
-WITH row, kept WHERE kept
-RETURN row.group_id, row.uuid
+MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
+DELETE f
+FOREACH (_ IN CASE WHEN o:Value THEN [1] ELSE [] END | DELETE o)
 """
-# {group_id, uuid, source, end, put, value}. Rows: the facts that were made; of one that is not, an entity is
-# not stored.
+# All properties. Rows: the facts that were made; of one that is not, an entity is not stored.
 NEW_FACTS = """
 UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
-MATCH (o:Entity {group_id: row.group_id, uuid: row.end})
-CREATE (s)-[f:RELATES_TO]->(o) SET f = row.put
+MATCH (o:Entity {group_id: row.group_id, uuid: row.target})
+CREATE (s)-[f:RELATES_TO]->(o) SET f = row
 RETURN row.uuid
 """
 NEW_VALUE_FACTS = """
 UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
-CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: row.value})
-SET f = row.put
+WITH row, s, CASE WHEN row.unit <> '' THEN row.value + ' ' + row.unit ELSE row.value END AS shown
+CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: shown}) SET f = row
 RETURN row.uuid
 """
 # {group_id, uuid}: with whatever still hangs on it.
@@ -292,7 +277,7 @@ MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id})
 RETURN DISTINCT m.group_id, m.sequence
 """
 # {group_id, sequence}: an episode's edges to what its mentions show as now, made anew. Of a recorded
-# entity that shows as several, the one that bears the surface.
+# entity that shows as several, the one that bears the surface. The first episode dates an entity.
 DROP_LINKS = """
 UNWIND $rows AS row
 MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIONS]->() DELETE l
@@ -309,11 +294,18 @@ WITH e, m, t, COUNT {
     WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
 } AS parts
 WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
-WITH DISTINCT e, t
+WITH DISTINCT e, t ORDER BY e.sequence
+SET t.created_at = coalesce(t.created_at, e.created_at)
 CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, created_at: e.created_at}]->(t)
 """
-# {group_id, sequence, edges}: the ids of an episode's facts, where they came after it (adoption.py).
+# {group_id, sequence}: an episode's `entity_edges`: the facts that name it.
 KNOW_FACTS = """
 UNWIND $rows AS row
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) SET e.entity_edges = row.edges
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
+MATCH (v:KgrayEvidence) WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0
+MATCH ()-[f:RELATES_TO]->()
+WHERE f.group_id = row.group_id AND f.statement = v.shown AND e.uuid IN f.episodes
+WITH e, f.uuid AS id ORDER BY id
+WITH e, collect(DISTINCT id) AS ids
+SET e.entity_edges = ids
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +12,11 @@ from kgray import locks
 from kgray import rows as packing
 from kgray.errors import Outrun
 from kgray.graph import Fact
-from kgray.kinds import ALL, OPERATIONS_AT, Kind, Read, Row
-from kgray.ports import Store
+from kgray.kinds import EPISODES_AT, Kind, Read, Row
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
-from kgray.records import Episode, Operation
+from kgray.records import Episode
+from kgray.stores import alike
+from kgray.stores.alike import Reads
 from kgray.stores.neo4j import applying, fence, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -23,13 +24,12 @@ from kgray.stores.neo4j.adoption import Neo4jAdoption
 from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
-from kgray.stores.neo4j.mapping import ended_mark, group_key, named_group
+from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.reading import storable
 from kgray.times import Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
-_OF_ENDED = (OPERATIONS_AT, ALL["operations"])
 
 
 def open_neo4j(
@@ -65,7 +65,7 @@ def open_neo4j(
         raise
 
 
-class Neo4jStore(Store):
+class Neo4jStore(Reads):
     """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
@@ -74,7 +74,7 @@ class Neo4jStore(Store):
     schema_version = schema.VERSION
 
     def __init__(
-        self, db: Connection, server: schema.ServerVersion, *, dimensions: int, folder: Path | None
+        self, db: Connection, server: str, *, dimensions: int, folder: Path | None
     ) -> None:
         """See `open_neo4j`."""
         self._db = db
@@ -100,25 +100,12 @@ class Neo4jStore(Store):
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
         return [row[0] for row in self._db.rows(cypher.WITHDRAWING)]
 
-    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        """Return what is next in the group's order behind a sequence, at most `limit`."""
-        found: list[Episode | Operation] = []
-        for is_operation, *row, payload in self._next(cypher.PENDING, group, after, limit):
-            if is_operation:  # of its columns these two stand among the episode's
-                found.append(packing.operation(group, (row[0], row[3], payload)))
-            else:
-                found.append(packing.episode(group, tuple(row)))
-        return found
-
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
-        found = self._next(cypher.PENDING_SEQUENCES, group, after, limit)
-        return [(sequence, not is_operation) for sequence, is_operation in found]
-
-    def _next(self, statement: str, group: str, after: int, limit: int) -> list[list[Any]]:
         if limit <= 0:
             return []
-        return self._db.rows(statement, **self._named(group), after=max(0, after), limit=limit)
+        asked = self._named(group) | {"after": max(0, after), "limit": limit}
+        return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
     def pending_count(self, group: str | None = None) -> int:
         """Return how many episodes and operations have not ended, in one group or in all that exist."""
@@ -134,7 +121,8 @@ class Neo4jStore(Store):
             return []
         asked = {"source": episode.source, "said": episode.reference_time, "before": episode.sequence}
         found = self._db.rows(cypher.SAID_BEFORE, **self._named(episode.group), **asked, limit=limit)
-        return [packing.episode(episode.group, tuple(row)) for row in found]
+        before = self.rows(EPISODES_AT, episode.group, [sequence for (sequence,) in found])
+        return [packing.episode(episode.group, row) for row in before]
 
     # ------------------------------------------------------------------- the ingesting process
 
@@ -166,19 +154,8 @@ class Neo4jStore(Store):
         verify: Callable[[], None],
     ) -> None:
         """Take over a group from another store; see `ports.Store`."""
-        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions)
-        adoption.start()
-        try:
-            adoption.take(rows)
-            adoption.end()
-            self._adopting[group] = adoption.token
-            verify()
-            adoption.finish()
-        except BaseException:
-            adoption.undo()
-            raise
-        finally:
-            self._adopting.pop(group, None)
+        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions, self._adopting)
+        alike.adopt(adoption, rows, verify)
 
     def compact(self) -> bool:
         """Return False: a client cannot make the server erase removed data from its files.
@@ -194,7 +171,7 @@ class Neo4jStore(Store):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold one transaction for this thread's reads inside it; nests.
+        """See that nothing is written while this thread reads inside it; nests.
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
         visible bit by bit. So the record time of a group that is scanned inside is read, under its lock,
@@ -205,8 +182,7 @@ class Neo4jStore(Store):
             return
         self._local.scanned = scanned = dict[str, GroupHead]()
         try:
-            with self._db.reading():
-                yield
+            yield
             for group, before in scanned.items():
                 if self._settled(group) != before:
                     raise Outrun(f"group {group!r} was written while it was read: run it again")
@@ -236,18 +212,7 @@ class Neo4jStore(Store):
         scanned = getattr(self._local, "scanned", None)
         if read.by is None and scanned is not None and group not in scanned:
             scanned[group] = self._settled(group)
-        found = self._found(read, self._named(group), values)
-        if read in _OF_ENDED:
-            # The operation that removed the whole group no longer has its name.
-            there = list(found)
-            ended = self._named(group) | {"group": ended_mark(group)}
-            found = iter(there) if there else self._found(read, ended, values)
-        yield from found
-
-    def _found(self, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-        if read.by is None:
-            return reading.scan(self._db.rows, read, named)
-        return reading.look_up(self._db.rows, read, named, values)
+        yield from reading.read_rows(self._db.rows, read, self._named(group), values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -260,22 +225,12 @@ class Neo4jStore(Store):
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
-    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group, sorted; see `ports.Store`."""
-        with self._db.reading():
-            names = self.heads() if group is None else (group,)
-            return {name: self._counted(name) for name in names}
-
     def _counted(self, group: str) -> GroupCounts:
         named = self._named(group)
-        by_state = {row[0]: row[1] for row in self._db.rows(cypher.COUNT_STATES, **named)}
-        counted = packing.STATES[: packing.STATES.index("withdrawn")]  # what was withdrawn is retired
-        ledger = {name: by_state.get(state, 0) for state, name in enumerate(counted)}
-        columns = ("entities", "facts", "calls", "prompt_tokens", "completion_tokens")
-        rest = self._db.row(cypher.COUNT_REST, **named) or [0] * len(columns)
-        return GroupCounts(**ledger, **dict(zip(columns, rest, strict=True)))
+        states = self._db.rows(cypher.COUNT_STATES, **named)
+        return alike.counted(states, self._db.row(cypher.COUNT_REST, **named) or [0] * 5)
 
-    def _named(self, group: str) -> dict[str, str]:
+    def _named(self, group: str) -> dict[str, Any]:
         return named_group(group, self._adopting.get(group, ""))
 
     # ------------------------------------------------------------------------------- the server
@@ -285,8 +240,8 @@ class Neo4jStore(Store):
         return schema.missing(self._db)
 
     def check_writable(self) -> None:
-        """Write in a transaction that is rolled back. Raises StoreError where the server refuses it."""
-        self._db.try_to_write(cypher.PROBE)
+        """Make a node and delete it in one transaction. Raises StoreError where the server refuses it."""
+        self._db.write(lambda running: self._db.run(running, cypher.PROBE))
 
     def close(self) -> None:
         """Close the driver; idempotent."""

@@ -16,25 +16,15 @@ from typing import Any
 
 import apsw
 
-from kgray.errors import KgrayError, NoSpace, StaleWriter, StoreError, Unavailable
+from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
+from kgray.stores.alike import stale
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.schema import MASK, SHIFT
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
-
-
-def key_of(no: int, n: int) -> int:
-    """Return the key of the n-th row of a group."""
-    return no << SHIFT | n
-
-
-def keys_of(no: int) -> tuple[int, int]:
-    """Return the first and the last key that a row of the group can have."""
-    return no << SHIFT, no << SHIFT | MASK
 
 
 class Database:
@@ -55,9 +45,8 @@ class Database:
         self._turn, self._reading = threading.RLock(), threading.RLock()
         self._checked = False
         self._snapshots = 0
-        self._numbers: dict[str, int] = {}
         self.epoch: int | None = None  # while this process writes
-        self.staged: int | None = None  # the number that `standing_in` gives a group here
+        self._staged: dict[str, int] = {}  # the number that `standing_in` gives a group here
 
     def close(self) -> None:
         """Close both connections; the last process to close checkpoints the log into the file."""
@@ -90,17 +79,15 @@ class Database:
                 raise StoreError(_DAMAGED.format(path=self.path, error=found))
             self._checked = True
 
+    def is_staged(self, group: str) -> bool:
+        """Whether `standing_in` lets reads find the group."""
+        return group in self._staged
+
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
-        self._check(connection, self.epoch)
-
-    def _check(self, connection: apsw.Connection, epoch: int | None) -> None:
         (stored,) = one(connection, sql.EPOCH)
-        if epoch != stored:
-            why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
-            raise StaleWriter(
-                f"{self.path.parent} is at epoch {stored}, and {why}: nothing was changed; run it again"
-            )
+        if self.epoch != stored:
+            raise stale(self.path.parent, stored, self.epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> int:
         """Return the group's number; creates its row where it is new."""
@@ -112,26 +99,19 @@ class Database:
 
     def known_group(self, connection: apsw.Connection, name: str) -> int | None:
         """Return the number of a group that exists or ever did, by the hash of its name; else None."""
-        no = self._numbers.get(name)
-        if no is None:
-            row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
-            if row is None:
-                return None
-            no = int(row[0])
-            # What the writer sees may be rolled back yet, and its number be given to another group.
-            if connection is self._reader:
-                self._numbers[name] = no
-        return no
+        if name in self._staged:
+            return self._staged[name]
+        row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
+        return None if row is None else int(row[0])
 
     @contextmanager
     def standing_in(self, group: str, no: int) -> Iterator[None]:
         """Let reads of this process find a group under a number that has no name yet."""
-        self._numbers[group] = self.staged = no
+        self._staged[group] = no
         try:
             yield
         finally:
-            self._numbers.pop(group, None)
-            self.staged = None
+            del self._staged[group]
 
     @contextmanager
     def fenced(self, epoch: int | None) -> Iterator[int]:
@@ -139,13 +119,11 @@ class Database:
 
         epoch: that one instead. Raises StaleWriter where it is not the newest any more.
         """
-        with self.transaction(durable=True) as connection:
-            if epoch is None:
-                epoch = int(one(connection, sql.NEW_EPOCH)[0])
-            self._check(connection, epoch)
-        self.epoch = epoch
         try:
-            yield epoch
+            with self.transaction(durable=True) as connection:
+                self.epoch = int(one(connection, sql.NEW_EPOCH)[0]) if epoch is None else epoch
+                self.check_epoch(connection)
+            yield self.epoch
         finally:
             self.epoch = None  # another process may adopt it now, and both would pass
 
@@ -191,12 +169,6 @@ class Database:
         with self._reading, explained(self.path):
             return self._reader.execute(statement, values).fetchall()
 
-    def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
-        """Return the first row of a read."""
-        with self._reading, explained(self.path):
-            found: Row | None = one(self._reader, statement, values)
-            return found
-
     def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
         """Return the ids of the episodes with these sequences.
 
@@ -206,7 +178,7 @@ class Database:
             no = self.known_group(self._writer, group)
             if no is None:
                 return []
-            found = [one(self._writer, sql.EPISODE_ID, (key_of(no, sequence),)) for sequence in sequences]
+            found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
             return [row[0] for row in found if row is not None]
 
     def number(self, group: str) -> int | None:
@@ -335,26 +307,25 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _pages(run, sql.OF_READ[read], no, values)
+    pages = _scan(run, sql.OF_READ[read], no) if read.by is None else _look_up(run, read, no, values)
     for restored in _RESTORED[read]:
         pages = map(restored, pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
 
-def _pages(run: Run, how: sql.ReadStatement, no: int, values: Sequence[Any]) -> Iterator[list[Row]]:
-    if how.values:
-        asked: list[Any] = list(dict.fromkeys(values))
-        if how.keys:
-            asked = [no << SHIFT | n for n in asked if 0 < n <= MASK]  # any other n is in no group
-        for start in range(0, len(asked), _PAGE_VALUES):
-            yield run(how.sql, (no, array(asked[start : start + _PAGE_VALUES])))
-        return
-    within, place = (keys_of(no)[1], keys_of(no)[:1]) if how.keys else (no, how.first)
-    while page := run(how.sql, (within, _PAGE_ROWS, *place)):
+def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[list[Row]]:
+    asked = list(dict.fromkeys(values))
+    for start in range(0, len(asked), _PAGE_VALUES):
+        yield run(sql.OF_READ[read].sql, (no, array(asked[start : start + _PAGE_VALUES])))
+
+
+def _scan(run: Run, how: sql.ReadStatement, no: int) -> Iterator[list[Row]]:
+    place: Sequence[Any] = how.first
+    while page := run(how.sql, (no, _PAGE_ROWS, *place)):
         yield [row[: -how.extra] for row in page] if how.extra else page
         if len(page) < _PAGE_ROWS:
             return
-        place = tuple([page[-1][n] for n in how.place])
+        place = [page[-1][n] for n in how.place]
 
 
 def _bools(place: int) -> Restored:

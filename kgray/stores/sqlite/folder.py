@@ -13,6 +13,7 @@ import apsw
 
 from kgray import locks
 from kgray.errors import NoStore, StoreError
+from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
@@ -131,36 +132,19 @@ def _check_header(path: Path) -> None:
     page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
     if identity != schema.APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: choose another data folder")
-    _check_version(path, version)
+    check_version(path, version, schema.VERSION, empty="data folder")
     log = path.with_name(path.name + "-wal")
     if (65536 if page == 1 else page) * pages > size and not (log.exists() and log.stat().st_size):
         raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
-
-
-def _check_version(path: Path, version: int) -> None:
-    if version == schema.VERSION:
-        return
-    who, what_to_do = "a newer", "upgrade kgray"
-    if version < schema.VERSION:
-        who, what_to_do = "an earlier", "choose an empty data folder and add the episodes again"
-    raise StoreError(
-        f"{path} was written by {who} kgray (schema {version}; this one knows {schema.VERSION}): {what_to_do}"
-    )
 
 
 def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> None:
     connection = connect(path, patience_s=patience_s, cache_mb=2)
     try:
         # The log may hold a newer header than the file.
-        _check_version(path, int(connection.pragma("user_version")))
+        version = int(connection.pragma("user_version"))
+        check_version(path, version, schema.VERSION, empty="data folder")
         rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
-        stored = dict(rows)
-        if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
-            raise StoreError(
-                f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in "
-                f"{path.parent} was built with {stored.get('embedder')!r} "
-                f"({stored.get('dimensions')} numbers): "
-                f"set embedder.backend to that one, or start an empty data folder and add the episodes again"
-            )
+        check_embedder(path.parent, dict(rows), embedder, dimensions, empty="data folder")
     finally:
         connection.close()

@@ -7,19 +7,18 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kgray.graph import Fact
-from kgray.kinds import ACCEPTED, COMMITTED, EXTRACTED, FACTS_OF, FAILED, Read, Row
+from kgray.kinds import EPISODES_AT, FACTS_OF, Read, Row
 from kgray.ports import GroupCounts, GroupHead
-from kgray.records import Episode, Operation
+from kgray.records import Episode
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
-from kgray.rows import operation as operation_of
+from kgray.stores.alike import Reads, counted
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, key_of, keys_of, read_rows
-from kgray.stores.sqlite.schema import MASK
+from kgray.stores.sqlite.database import Database, read_rows
 from kgray.times import Instant
 
 
-class StoreReads:
+class StoreReads(Reads):
     """Reads; each sees one snapshot, or that of `reading` around it."""
 
     def __init__(self, db: Database) -> None:
@@ -40,26 +39,13 @@ class StoreReads:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
         return [name for (name,) in self._db.rows(sql.WITHDRAWING)]
 
-    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        """Return what is next in the group's order behind a sequence, at most `limit`."""
-        no = self._db.number(group)
-        if no is None or limit <= 0:
-            return []
-        asked = (no, key_of(no, after), limit)
-        with self._db.snapshot():
-            found: list[Episode | Operation] = [
-                _episode(group, row) for row in self._db.rows(sql.EPISODES_PENDING, asked)
-            ]
-            found += [operation_of(group, row) for row in self._db.rows(sql.OPERATIONS_PENDING, asked)]
-        return sorted(found, key=lambda item: item.sequence)[:limit]
-
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         no = self._db.number(group)
         if no is None or limit <= 0:
             return []
-        found = self._db.rows(sql.SEQUENCES_PENDING, (no, key_of(no, after), limit))
-        return [(key & MASK, bool(is_episode)) for key, is_episode in found]
+        found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
+        return [(sequence, bool(is_episode)) for sequence, is_episode in found]
 
     def pending_count(self, group: str | None = None) -> int:
         """Return how many episodes and operations have not ended."""
@@ -71,8 +57,10 @@ class StoreReads:
         no = self._db.number(episode.group)
         if no is None or limit <= 0:
             return []
-        values = (no, episode.source, episode.reference_time, key_of(no, episode.sequence), limit)
-        return [_episode(episode.group, row) for row in self._db.rows(sql.EPISODES_BEFORE, values)]
+        values = (no, episode.source, episode.reference_time, episode.sequence, limit)
+        with self.reading():
+            before = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
+            return [episode_of(episode.group, row) for row in self.rows(EPISODES_AT, episode.group, before)]
 
     # ------------------------------------------------------------------------------- rows
 
@@ -89,11 +77,10 @@ class StoreReads:
 
     def _head(self, group: str) -> GroupHead:
         no = self._db.number(group)
-        row = None if no is None else self._db.row(sql.GROUP_HEAD, (no,))
-        if row is None:
-            return GroupHead()
-        named = row[0] is not None or no == self._db.staged
-        return GroupHead(named=named, last=row[1], last_recorded=row[2], removals=row[3])
+        for name, last, last_recorded, removals in self._db.rows(sql.GROUP_HEAD, (no,)):
+            named = name is not None or self._db.is_staged(group)
+            return GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)
+        return GroupHead()
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Return the rows of a declared read, read page by page; see `ports.Store`."""
@@ -117,30 +104,9 @@ class StoreReads:
             ids = [id_ for _, id_ in sorted(newest)[:limit]]
             return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
 
-    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group, sorted; see `ports.Store`."""
-        with self._db.snapshot():
-            named = [(row[0], row[1]) for row in self._db.rows(sql.GROUPS)]
-            found = {name: self._counted(no) for name, no in named if group in (None, name)}
-        return found if group is None or found else {group: GroupCounts()}
-
-    def _counted(self, no: int) -> GroupCounts:
-        states = {row[0]: row[1] for row in self._db.rows(sql.COUNT_STATES, (no,))}
-        entities, facts = self._db.rows(sql.COUNT_DERIVED, (no,))[0]
-        calls, prompt, completion = self._db.rows(sql.COUNT_CALLS, (*keys_of(no), no))[0]
-        return GroupCounts(
-            accepted=states.get(ACCEPTED, 0),
-            extracted=states.get(EXTRACTED, 0),
-            committed=states.get(COMMITTED, 0),
-            failed=states.get(FAILED, 0),
-            entities=entities,
-            facts=facts,
-            calls=calls or 0,
-            prompt_tokens=prompt or 0,
-            completion_tokens=completion or 0,
-        )
-
-
-def _episode(group: str, row: Row) -> Episode:
-    """Read a row of kind EPISODES as it is stored."""
-    return episode_of(group, (*row[:11], bool(row[11]), *row[12:]))
+    def _counted(self, group: str) -> GroupCounts:
+        no = self._db.number(group)
+        if no is None:
+            return GroupCounts()
+        states = self._db.rows(sql.COUNT_STATES, (no,))
+        return counted(states, self._db.rows(sql.COUNT_REST, (no,))[0])

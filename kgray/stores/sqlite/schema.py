@@ -1,33 +1,21 @@
 """The tables of `kgray.sqlite3`, generated from the record table (`kgray.kinds`).
 
-A group has a number `no`; `key` is no << 40 | n, so the rows of a group are one range of keys and every
-read of them names its group. A kind's table has one of four layouts:
-
-    SEQUENCE  key ("sequence",)           rowid = key, n is the sequence; it is no column of its own
-    COUNTED   computed columns, or an     rowid = key, n counts the rows in the order of their insertion;
-              order other than the key    unique index on (no, key columns)
-    LONG      rows of several 100 bytes   a rowid of SQLite's own; unique index on (no, key columns)
-    KEYED     any other                   no rowid: the primary key is (no, key columns)
-
-The insertion of rows that have a place is in the order of their places: a group's commits are in the order of
-their sequences (R20), and `RowWriter.put` sorts. So the order of keys is that of such rows.
+A group has a number `no`, the first column of every key and index: every read of rows names its group. The
+primary key of a kind's table is (no, key columns). Rows lie in its order, in no table besides; those that are
+long (_LONG) lie in the order of their insertion, and the key is an index.
 
 Never run ANALYZE or PRAGMA optimize on this file: their samples keep texts of removed episodes.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-
 from kgray import kinds
-from kgray.kinds import Column, Kind
+from kgray.kinds import Kind
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
 VERSION = 5
-SHIFT = 40
-MASK = (1 << SHIFT) - 1
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
@@ -38,14 +26,11 @@ MASK = (1 << SHIFT) - 1
 PAGE_BYTES = 4096
 
 
-class Layout(Enum):
-    """How the rows of a kind are stored; see the module."""
-
-    SEQUENCE, COUNTED, LONG, KEYED = range(4)
-
-
-# A table without rowid would hold these rows in its inner pages too, few to a page.
-_LONG = {kinds.ANSWERS, kinds.FACTS}
+# Without rowid, a table would hold these rows in its inner pages too, few to a page.
+_LONG = {
+    kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
+    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
+}  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
 }  # fmt: skip
@@ -68,7 +53,7 @@ _INDEXES_BY_HAND = {
 # What is pending, in the order of the log; live: whether a group has anything pending besides its backfill,
 # however long that is.
 _PENDING = """
-CREATE INDEX episodes_pending ON episodes (no) WHERE state < 2;
+CREATE INDEX episodes_pending ON episodes (no, sequence) WHERE state < 2;
 CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
 """
 # groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
@@ -82,26 +67,15 @@ CREATE TABLE groups (
 """
 
 
-def layout(kind: Kind) -> Layout:
-    """Return the layout of a kind."""
-    if kind.key == ("sequence",):
-        return Layout.SEQUENCE
-    if kind.computed or (kind.order and kind.order != kind.key):
-        return Layout.COUNTED
-    return Layout.LONG if kind in _LONG else Layout.KEYED
+def order_of(kind: Kind) -> tuple[str, ...]:
+    """Return the columns that order a scan: no two rows of a group agree in all of them."""
+    return tuple(dict.fromkeys((*kind.order, *kind.key)))
 
 
-def stored_columns(kind: Kind) -> tuple[Column, ...]:
-    """Return the columns of a kind's table, in its order: in the layout SEQUENCE the first is in the key."""
-    columns = kind.columns[1:] if layout(kind) is Layout.SEQUENCE else kind.columns
-    if not kind.computed:
-        return columns
-    return tuple(sorted((*columns, *kind.computed), key=lambda column: _LAST.get(column.name, 0)))
-
-
-def declared_indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
-    """Return the declared indexes that the key does not cover, by their first column, which names them."""
-    return {columns[0]: columns for columns in kind.indexes if columns != kind.key[: len(columns)]}
+def indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
+    """Return the indexes that the key does not cover, by their first column, which names them."""
+    wanted = (*kind.indexes, *([order_of(kind)] if kind.order else []))
+    return {columns[0]: columns for columns in wanted if columns != kind.key[: len(columns)]}
 
 
 def tables() -> str:
@@ -110,22 +84,13 @@ def tables() -> str:
 
 
 def _table(kind: Kind) -> str:
-    lies = layout(kind)
-    columns = ["key INTEGER PRIMARY KEY"] if lies in (Layout.SEQUENCE, Layout.COUNTED) else []
-    columns.append("no INTEGER NOT NULL")
-    for column in stored_columns(kind):
-        optional = "" if column.optional else " NOT NULL"
-        columns.append(f"{column.name} {_TYPES[column.type]}{optional}")
-    if lies is Layout.KEYED:
-        columns.append(f"PRIMARY KEY (no, {', '.join(kind.key)})")
-    rows = "STRICT, WITHOUT ROWID" if lies is Layout.KEYED else "STRICT"
-    made = f"CREATE TABLE {kind.name} (\n    {', '.join(columns)}\n) {rows};\n"
-    if lies in (Layout.COUNTED, Layout.LONG):
-        made += f"CREATE UNIQUE INDEX {kind.name}_key ON {kind.name} (no, {', '.join(kind.key)});\n"
-    return made + "".join(_index(kind, columns) for columns in declared_indexes(kind).values())
-
-
-def _index(kind: Kind, columns: tuple[str, ...]) -> str:
-    names = [name for name in columns if name in {column.name for column in stored_columns(kind)}]
-    over = _INDEXES_BY_HAND.get((kind, columns[0]), f"(no, {', '.join(names)})")
-    return f"CREATE INDEX {kind.name}_{columns[0]} ON {kind.name} {over};\n"
+    made = "no INTEGER NOT NULL, "
+    for column in sorted((*kind.columns, *kind.computed), key=lambda column: _LAST.get(column.name, 0)):
+        made += f"{column.name} {_TYPES[column.type]}{'' if column.optional else ' NOT NULL'}, "
+    made += f"PRIMARY KEY (no, {', '.join(kind.key)})"
+    rows = "STRICT" if kind in _LONG else "STRICT, WITHOUT ROWID"
+    made = f"CREATE TABLE {kind.name} (\n    {made}\n) {rows};\n"
+    for name, columns in indexes(kind).items():
+        over = _INDEXES_BY_HAND.get((kind, name), f"(no, {', '.join(columns)})")
+        made += f"CREATE INDEX {kind.name}_{name} ON {kind.name} {over};\n"
+    return made

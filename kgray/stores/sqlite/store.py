@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from kgray import locks
-from kgray.errors import Outrun, StoreError
+from kgray.errors import StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
+from kgray.stores import alike
+from kgray.stores.alike import Counters
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.adoption import StagedGroup
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.database import Database, key_of, many, one, read_rows
+from kgray.stores.sqlite.database import Database, many, one, read_rows
 from kgray.stores.sqlite.reading import StoreReads
 from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
@@ -110,16 +112,7 @@ class SqliteStore(StoreReads, Store):
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
         """Copy a group in from another store; `verify` reads it here before any other process can."""
-        adoption = StagedGroup(self._db, group, self.dimensions)
-        adoption.start(head)
-        try:
-            adoption.take(rows)
-            with self._db.standing_in(group, adoption.no):
-                verify()
-            adoption.finish()
-        except BaseException:
-            adoption.undo()
-            raise
+        alike.adopt(StagedGroup(self._db, group, head, self.dimensions), rows, verify)
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
@@ -134,16 +127,13 @@ class SqliteStore(StoreReads, Store):
     def _apply(self, connection: apsw.Connection, change: RowChanges, changed: RowWriter) -> None:
         no = self._db.known_group(connection, change.group)
         if no is None:
-            raise StoreError(f"group {change.group!r} has no sequence {change.sequence}: it is empty")
+            raise alike.no_sequence(change, 0)
         if not _applies(connection, no, change):
             return
         if change.recorded_at is not None:
             times = (change.recorded_at, no, change.recorded_at)
             if not one(connection, sql.SET_RECORD_TIME, times):
-                raise Outrun(
-                    f"sequence {change.sequence} of group {change.group!r} bears the record time "
-                    f"{change.recorded_at}, which is not past the group's last"
-                )
+                raise alike.outrun(change)
         changed.no = no
         changed.carry_out(change)
 
@@ -166,13 +156,13 @@ class SqliteStore(StoreReads, Store):
 
 def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     """Whether the entry exists and is in one of the states in which the change applies."""
-    row = one(connection, sql.STATE_OF[change.ledger], (key_of(no, change.sequence),))
+    row = one(connection, sql.STATE_OF[change.ledger], (no, change.sequence))
     if row is not None:
         return row[0] in change.states
     last = one(connection, sql.GROUP_HEAD, (no,))[1]
     if change.sequence <= last:
         return False
-    raise StoreError(f"group {change.group!r} has no such sequence: {change.sequence} (the last is {last})")
+    raise alike.no_sequence(change, last)
 
 
 class Append(Appending):
@@ -184,33 +174,22 @@ class Append(Appending):
         """Read and write nothing yet."""
         self._db, self._connection, self._dimensions = db, connection, dimensions
         self._groups = set(groups)
-        self._heads: dict[str, _Counters] = {}
+        self._heads: dict[str, Counters] = {}
         self._puts: dict[tuple[str, Kind], list[Row]] = {}
         self._patches: list[tuple[str, Patch]] = []
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read, without what this transaction appended."""
         no = self._db.known_group(self._connection, group)
-        if no is None:
-            return []
-
-        def run(statement: str, bound: Sequence[Any]) -> list[Row]:
-            return many(self._connection, statement, bound)
-
-        return list(read_rows(run, read, no, values))
+        return [] if no is None else list(read_rows(partial(many, self._connection), read, no, values))
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence; the group exists from now on."""
-        head = self._head(group)
-        head.last += 1
-        head.named = True
-        return head.last
+        return self._head(group).take_sequence()
 
     def take_record_time(self, group: str, now: Instant) -> Instant:
-        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
-        head = self._head(group)
-        head.last_recorded = max(now, head.last_recorded + 1)
-        return head.last_recorded
+        """Take a record time past the group's last (R4)."""
+        return self._head(group).take_record_time(now)
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind."""
@@ -234,23 +213,14 @@ class Append(Appending):
             changed.no = self._db.group(self._connection, group)
             changed.patch(patch)
 
-    def _head(self, group: str) -> _Counters:
+    def _head(self, group: str) -> Counters:
         head = self._heads.get(group)
         if head is None:
             if group not in self._groups:
                 raise StoreError(f"this transaction does not hold group {group!r}")
             no = self._db.known_group(self._connection, group)
-            name, last, last_recorded, _ = (
-                (None, 0, 0, 0) if no is None else one(self._connection, sql.GROUP_HEAD, (no,))
-            )
-            head = self._heads[group] = _Counters(name is not None, last, last_recorded)
+            head = self._heads[group] = Counters()
+            if no is not None:
+                name, head.last, head.last_recorded, _ = one(self._connection, sql.GROUP_HEAD, (no,))
+                head.named = name is not None
         return head
-
-
-@dataclass(slots=True)
-class _Counters:
-    """The counters of a group as this transaction has advanced them."""
-
-    named: bool
-    last: int
-    last_recorded: Instant

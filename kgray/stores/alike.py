@@ -1,0 +1,189 @@
+"""What both stores do alike: reads that follow from others, counters, a copy into the store, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
+from typing import Protocol
+
+from kgray import rows as packing
+from kgray.errors import Outrun, StaleWriter, StoreError
+from kgray.kinds import (
+    ACCEPTED,
+    EPISODES_AT,
+    EXTRACTED,
+    OPERATIONS_AT,
+    PENDING,
+    WITHDRAWN,
+    Kind,
+    Row,
+)
+from kgray.ports import GroupCounts, GroupHead, RowChanges, Store
+from kgray.records import Episode, Operation
+from kgray.times import Instant
+
+
+class Reads(Store):
+    """Reads that follow from others."""
+
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
+        with self.reading():
+            asked = self.pending_sequences(group, after, limit)
+            episodes = self.rows(EPISODES_AT, group, [sequence for sequence, its in asked if its])
+            operations = self.rows(OPERATIONS_AT, group, [sequence for sequence, its in asked if not its])
+            # Where there are no snapshots, an entry may have ended meanwhile.
+            found: list[Episode | Operation] = [
+                packing.episode(group, row) for row in episodes if row[10] in (ACCEPTED, EXTRACTED)
+            ]
+            found += [packing.operation(group, row) for row in operations if row[3] == PENDING]
+        return sorted(found, key=attrgetter("sequence"))
+
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group, sorted; see `ports.Store`."""
+        with self.reading():
+            names = self.heads() if group is None else (group,)
+            return {name: self._counted(name) for name in names}
+
+    def _counted(self, group: str) -> GroupCounts:
+        raise NotImplementedError
+
+
+def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts:
+    """Return counts from rows of (state, how many); rest: the other fields of GroupCounts, in their order."""
+    by_state = dict.fromkeys(packing.STATES[:WITHDRAWN], 0)  # what was withdrawn is retired
+    by_state |= {packing.STATES[state]: number for state, number in states}
+    others = [field.name for field in fields(GroupCounts) if field.name not in by_state]
+    return GroupCounts(**by_state, **dict(zip(others, rest, strict=True)))
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """A group's counters, as a transaction has advanced them; see `ports.GroupHead`."""
+
+    named: bool = False
+    last: int = 0
+    last_recorded: Instant = 0
+    removals: int = 0
+
+    def take_sequence(self) -> int:
+        """Take the next sequence; the group exists from now on."""
+        self.named = True
+        self.last += 1
+        return self.last
+
+    def take_record_time(self, now: Instant) -> Instant:
+        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
+        self.last_recorded = max(now, self.last_recorded + 1)
+        return self.last_recorded
+
+    @property
+    def head(self) -> GroupHead:
+        """Return them in the port's form."""
+        return GroupHead(
+            named=self.named, last=self.last, last_recorded=self.last_recorded, removals=self.removals
+        )
+
+
+class Adoption(Protocol):
+    """A group that is being copied in, in many transactions; nobody else finds any of it before `finish`."""
+
+    def start(self) -> None:
+        """Take the group's place; first delete what a killed process left of a copy.
+
+        Raises StoreError where the group exists, or ever did.
+        """
+        ...
+
+    def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
+        """Write the rows."""
+        ...
+
+    def standing_in(self) -> AbstractContextManager[None]:
+        """Let reads of this process find the copy."""
+        ...
+
+    def finish(self) -> None:
+        """Make the group visible to everybody."""
+        ...
+
+    def undo(self) -> None:
+        """Delete what was written, if this process may still write; else the next copy's `start` does."""
+        ...
+
+
+def adopt(adoption: Adoption, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]) -> None:
+    """Carry out a copy; see `ports.Store.adopt`."""
+    adoption.start()
+    try:
+        adoption.take(rows)
+        with adoption.standing_in():
+            verify()
+        adoption.finish()
+    except BaseException:
+        adoption.undo()
+        raise
+
+
+def portions(rows: Iterable[tuple[Kind, Row]], most: int) -> Iterator[tuple[Kind, list[Row]]]:
+    """Yield the rows in portions of one kind and at most so many, in order."""
+    for kind, found in groupby(rows, itemgetter(0)):
+        while portion := [row for _, row in islice(found, most)]:
+            yield kind, portion
+
+
+def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
+    """Return the refusal to copy a group into a store that has it, or had it."""
+    why = (
+        "is there already"
+        if head.named
+        else f"was there and was removed: its {head.last} sequences are never used again"
+    )
+    return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
+
+
+def no_sequence(change: RowChanges, last: int) -> StoreError:
+    """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
+    why = f"its last is {last}" if last else "it is empty"
+    return StoreError(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+
+
+def outrun(change: RowChanges) -> Outrun:
+    """Return the refusal of a change that something else was recorded before."""
+    return Outrun(
+        f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
+        f"which is not past the group's last: nothing was changed, run it again"
+    )
+
+
+def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
+    """Return the refusal of a writer that does not hold the store; epoch: the one that it held."""
+    why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
+    return StaleWriter(f"{where} is at epoch {newest}, and {why}: nothing was changed; run it again")
+
+
+def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
+    """Raise StoreError for data of another schema; empty: what takes the place of older data."""
+    if stored == ours:
+        return
+    who, what_to_do = "a newer", "upgrade kgray"
+    if stored < ours:
+        who, what_to_do = "an earlier", f"choose an empty {empty} and add the episodes again"
+    raise StoreError(
+        f"{where} was written by {who} kgray (schema {stored}; this one knows {ours}): {what_to_do}"
+    )
+
+
+def check_embedder(
+    where: object, stored: Mapping[str, object], embedder: str, dimensions: int, *, empty: str
+) -> None:
+    """Raise StoreError for a graph that was built with another embedder; stored: the store's note of it."""
+    if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
+        raise StoreError(
+            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {where} was "
+            f"built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): set "
+            f"embedder.backend to that one, or start an empty {empty} and add the episodes again"
+        )
