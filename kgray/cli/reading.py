@@ -169,14 +169,19 @@ def _hit_line(number: int, hit: Hit) -> list[str]:
     return [str(number), hit.scope, printing.short(hit.id), when, text]
 
 
+_context_options = together(
+    click.option("--tokens", type=int, default=1500, metavar="N", help="Of the context. Default: 1500."),
+    as_of_option,
+    known_at_option,
+    filter_options,
+    click.option("--limit", type=int, metavar="N", help="Hits to choose from. Default: by the tokens."),
+)
+
+
 @click.command(short_help="The text to put into a prompt.")
 @click.argument("query", type=TEXT)
 @group_option
-@click.option("--tokens", type=int, default=1500, metavar="N", help="The budget. Default: 1500.")
-@as_of_option
-@known_at_option
-@filter_options
-@click.option("--limit", type=int, metavar="N", help="Hits to choose from. Default: by the budget.")
+@_context_options
 @common
 def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
     r"""Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
@@ -202,11 +207,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
 @click.command(short_help="An answer with citations; needs a model.")
 @click.argument("question", type=TEXT)
 @group_option
-@click.option("--tokens", type=int, default=1500, metavar="N", help="Of the context. Default: 1500.")
-@as_of_option
-@known_at_option
-@filter_options
-@click.option("--limit", type=int, metavar="N", help="Hits to choose from. Default: by the tokens.")
+@_context_options
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
 @click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompt and answer.")
 @common

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,13 @@ _FIRST_S = 1.0  # an outage that is over sooner is not worth a line
 _SECOND_S = 10.0  # the second line; each further one after twice the time
 
 
-@dataclass(slots=True)
-class _Told:
-    """An outage that the user knows of. next_s: how old it is when it is told of again."""
-
-    outage: Outage
-    next_s: float
-
-
 class WaitTeller:
     """Says what this process waits for: within seconds, again at growing intervals, and when it is over."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         """folder: where the last outage is noted, if it exists; say: prints a line."""
         self._folder, self._say = folder, say
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, tuple[Outage, float]] = {}  # with the age at which it is told of again, seconds
 
     def look(self, now: float | None = None) -> None:
         """Tell what is new, what lasts, and what is over. now: None = this machine's clock."""
@@ -44,16 +35,14 @@ class WaitTeller:
         current = {one.what: one for one in OUTAGES.current(now)}
         for what, one in current.items():
             age = now - one.since
-            known = self._told.get(what)
-            if known is None or (known.outage.slow and not one.slow):
-                if one.slow or age >= _FIRST_S:
-                    self._told[what] = _Told(one, max(_SECOND_S, 2 * age))
-                    self._say(f"waiting: {one.words}{_prospect(one, now)}")
-                    self._note(one, None)
-            elif age >= known.next_s:
-                known.outage, known.next_s = one, 2 * age
-                self._say(f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}")
-                self._note(one, None)
+            known, next_s = self._told.get(what, (None, 0.0))
+            is_new = known is None or (known.slow and not one.slow)
+            if age < (next_s if not is_new else 0.0 if one.slow else _FIRST_S):
+                continue
+            self._told[what] = one, max(_SECOND_S, 2 * age)
+            again = f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}"
+            self._say(f"waiting: {one.words}{_prospect(one, now)}" if is_new else again)
+            self._note(one, None)
         self._tell_over(current.keys(), now)
 
     def end(self) -> None:
@@ -65,7 +54,7 @@ class WaitTeller:
 
     def _tell_over(self, current: Set[str], now: float) -> None:
         for what in self._told.keys() - current:
-            over = self._told.pop(what).outage
+            over, _ = self._told.pop(what)
             again = "answered" if over.slow else "answers again"
             self._say(f"{what} {again} after {now - over.since:.0f} s")
             self._note(over, now)

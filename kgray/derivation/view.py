@@ -40,7 +40,7 @@ class View:
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """As `GraphView.facts_at`."""
-        found = self._holding([s for e in entities for s in self._at.get(e, ())], as_of)
+        found = self._holding([s for e in entities for s in self.graph.about.get(e, ())], as_of)
         found.sort(key=lambda f: (-f.created_at, f.id))
         return found[:limit]
 
@@ -92,16 +92,6 @@ class View:
             if (shown := self.places.get((said.sequence, said.ordinal))) is not None:
                 found.setdefault(said.statement, {})[shown] = None
         return {recorded: list(shown) for recorded, shown in found.items()}
-
-    @cached_property
-    def _at(self) -> dict[str, list[str]]:
-        """Entity -> the statements that end at it."""
-        found: dict[str, list[str]] = {}
-        for statement in self.graph.statements.values():
-            for end in (statement.subject, statement.object):
-                if end is not None:
-                    found.setdefault(end, []).append(statement.id)
-        return found
 
     def _holding(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
         wanted = dict.fromkeys(statements)

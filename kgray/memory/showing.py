@@ -139,8 +139,7 @@ def _marks(
         yield Mark(start=at, end=at + len(piece["text"]), statement=statement)
         return
     for ordinal in (piece["subject"], piece["object"]):
-        mention = mentions.get((piece["sequence"], ordinal))
-        if mention is None:
+        if (mention := mentions.get((piece["sequence"], ordinal))) is None:
             continue
         start, end = mention["span_from"], mention["span_to"]
         if start is None:

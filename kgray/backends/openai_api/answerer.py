@@ -20,9 +20,18 @@ class OpenAIAnswerer:
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         """As `Answerer.answer`; the temperature is 0."""
-        spent = TokensSpent(most_calls=request.max_calls)
+        spent, dialect = TokensSpent(most_calls=request.max_calls), Dialect(mode="text")
+        reply: dict[str, Any] | None = None
         with spent.told():
-            reply, body = await self._reply(request, spent, on_text)
+            while reply is None:
+                body = dialect.chat(request.head, request.data, room=request.room, temperature=0.0)
+                try:
+                    reply = await self._client.chat(body, spent, on_text)
+                except Rejected as rejection:
+                    simpler = dialect.without(str(rejection))
+                    if simpler == dialect or spent.is_over:
+                        raise Refused(f"the server refuses the question ({rejection})") from None
+                    dialect = simpler
             message = reply["choices"][0].get("message") or {}
             text = message.get("content") or ""
             spent.count(reply.get("usage"), body, text)
@@ -31,18 +40,3 @@ class OpenAIAnswerer:
                     raise Refused("the model refused the question")
                 raise InvalidAnswer("the model's answer is empty")
         return Cost(spent.calls, spent.prompt_tokens, spent.completion_tokens)
-
-    async def _reply(
-        self, request: AnswerRequest, spent: TokensSpent, on_text: Callable[[str], None]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the body of the reply, each piece of which was passed on, and that of the request."""
-        dialect = Dialect(mode="text")
-        while True:
-            body = dialect.chat(request.head, request.data, room=request.room, temperature=0.0)
-            try:
-                return await self._client.chat(body, spent, on_text), body
-            except Rejected as rejection:
-                simpler = dialect.without(str(rejection))
-                if simpler == dialect or spent.is_over:
-                    raise Refused(f"the server refuses the question ({rejection})") from None
-                dialect = simpler
