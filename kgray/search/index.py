@@ -305,7 +305,8 @@ class Names:
 
     def add(self, found: Sequence[Row]) -> None:
         """Append rows of NAME_WORDS that are not there yet."""
-        rows = [row for row in found if (row[2], row[3]) not in self.numbers]
+        new = (row for row in found if (row[2], row[3]) not in self.numbers)
+        rows = sorted(new, key=lambda row: row[:2])  # as commits bring them: equal scores go by row
         if rows:
             self.words.add([row[4] for row in rows])
             self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))

@@ -41,8 +41,11 @@ def test_search_gives_hits_with_every_promised_field(team):
     assert answer.code == 0
     document = answer.json
     assert set(document) == {"hits", "took_ms"}
-    assert {hit["scope"] for hit in document["hits"]} == {"fact", "entity", "episode"}
-    for hit in document["hits"]:
+    # A fact and the messages that support it count once, so facts alone are asked for too.
+    facts = team("search", "Alice works, the cable costs", "--group", "team", "--scope", "fact", "--json").json
+    hits = [*document["hits"], *facts["hits"]]
+    assert {hit["scope"] for hit in hits} == {"fact", "entity", "episode"}
+    for hit in hits:
         assert set(hit) >= HIT
         assert hit["group"] == "team"
         assert all(isinstance(rank, int) and rank >= 1 for rank in hit["methods"].values())
@@ -50,12 +53,29 @@ def test_search_gives_hits_with_every_promised_field(team):
             assert set(hit) >= FACT
         if hit["scope"] == "episode":
             assert hit["client_id"] in {"t1", "t2", "t3"}
-    fact = next(hit for hit in document["hits"] if hit["text"] == "Alice Nguyen works at Beta")
+    fact = next(hit for hit in hits if hit["text"] == "Alice Nguyen works at Beta")
     assert (fact["source"], fact["relation"], fact["target"]) == ("Alice Nguyen", "WORKS_AT", "Beta")
     assert (fact["valid_at"], fact["invalid_at"]) == ("2026-03-01T00:00:00.000000Z", None)
     assert [episode["client_id"] for episode in fact["episodes"]] == ["t2"]
-    price = next(hit for hit in document["hits"] if hit.get("relation") == "COSTS")
+    price = next(hit for hit in hits if hit.get("relation") == "COSTS")
     assert (price["target"], price["target_id"]) == ("9.5 EUR", None)
+
+
+def test_explain_says_what_found_each_hit_and_what_was_left_out(team):
+    ask = ("search", "Where does Alice work?", "--group", "team", "--explain")
+    document = team(*ask, "--json").json
+    assert set(document) == {"hits", "said_above", "took_ms"}
+    assert all(hit["signals"] for hit in document["hits"])
+    assert document["hits"][0]["signals"]["words"] > 0
+    left = document["said_above"]
+    assert {row["scope"] for row in left} == {"fact"}
+    assert {row["id"] for row in left}.isdisjoint(hit["id"] for hit in document["hits"])
+    people = team(*ask).out
+    assert "1: score 0." in people
+    assert f"left out, a hit above says it: fact {left[0]['id'][:4]}" in people
+    named = team("search", "Alice", "--group", "team", "--recipe", "lexical", "--explain", "--json").json
+    assert all("vectors" not in hit["signals"] for hit in named["hits"])
+    assert team("search", "Alice", "--group", "team", "--recipe", "best").code == 2
 
 
 @pytest.mark.parametrize(

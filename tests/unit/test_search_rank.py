@@ -1,52 +1,186 @@
-"""Fusing and ordering: pure, exact, and the same on every run."""
+"""The score of a row by each signal, by hand; fusing and ordering: pure, exact, the same on every run."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.search.searcher import Scored, mmr, one_list, rescored, rrf
+from kgray.graph import Entity, Fact
+from kgray.kinds import COMMITTED
+from kgray.records import Episode
+from kgray.search.candidates import Candidate
+from kgray.search.index import SESSION_GAP, GroupIndex
+from kgray.search.query import Weights
+from kgray.search.question import read
+from kgray.search.ranking import FirstStage
+from kgray.search.rerank import fused_by_rank, mmr, rrf
+from kgray.search.searcher import one_list
+from kgray.times import DAY, parse
+from kgray.words import packed
 
+NOW = parse("2024-06-12T10:00:00Z")[0]
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
+WORDS_ALONE = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
 
-def scored(*pairs):
-    return [Scored(id=found, score=score, methods={"bm25": 1}) for found, score in pairs]
+def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
+    """Return an index of these messages, a minute apart."""
+    found = GroupIndex("g", 4, 0)
+    count = len(texts)
+    times = times or [NOW + n * 60_000_000 for n in range(count)]
+    told = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
+    rows = [(n, f"e{n}", s, who, at, COMMITTED, packed(text)) for n, (s, who, at, text) in enumerate(told, 1)]
+    found.messages.add(rows)
+    if vectors is not None:
+        names = list(range(1, count + 1))
+        stored = [np.asarray(v, np.float32).tobytes() for v in vectors]
+        found.messages.vectors.add(names, stored, found.messages.numbers, signs=False)
+    return found
+
+
+def scores(index, text, weights=WORDS_ALONE, vector=None):
+    question = read(text, speakers=index.messages.speakers.texts, now=NOW)
+    return FirstStage(index, question, weights, vector).messages(lambda _: [])
+
+
+FIVE = ("red apple", "red red apple pie", "green pear", "apple", "a long story of a red house by a lake")
+
+
+def test_words_score_as_bm25_over_what_all_words_would():
+    """Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, written out for five messages."""
+    texts = [text.split() for text in FIVE]
+    mean = sum(map(len, texts)) / 5
+    idf = {word: math.log(1 + (5 - n + 0.5) / (n + 0.5)) for word, n in (("red", 3), ("apple", 3))}
+
+    def bm25(text):
+        parts = ((idf[word], text.count(word)) for word in idf)
+        return sum(i * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * len(text) / mean)) for i, f in parts)
+
+    wanted = [bm25(text) / sum(idf.values()) for text in texts]
+    found = scores(index_of(*FIVE), "red apple")
+    assert found.signals["words"] == pytest.approx(wanted, rel=1e-5)
+    assert found.score == pytest.approx([min(1, max(wanted)) * w / max(wanted) for w in wanted], rel=1e-5)
+    assert found.best(9).tolist() == sorted(
+        (row for row in range(5) if wanted[row]), key=lambda row: -wanted[row]
+    )
+
+
+def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
+    """One hit in the middle; what comes after six hours, or in another source, gets nothing."""
+    times = [NOW, NOW + 1, NOW + 2, NOW + 3 + SESSION_GAP, NOW + 2]
+    index = index_of("a", "b", "apple", "c", "d", times=times, sources=["s", "s", "s", "s", "t"])
+    weights = Weights(words=1.0, vectors=0.0, neighbours=(0.4, 0.1), session=0.0, tail=0.0)
+    found = scores(index, "apple", weights)
+    best = float(found.score[2])
+    assert found.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
+
+
+def test_all_messages_of_a_session_get_the_share_of_its_words():
+    times = [NOW, NOW + 1, NOW + 10 * DAY, NOW + 10 * DAY + 1]
+    index = index_of("apple pie", "yes", "an apple", "no thanks I said", times=times)
+    weights = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.5, tail=0.0)
+    found = scores(index, "apple", weights).signals["session"]
+    assert found[0] == found[1] == pytest.approx(0.5), "the shorter session is the best"
+    assert 0 < found[2] == found[3] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "signal", "meant"),
+    [
+        pytest.param("What did Bob say of apples?", "speaker", [False, True, False], id="speaker"),
+        pytest.param("Which apples on 2024-06-10?", "dates", [True, False, False], id="dates"),
+        pytest.param('Who said "green apple"?', "phrase", [False, False, True], id="phrase"),
+    ],
+)
+def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, meant):
+    times = [NOW - 2 * DAY, NOW, NOW]
+    index = index_of("apple", "apple green", "green apple", times=times, speakers=["Ann", "Bob", "Ann"])
+    plain = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, speaker=1, dates=1, phrase=1)
+    own = scores(index, text, plain)
+    found = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
+    factors = np.where(meant, 2.0, 1.0)
+    assert found.signals[signal].tolist() == factors.tolist()
+    others = np.prod([found.signals[s] for s in ("speaker", "dates", "phrase") if s != signal], axis=0)
+    assert found.score == pytest.approx(own.score * factors * others)
+
+
+def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
+    """Too few to know how near unrelated texts lie: the spread of random directions stands in."""
+    wide = np.zeros((3, 1024), np.float32)
+    wide[[0, 1, 2], [0, 1, 2]] = 1.0
+    index = GroupIndex("g", 1024, 0)
+    told = [(n, f"e{n}", "s", None, NOW + n, COMMITTED, packed("tea")) for n in (1, 2, 3)]
+    index.messages.add(told)
+    numbers = index.messages.numbers
+    index.messages.vectors.add([1, 2, 3], [row.tobytes() for row in wide], numbers, signs=False)
+    weights = Weights(neighbours=(), session=0.0)
+    near, far = np.zeros(1024, np.float32), np.zeros(1024, np.float32)
+    near[[1, 9]], far[9] = 0.7071, 1.0
+    assert scores(index, "coffee?", weights, near).best(9).tolist() == [1]
+    assert scores(index, "coffee?", weights, far).best(9).tolist() == []
+    assert scores(index, "xyzzy plugh", Weights(), None).best(9).tolist() == []
+
+
+# ---------------------------------------------------------------------------------- fusing, ordering
+
+
+def fact(id_, *episodes):
+    return Fact(
+        id=id_, statement=id_, source="x", relation="R", text=id_, created_at=0, episodes=episodes or (id_,)
+    )
+
+
+def episode(id_):
+    return Episode(
+        id=id_, group="g", source="s", kind="text", text=id_, reference_time=0, sequence=1, ingested_at=0
+    )
+
+
+def entity(id_):
+    return Entity(id=id_, name=id_, born=(1, 0))
+
+
+def scored(make, *pairs):
+    return [Candidate(row=make(id_), score=score) for id_, score in pairs]
+
+
+def ids(chosen):
+    return [candidate.row.id for _, candidate in chosen]
 
 
 def test_rrf_adds_one_over_sixty_plus_rank():
-    """Cormack et al. 2009: b is second twice, a first once, c third once."""
-    assert rrf({"bm25": ["a", "b"], "cosine": ["d", "b", "c"]}) == [
-        Scored(id="b", score=1 / 62 + 1 / 62, methods={"bm25": 2, "cosine": 2}),
-        Scored(id="a", score=1 / 61, methods={"bm25": 1}),
-        Scored(id="d", score=1 / 61, methods={"cosine": 1}),
-        Scored(id="c", score=1 / 63, methods={"cosine": 3}),
+    """Cormack et al. 2009: b is second twice, a and d first once, c third once."""
+    assert list(rrf({"bm25": ["a", "b"], "cosine": ["d", "b", "c"]}).items()) == [
+        ("b", 1 / 62 + 1 / 62),
+        ("a", 1 / 61),
+        ("d", 1 / 61),
+        ("c", 1 / 63),
     ]
 
 
 @given(st.tuples(IDS, IDS, IDS))
 def test_rrf_does_not_depend_on_the_order_of_methods(rankings):
-    """Not even in the last bit, which would break a tie by accident."""
+    """Not even in the last bit, which would break a tie by accident; and it is the plain sum."""
     answers = [
-        [(item.id, item.score) for item in rrf(dict(zip("xyz", order, strict=True)))]
-        for order in itertools.permutations(rankings)
+        list(rrf(dict(zip("xyz", order, strict=True))).items()) for order in itertools.permutations(rankings)
     ]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0] == sorted(answers[0], key=lambda pair: (-pair[1], pair[0]))
+    for found, score in answers[0]:
+        assert score == pytest.approx(sum(1 / (61 + r.index(found)) for r in rankings if found in r))
 
 
-def test_new_scores_reorder_and_equal_ones_keep_the_fused_order():
-    """An id without a score counts as 0."""
-    items = scored(("a", 0.3), ("b", 0.2), ("c", 0.1))
-    assert [(item.id, item.score) for item in rescored(items, {"c": 2.0})] == [
-        ("c", 2.0),
-        ("a", 0.0),
-        ("b", 0.0),
-    ]
+def test_what_methods_found_is_fused_with_the_signals_of_each():
+    words = [Candidate(row=fact(x), score=s, signals={"words": s}) for x, s in (("a", 0.9), ("b", 0.5))]
+    steps = [Candidate(row=fact("b"), score=0.3, signals={"steps": 1.0})]
+    first, second = fused_by_rank({"words": words, "steps": steps})
+    assert (first.row.id, first.score, first.signals) == ("b", 1 / 61 + 1 / 62, {"words": 0.5, "steps": 1.0})
+    assert (second.row.id, second.signals) == ("a", {"words": 0.9})
 
 
 def test_mmr_prefers_the_unlike_over_the_near_twin():
@@ -56,6 +190,24 @@ def test_mmr_prefers_the_unlike_over_the_near_twin():
     picked = mmr(query, items, keep=3)
     assert [index for index, _ in picked] == [0, 2, 1]
     assert [value for _, value in picked] == pytest.approx([0.4, 0.06, -0.1])
+
+
+@pytest.mark.parametrize("relevance", [0.0, 0.3, 0.5, 1.0])
+def test_mmr_picks_what_a_naive_loop_picks(relevance):
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(13, 5))
+    query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    left, picked = list(range(12)), []
+
+    def value(index):
+        like = max((max(0.0, float(items[index] @ items[other])) for other in picked), default=0.0)
+        return relevance * max(0.0, float(items[index] @ query)) - (1 - relevance) * like
+
+    while left:
+        best = max(left, key=lambda index: (round(value(index), 6), -index))
+        left.remove(best)
+        picked.append(best)
+    assert [index for index, _ in mmr(query, np.array(items), keep=12, relevance=relevance)] == picked
 
 
 def test_mmr_at_full_relevance_ranks_by_nearness_and_keeps_ties_in_order():
@@ -76,33 +228,28 @@ def test_mmr_refuses_what_it_cannot_compare(width, relevance):
 
 def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
     scoped = {
-        "episode": scored(("p", 0.02)),
-        "entity": scored(("e", 0.02)),
-        "fact": scored(("f", 0.02), ("g", 0.03)),
+        "episode": scored(episode, ("p", 0.02)),
+        "entity": scored(entity, ("e", 0.02)),
+        "fact": scored(fact, ("g", 0.03), ("f", 0.02)),
     }
-    assert [(scope, item.id) for scope, item in one_list(scoped, 10)] == [
-        ("fact", "g"),
-        ("fact", "f"),
-        ("entity", "e"),
-        ("episode", "p"),
-    ]
+    chosen, said = one_list(scoped, 10, {}, once=True)
+    assert ([scope for scope, _ in chosen], ids(chosen), said) == (
+        ["fact", "fact", "entity", "episode"],
+        ["g", "f", "e", "p"],
+        [],
+    )
+    assert ids(one_list(scoped, 2, {}, once=True)[0]) == ["g", "f"]
+    assert ids(one_list(scoped, 10, {"fact": 1}, once=True)[0]) == ["g", "e", "p"]
 
 
-def test_every_scope_keeps_its_best_places_in_one_list():
-    """Ten facts outscore all: of 10 places the two best episodes and entities still get two each."""
-    scoped = {
-        "fact": scored(*((f"f{n}", 0.04 - n / 1000) for n in range(10))),
-        "entity": scored(("e0", 0.02), ("e1", 0.019), ("e2", 0.018)),
-        "episode": scored(("p0", 0.017), ("p1", 0.016), ("p2", 0.015)),
-    }
-    found = [item.id for _, item in one_list(scoped, 10)]
-    assert found == ["f0", "f1", "f2", "f3", "f4", "f5", "e0", "e1", "p0", "p1"]
+def told_once(facts, messages):
+    found = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
+    return one_list({**found, "episode": scored(episode, *messages)}, 9, {}, once=True)
 
 
-def test_a_limit_below_the_number_of_scopes_is_filled_by_score_alone():
-    scoped = {
-        "fact": scored(("f", 0.04), ("g", 0.03)),
-        "entity": scored(("e", 0.02)),
-        "episode": scored(("p", 0.01)),
-    }
-    assert [item.id for _, item in one_list(scoped, 2)] == ["f", "g"]
+def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():
+    chosen, said = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
+                             [("p", 0.7), ("q", 0.6), ("r", 0.1)])  # fmt: skip
+    assert (ids(chosen), ids(said)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
+    chosen, said = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
+    assert (ids(chosen), ids(said)) == (["p", "q"], ["f", "g"])

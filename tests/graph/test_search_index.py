@@ -1,0 +1,192 @@
+"""The index of a reader: what it holds after any history, and what it drops."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kgray.rows import sign_bits
+from kgray.search import index as indexing
+from kgray.search.index import GroupIndex, Indexes, Vectors, Words
+from kgray.words import packed, term
+from tests.graph.by_hand import WIDTH, pointing, remove, tell
+from tests.graph.engine import Engine
+from tests.graph.histories import Played, Quoting, Refuses, history
+from tests.graph.stores import Stores
+
+
+def held(index: GroupIndex) -> dict[str, Any]:
+    """Return all that an index holds, in its order."""
+    messages, pieces, names = index.messages, index.pieces, index.names
+
+    def texts(codes: Any, numbers: Any) -> list[str]:
+        return [codes.texts[number] for number in numbers.tolist()]
+
+    def vectors(of: Any, numbers: Any) -> dict[object, bytes]:
+        assert of.whole
+        assert of.owners.tolist() == [numbers[name] for name in of.rows]
+        return {name: of._whole[row].tobytes() for name, row in of.rows.items()}
+
+    return {
+        "messages": (messages.sequences.tolist(), messages.times.tolist(), messages.words._texts),
+        "speakers": texts(messages.speakers, messages.speaker_numbers),
+        "sources": texts(messages.sources, messages.source_numbers),
+        "sessions": (messages.sessions.order.tolist(), messages.sessions.of_row.tolist()),
+        "pieces": (pieces.sequences.tolist(), pieces.ordinals.tolist(), pieces.words._texts),
+        "statements": texts(pieces.statements, pieces.statement_numbers),
+        "names": (list(names.numbers), names.words._texts, texts(names.entities, names.entity_numbers)),
+        "vectors": [
+            vectors(messages.vectors, messages.numbers),
+            vectors(pieces.vectors, pieces.statements.numbers),
+            vectors(names.vectors, names.numbers),
+        ],
+        "lengths": [len(part.words.lengths) for part in (messages, pieces, names)],
+    }
+
+
+class Followed(Played):
+    """A history that one `Indexes` follows, at every other step."""
+
+    indexes: Indexes | None = None
+    seen: set[int]
+
+    def _one(self, number: int, step: Any) -> None:
+        super()._one(number, step)
+        store, width = self.engine.store, self.engine.embedder.dimensions
+        if self.indexes is None:
+            self.indexes, self.seen = Indexes(store, width), set()
+        if number % 3 == 1:
+            return
+        with self.indexes.of(self.engine.named()) as index, Indexes(store, width).of(index.group) as anew:
+            assert held(index) == held(anew)
+            self.seen.add(id(index))
+
+
+def test_an_index_that_follows_a_history_is_the_one_that_is_loaded_anew(stores: Stores, monkeypatch):
+    """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
+    monkeypatch.setattr(indexing, "_ANEW", 0)  # extend by however much is new
+    monkeypatch.setattr(indexing, "_CHUNK", 2)
+    store = stores.open()
+    for seed in range(6 if not store.remote else 1):
+        reader = Refuses()
+        engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
+        followed = Followed(engine, reader)
+        steps = history(seed + 100, steps=12)
+        followed.play(steps)
+        assert len(followed.seen) < len(steps) / 2, "an index that is always loaded anew follows nothing"
+
+
+def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
+    indexes = Indexes(store, WIDTH)
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        with indexes.of(group) as index:
+            assert index.messages.sequences.tolist() == [1]
+        remove(store, [], group=group, everything=True)
+        with indexes.of(group) as index:
+            assert held(index) == held(GroupIndex(group, WIDTH, 0))
+        last = tell(store, "Bo", "two", group=group)
+        with indexes.of(group) as index:
+            assert index.messages.sequences.tolist() == [last]
+            assert next(iter(index.names.numbers))[1] == "Bo"
+
+
+def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, stores):
+    groups = [stores.fresh() + "g" for _ in range(3)]
+    with store.writing():
+        for group in groups:
+            tell(store, "Al", "one", group=group)
+    one = GroupIndex(groups[0], WIDTH, 0)
+    one.load(store, 1)
+    indexes = Indexes(store, WIDTH, memory_bytes=2 * one.nbytes())
+    kept: dict[str, int] = {}
+    for name in (0, 1, 0, 2, 0, 1):
+        with indexes.of(groups[name]) as index:
+            if name == 1:
+                assert id(index) != kept.get(groups[1]), "1 was asked before 0 and 2"
+            elif name in kept:
+                assert id(index) == kept[groups[name]]
+            kept[groups[name]] = id(index)
+        assert len(indexes._held) <= 2
+    assert list(indexes._held) == [groups[0], groups[1]]
+
+
+def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
+    indexes, faults = Indexes(store, WIDTH), []
+    done = threading.Event()
+
+    def ask() -> None:
+        last = 0
+        while not done.is_set() or last < 12:
+            with indexes.of(group) as index:
+                rows = index.messages.sequences.tolist()
+                whole = rows == list(range(1, len(rows) + 1)) == index.pieces.sequences.tolist()
+                if not whole or len(rows) < last or len(index.pieces.vectors.rows) != len(rows):
+                    faults.append(rows)
+                    return
+                last = len(rows)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    with store.writing():
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(12):
+                tell(store, f"N{number}", "one", group=group)
+        finally:
+            done.set()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def test_words_added_in_pieces_are_found_as_those_added_at_once():
+    rng = np.random.default_rng(1)
+    texts = [" ".join(f"w{n}" for n in rng.integers(0, 30, rng.integers(0, 9))) for _ in range(200)]
+    pieces = Words()
+    for start in range(0, 200, 7):
+        pieces.add([packed(text) for text in texts[start : start + 7]])
+    for word in range(31):
+        wanted = {row: text.split().count(f"w{word}") for row, text in enumerate(texts)}
+        rows, often = pieces.having(term(f"w{word}"))
+        assert dict(zip(rows.tolist(), often.tolist(), strict=True)) == {r: n for r, n in wanted.items() if n}
+        assert rows.tolist() == sorted(rows.tolist())
+    pairs = [list(zip(text.split(), text.split()[1:], strict=False)) for text in texts]
+    found = [row for row, those in enumerate(pairs) if ("w1", "w2") in those]
+    assert pieces.having_phrase([term("w1"), term("w2")]) == found != []
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatch):
+    """Past EXACT_BYTES: 0.9 at least, and a vector that is found has its exact cosine."""
+    rng = np.random.default_rng(7)
+    centres = rng.normal(size=(300, 256))
+    made = centres[rng.integers(0, 300, 6000)] + 0.8 * rng.normal(size=(6000, 256))
+    matrix = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+    monkeypatch.setattr(indexing, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
+    vectors, numbers = Vectors(256), {n: n for n in range(6000)}
+    for start in range(0, 6000, 500):
+        page = matrix[start : start + 500]
+        as_signs = not vectors.keeps_whole(len(page))
+        rows = sign_bits(page) if as_signs else page
+        names = list(range(start, start + 500))
+        vectors.add(names, [row.tobytes() for row in rows], numbers, signs=as_signs)
+    assert vectors.whole is not signs
+    found = 0
+    for asked in range(0, 6000, 300):
+        exact = matrix @ matrix[asked]
+        given = vectors.cosines(matrix[asked], lambda names: [(n, matrix[n].tobytes()) for n in names])
+        best = np.argsort(-given)[:20]
+        assert given[best] == pytest.approx(exact[best], abs=1e-6)
+        found += len(set(best.tolist()) & set(np.argsort(-exact)[:20].tolist()))
+    assert found >= (360 if signs else 400)
+
+
+def test_a_vector_that_is_there_is_not_added_again():
+    vectors = Vectors(WIDTH)
+    for _ in range(2):
+        vectors.add(["a", "b"], [pointing(n).tobytes() for n in (1, 2)], {"a": 0, "b": 4}, signs=False)
+    assert (vectors.rows, vectors.owners.tolist()) == ({"a": 0, "b": 1}, [0, 4])
