@@ -50,8 +50,6 @@ class Traits:
     excludes_since: dict[str, Instant]
 
 
-_NO_TRAITS = Traits(None, 0, None, False, frozenset(), {})
-
 
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
@@ -190,13 +188,12 @@ class Relations:
 
     def _class_of(self, name: str) -> set[str]:
         """Return all names tied to one by same_as and inverse_of, itself included."""
-        seen = {name}
-        waiting = [name]
-        while waiting:
-            for other, (value, _) in self._links.get(waiting.pop(), {}).items():
-                if other not in seen and value in FOLDS:
-                    seen.add(other)
-                    waiting.append(other)
+        seen, waiting = {name}, [name]
+        for known in waiting:  # which grows
+            tied = (other for other, (value, _) in self._links.get(known, {}).items() if value in FOLDS)
+            fresh = [other for other in tied if other not in seen]
+            seen.update(fresh)
+            waiting.extend(fresh)
         return seen
 
     def _find_traits(self, shown: str) -> Traits:
@@ -219,13 +216,8 @@ class Relations:
                 rival = self.folded(other).name
                 if value == "excludes" and rival != shown:
                     excluded[rival] = max(recorded, excluded.get(rival, 0))
-        if cardinality is None and symmetric is None and not excluded:
-            return _NO_TRAITS
-        paired = bool(symmetric and symmetric[1])
-        if cardinality is None:
-            return Traits(None, 0, None, paired, frozenset(excluded), excluded)
-        value, since, judge = cardinality
-        return Traits(value, since, judge, paired, frozenset(excluded), excluded)
+        newest, since, judge = cardinality or (None, 0, None)
+        return Traits(newest, since, judge, bool(symmetric and symmetric[1]), frozenset(excluded), excluded)
 
 
 def as_flipped(cardinality: str) -> str:

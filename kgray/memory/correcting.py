@@ -16,10 +16,10 @@ from kgray.derivation.stored import records_of, view_now
 from kgray.errors import InputError, NotFound, Stopped
 from kgray.graph import Entity
 from kgray.ledger import request, result
-from kgray.memory.ingesting import queued_at, why
+from kgray.memory.ingesting import why
 from kgray.memory.naming import entity_ids
 from kgray.ports import Store, at_one_moment
-from kgray.ports.ingest import IngestOutcome, Stop
+from kgray.ports.ingest import IngestOutcome, Queued, Stop
 from kgray.records import Operation, OperationKind, check_group
 
 
@@ -45,7 +45,7 @@ class Corrections:
         operation = Operation(group=group, kind=kind, **what)
         check(self._store, operation)
         sequence = request(self._store, operation)
-        done = await self._carry_out(queued_at(group, [sequence]), groups={group}, stop=stop)
+        done = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
         answer = result(self._store, group, sequence)
         if answer is None:
             raise Stopped(

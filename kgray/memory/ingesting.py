@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -256,7 +256,7 @@ class LocalIngest:
                     return await self._run(count, groups, more, stop, room)
             except Locked as error:
                 if not announced and queued is None:
-                    own = all_pending(store)
+                    own = {group: pending_now(store, group) for group in store.pending_groups()}
                 coming = more()  # asked first, as below
                 left = waiting(store, own)
                 if stop() or not (left or coming):
@@ -353,16 +353,6 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
             failed += broken
             committed += ended - broken
     return IngestOutcome(committed=committed, failed=failed)
-
-
-def all_pending(store: Store) -> dict[str, Queued]:
-    """Return, by group, a queue of all that is pending now."""
-    return {group: pending_now(store, group) for group in store.pending_groups()}
-
-
-def queued_at(group: str, sequences: Sequence[int]) -> dict[str, Queued]:
-    """Return {group: a queue of these sequences}."""
-    return {group: Queued(last=max(sequences, default=0))}
 
 
 def _first_pending(store: Store, group: str) -> int | None:
