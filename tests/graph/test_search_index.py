@@ -13,7 +13,7 @@ from kgray.search import index as indexing
 from kgray.search.index import GroupIndex, Indexes, Vectors, Words
 from kgray.words import packed, term
 from tests.graph.by_hand import WIDTH, pointing, remove, tell
-from tests.graph.engine import Engine
+from tests.graph.engine import SMALL, Engine
 from tests.graph.histories import Played, Quoting, Refuses, history
 from tests.graph.stores import Stores
 
@@ -55,7 +55,7 @@ class Followed(Played):
 
     def _one(self, number: int, step: Any) -> None:
         super()._one(number, step)
-        store, width = self.engine.store, self.engine.embedder.dimensions
+        store, width = self.engine.store, SMALL.dimensions
         if self.indexes is None:
             self.indexes, self.seen = Indexes(store, width), set()
         if number % 3 == 1:
