@@ -103,7 +103,7 @@ class Words:
 
         def has(text: bytes) -> bool:
             at = text.find(wanted)
-            while at % 4 > 0:  # between two terms begins none
+            while at > 0 and at % 4:  # between two terms begins none
                 at = text.find(wanted, at + 1)
             return at >= 0
 

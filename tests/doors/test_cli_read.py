@@ -42,7 +42,8 @@ def test_search_gives_hits_with_every_promised_field(team):
     document = answer.json
     assert set(document) == {"hits", "took_ms"}
     # A fact and the messages that support it count once, so facts alone are asked for too.
-    facts = team("search", "Alice works, the cable costs", "--group", "team", "--scope", "fact", "--json").json
+    ask = ("search", "Alice works, the cable costs", "--group", "team", "--scope", "fact")
+    facts = team(*ask, "--json").json
     hits = [*document["hits"], *facts["hits"]]
     assert {hit["scope"] for hit in hits} == {"fact", "entity", "episode"}
     for hit in hits:

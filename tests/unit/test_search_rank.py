@@ -137,7 +137,7 @@ def fact(id_, *episodes):
 
 def episode(id_):
     return Episode(
-        id=id_, group="g", source="s", kind="text", text=id_, reference_time=0, sequence=1, ingested_at=0
+        id=id_, group="g", source="s", kind="text", text=id_, reference_time=0, sequence=1, content_sha256=""
     )
 
 
