@@ -25,6 +25,7 @@ K1, B = 1.2, 0.75  # of BM25: the usual values
 # that are not about it the nearest is at 3, one that says what is asked in other words at 4 to 8.
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
+UNRELATED = 0.4  # unrelated texts are no nearer, whatever the embedder: in a group that is all about the question
 _FEW, _SAMPLE = 32, 8192
 CODE = 1.5  # a word with digits weighs so many times its idf
 
@@ -214,7 +215,7 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
-        middle = float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25))
+        middle = min(float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25)), UNRELATED)
         spread = max(1.4826 * float(np.median(np.abs(some - middle))), RANDOM / len(self._vector) ** 0.5)
         found[held.owners] = (cosines - middle) / spread
         return found

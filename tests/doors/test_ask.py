@@ -116,9 +116,9 @@ def test_without_a_model_one_line_says_what_to_set(team):
 
 
 def test_a_question_that_the_script_does_not_answer_is_one_line(team):
-    answer = team("ask", "Why?", "--group", "team")
+    answer = team("ask", "Why Acme?", "--group", "team")
     assert answer.code == 2
-    assert 'no text that answers {"items":["Why?"],"kind":"answer"}' in answer.err
+    assert 'no text that answers {"items":["Why Acme?"],"kind":"answer"}' in answer.err
 
 
 def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
@@ -150,7 +150,7 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
 )
 def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
     team.script({"episode": "h", "extraction": {"entities": [], "facts": []}})
-    row = {"id": "h", "speaker": hostile.split("\n")[0], "text": f"Alice {hostile}", "at": "2026-02-01"}
+    row = {"id": "h", "speaker": hostile.split("\n")[0], "text": f"Alice does not work {hostile}", "at": "2026-02-01"}
     assert team("add", team.write("h.jsonl", row), "--group", "team").code == 0
     server = serve(lambda _: Say(pieces=["Nowhere [1]."]))
 

@@ -18,7 +18,7 @@ from kgray.memory.answers import entities_like, history_of
 from kgray.memory.reports import shown
 from kgray.ports import Store
 from kgray.records import Operation
-from kgray.search import Query, Searcher
+from kgray.search import Query, Recipe, Searcher, Weights
 from tests.graph.engine import SMALL, Engine, engine_on, triples, works
 from tests.graph.histories import history, played
 from tests.graph.stores import Stores
@@ -72,14 +72,19 @@ def everything(store: Store, group: str) -> dict[str, Any]:
     view = view_now(store, group)
     people = entities_like(store, group, "", 50)
     facts = [fact for row in people for fact in history_of(store, view, row.entity.id, None).facts]
+    # By words and without a tail: scores count the rows that are stored, so they change with each piece.
+    words = Recipe(methods=("bm25",), weights=Weights(floor=0.0, tail=0.0))
     found = [
-        asyncio.run(Searcher(store, SMALL).search(Query(text=text, group=group, any_time=True, limit=50)))
+        asyncio.run(
+            Searcher(store, SMALL).search(
+                Query(text=text, group=group, any_time=True, limit=50, recipe=words)
+            )
+        )
         for text in (GONE, "Alice works at Firm")
     ]
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
-        # A score counts the rows that are stored, so it changes with each piece.
         "found": [sorted((hit.scope, hit.id, hit.text) for hit in hits) for hits in found],
     }
 
