@@ -25,7 +25,7 @@ K1, B = 1.2, 0.75  # of BM25: the usual values
 # that are not about it the nearest is at 3, one that says what is asked in other words at 4 to 8.
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
-UNRELATED = 0.4  # unrelated texts are no nearer, whatever the embedder: in a group that is all about the question
+UNRELATED = 0.4  # no unrelated texts are nearer: the middle of a group that is all about the question
 _FEW, _SAMPLE = 32, 8192
 CODE = 1.5  # a word with digits weighs so many times its idf
 

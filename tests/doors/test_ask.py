@@ -150,7 +150,8 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
 )
 def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
     team.script({"episode": "h", "extraction": {"entities": [], "facts": []}})
-    row = {"id": "h", "speaker": hostile.split("\n")[0], "text": f"Alice does not work {hostile}", "at": "2026-02-01"}
+    text = f"Alice does not work {hostile}"
+    row = {"id": "h", "speaker": hostile.split("\n")[0], "text": text, "at": "2026-02-01"}
     assert team("add", team.write("h.jsonl", row), "--group", "team").code == 0
     server = serve(lambda _: Say(pieces=["Nowhere [1]."]))
 
