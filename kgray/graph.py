@@ -119,7 +119,7 @@ class Hit:
     fact                                    of a fact hit
     entity                                  of an entity hit
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
-    told_in, sequence                       of an episode hit: its source, and its place in the group's order
+    told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
     """
 
     scope: Scope
@@ -136,6 +136,7 @@ class Hit:
     speaker: str | None = None
     told_in: str | None = None
     sequence: int | None = None
+    kind: str | None = None
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:

@@ -157,14 +157,14 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
 
 
 def _boosted(run: SearchRun, found: list[Candidate]) -> list[Candidate]:
-    """Order facts anew: of entities that the question names, and what began or ended when it says."""
-    if not any(isinstance(candidate.row, Fact) for candidate in found):
-        return found
+    """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
     linked = {entity.id for entity in run.view.entities(run.linked)} if run.linked else set()
 
     def boosted(candidate: Candidate) -> Candidate:
         fact = candidate.row
+        if isinstance(fact, Episode) and fact.kind == "triples":
+            return candidate.times(rows=weights.rows)
         if not isinstance(fact, Fact):
             return candidate
         clocks = (fact.valid_at, fact.invalid_at)

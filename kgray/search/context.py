@@ -93,7 +93,8 @@ async def context(
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
     both = replace(query.ways, once=False)  # what repeats is left out here, where the words are seen
-    hits = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
+    found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
+    hits = [hit for hit in found if hit.kind != "triples"]  # their facts say it in words
     as_of, known_at = (
         None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
     )

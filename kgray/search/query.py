@@ -33,6 +33,7 @@ class Weights:
     dates               factor for what was said, began or ended when the question says
     phrase              factor for what has a quoted phrase
     linked              factor for facts of an entity that is named
+    rows                factor for episodes of triples, whose facts say it better
     neighbours          of the score of the messages one and two places away in the session: added
     session             of the session's own score by words: added
     steps               of the score of what a graph step starts from: added, for each further step once more
@@ -48,6 +49,7 @@ class Weights:
     dates: float = 1.5
     phrase: float = 1.5
     linked: float = 1.3
+    rows: float = 0.5
     neighbours: tuple[float, ...] = (0.35, 0.15)
     session: float = 0.2
     steps: float = 0.35

@@ -26,7 +26,7 @@ K1, B = 1.2, 0.75  # of BM25: the usual values
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
 UNRELATED = 0.4  # no unrelated texts are nearer: the middle of a group that is all about the question
-_FEW, _SAMPLE = 32, 8192
+_TINY, _FEW, _SAMPLE = 8, 32, 8192
 CODE = 1.5  # a word with digits weighs so many times its idf
 
 
@@ -215,8 +215,11 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
-        middle = min(float(np.quantile(some, 0.5 if len(some) >= _FEW else 0.25)), UNRELATED)
-        spread = max(1.4826 * float(np.median(np.abs(some - middle))), RANDOM / len(self._vector) ** 0.5)
+        median = float(np.median(some))
+        spread = max(1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._vector) ** 0.5)
+        # Few texts may all be about the question: they say little of what is not.
+        middle = min(float(np.quantile(some, 0.25)) if len(some) < _FEW else median, UNRELATED)
+        middle *= len(some) / (len(some) + _TINY)
         found[held.owners] = (cosines - middle) / spread
         return found
 

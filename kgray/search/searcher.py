@@ -309,6 +309,7 @@ def _hit(
         speaker=row.speaker,
         told_in=row.source,
         sequence=row.sequence,
+        kind=row.kind,
     )
 
 

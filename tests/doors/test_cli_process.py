@@ -81,7 +81,7 @@ def test_a_search_imports_neither_the_runner_nor_the_model(kgray):
 import sys
 from kgray.cli import cli
 try:
-    cli(["search", "Alice", "--group", "team", "--json"])
+    cli(["search", "Ann", "--group", "team", "--json"])
 except SystemExit as end:
     print(end.code, file=sys.stderr)
 heavy = {"dateparser", "openai", "ray", "kgray.backends.rules.extractor", "kgray.ingest.runner"}

@@ -69,11 +69,11 @@ def test_explain_says_what_found_each_hit_and_what_was_left_out(team):
     assert all(hit["signals"] for hit in document["hits"])
     assert document["hits"][0]["signals"]["words"] > 0
     left = document["said_above"]
-    assert {row["scope"] for row in left} == {"fact"}
+    assert {row["scope"] for row in left} == {"episode"}
     assert {row["id"] for row in left}.isdisjoint(hit["id"] for hit in document["hits"])
     people = team(*ask).out
     assert "1: score 0." in people
-    assert f"left out, a hit above says it: fact {left[0]['id'][:4]}" in people
+    assert f"left out, a hit above says it: episode {left[0]['id'][:4]}" in people
     named = team("search", "Alice", "--group", "team", "--recipe", "lexical", "--explain", "--json").json
     assert all("vectors" not in hit["signals"] for hit in named["hits"])
     assert team("search", "Alice", "--group", "team", "--recipe", "best").code == 2

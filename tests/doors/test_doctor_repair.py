@@ -52,7 +52,7 @@ def test_a_group_that_cannot_be_derived_is_in_nobody_elses_way(folder):
 def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command):
     found = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
     ids = [hit["id"] for hit in found if hit["scope"] == "entity"]
-    more = [*ids, *folder_ids(folder)][:2] if command == "merge" else []
+    more = list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2] if command == "merge" else []
 
     done = folder(command, *more, "--group", "broken")
 

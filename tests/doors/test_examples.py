@@ -64,7 +64,7 @@ def test_nothing_of_the_examples_failed(memory):
         ("support", "Where does Martha Oduya live?", "2026-04-01", "Liverpool"),
         ("support", "Is the ticket KS-20871 closed?", "2026-02-10", "closed"),
         ("support", "What was replaced against the paper jams?", "2026-06-01", "pickup roller"),
-        ("support", "Who has sold the Kestrel LaserPro M28?", "2026-07-01", "sold the Kestrel LaserPro M28"),
+        ("support", "Who has sold the Kestrel LaserPro M28?", "2026-07-01", "sold Kestrel LaserPro M28"),
         ("support", "Which firmware is on the printer?", "2026-01-20", "2.4.1"),
         ("support", "Which paper does Martha use?", "2026-01-14T12:00", "recycled paper"),
         ("team", "Where does Alice Nguyen work?", "2025-10-01", "Lumen Systems"),

@@ -106,7 +106,7 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
     hits = await find(jobs, text="Alice Webb works at Beta", scopes=("fact",))
     fact = jobs.facts["demo", "Alice Webb works at Beta"]
     assert hits[0].signals.keys() == {"words", "vectors", "linked"}
-    assert 0.5 < hits[0].score < 1
+    assert 0.4 < hits[0].score < 1
     assert hits[0] == Hit(
         scope="fact",
         id=fact.id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from kgray import kinds
@@ -42,7 +44,7 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     assert [entity.id for entity in view.entities(["E2", "E1"])] == ["E1"]
     assert [fact.id for fact in view.facts_of(["S2"], None)] == ["F1", "F2"]
     assert [fact.id for fact in view.facts_of(["S2", "S1"], 4)] == []
-    assert [fact.id for fact in view.facts_of_evidence([(2, 0), (9, 9)], 6)] == ["F1", "F2"]
+    assert [fact.id for fact in chain(*view.facts_of_evidence([(2, 0), (9, 9)], 6))] == ["F1", "F2"]
     assert [fact.id for fact in view.facts_at(["E2"], None, 1)] == ["F2"]
     assert [entity.id for entity in view.entities_named(" bO ")] == ["E1"]
     with store.writing():

@@ -31,7 +31,7 @@ _VERSION = "rules-3"
 _SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
 _TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
 _HELLO = r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?"
-_HERE = re.compile(_HELLO + r"((?:[A-Z][\w.'-]*\s+){1,3})here\b\s*[:,.!]?")  # "Ann here", "B. Smith here:"
+_HERE = re.compile(_HELLO + r"((?:[A-Z][\w.-]*\s+){1,3})here\b\s*[:,.!]?")  # "Ann here", "B. Smith here:"
 _SOMEBODY = re.compile(_HELLO + r"(?:[Tt]his is|[Ii]t's) [A-Z]")
 
 
