@@ -75,7 +75,8 @@ async def test_every_search_gives_the_hits_of_the_embedded_store(worlds):
     for recipe in ("neighbours", "nearby"):
         ours, theirs = await ask("Ann", recipe=recipe, centre=both[0].id_of(group, "Ann"))
         assert ours == theirs != []
-    blocks = [await context(w.store, embedder, Query(text="Alice's job", group=group)) for w in both]
+    asked = Query(text="Alice's job", group=group)
+    blocks = [await context(Searcher(w.store, embedder), asked) for w in both]
     assert blocks[0] == blocks[1]
 
     before = both[0].last_recorded(group)
