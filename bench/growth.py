@@ -21,13 +21,13 @@ from kgray.derivation.change import EpisodeChange
 from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
-from kgray.kinds import FACTS_OF
 from kgray.ledger import accept
 from kgray.ontology import shipped
 from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
-from kgray.search import Query, Searcher
+from kgray.search import Searcher
+from kgray.search.index import STATEMENT_VECTORS, Indexes
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
@@ -154,22 +154,25 @@ class GrowingStore:
             costs.commit[number] += spent / episodes
 
     def recall_at(self, group: str, texts: Sequence[str], limit: int) -> float:
-        """Return the share of the true nearest statements that a search by vector finds; ties count."""
+        """Return the share of the true nearest statements that the group's index finds by vector; ties count."""
         statements = self.statements[group]
         limit = min(limit, len(statements))
         matrix = np.asarray(list(statements.values()), np.float32)
+
+        def exact(names: list[object]) -> list[tuple[object, bytes]]:
+            rows = self.store.rows(*STATEMENT_VECTORS.read(group, names, signs=False))
+            return [(row[0], row[-1]) for row in rows]
+
         found = 0
-        for text, query in zip(texts, RUNNER.run(self.embedder.embed(texts)), strict=True):
-            scores = matrix @ query
-            bound = np.partition(scores, -limit)[-limit] - 1e-6
-            exact = dict(zip(statements, scores, strict=True))
-            # A statement may show as several facts: twice as many hold the nearest.
-            asked = Query(
-                text=text, group=group, scopes=("fact",), methods=("cosine",), any_time=True, limit=2 * limit
-            )
-            ids = [hit.id for hit in RUNNER.run(self.searcher.search(asked))]
-            best = list(dict.fromkeys(row[1] for row in self.store.rows(FACTS_OF, group, ids)))[:limit]
-            found += sum(bool(exact[statement] >= bound) for statement in best)
+        with Indexes(self.store, self.embedder.dimensions).of(group) as index:
+            held = index.pieces.vectors
+            names = list(held.rows)
+            for query in RUNNER.run(self.embedder.embed(texts)):
+                scores = matrix @ query
+                bound = np.partition(scores, -limit)[-limit] - 1e-6
+                true = dict(zip(statements, scores, strict=True))
+                best = np.argsort(-held.cosines(query, exact), kind="stable")[:limit]
+                found += sum(bool(true[str(names[row])] >= bound) for row in best)
         return found / (limit * len(texts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -48,8 +49,9 @@ class Reads(Store):
             names = self.heads() if group is None else (group,)
             return {name: self._counted(name) for name in names}
 
+    @abstractmethod
     def _counted(self, group: str) -> GroupCounts:
-        raise NotImplementedError
+        """Return the counts of one group."""
 
 
 def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts:
