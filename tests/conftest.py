@@ -36,6 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=_turn)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Stop where the workers would not keep to their groups: two Rays, two servers, and no word of it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or not session.config.getvalue("loadgroup"):
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+            raise pytest.UsageError(
+                f"{item.nodeid} has a group and xdist does not see it: this pytest and this xdist do not "
+                f"understand each other; install the versions of constraints.txt"
+            )
+
+
 def _group(item: pytest.Item) -> str:
     """Return the group of tests that share a worker, "" for none: they share a Ray, or a database.
 

@@ -94,7 +94,8 @@ async def context(
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
     both = replace(query.ways, once=False)  # what repeats is left out here, where the words are seen
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
-    hits = [hit for hit in found if hit.kind != "triples"]  # their facts say it in words
+    # The facts of an episode of triples say it in words, where facts are asked for.
+    hits = [hit for hit in found if hit.kind != "triples" or "fact" not in query.scopes]
     as_of, known_at = (
         None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
     )
