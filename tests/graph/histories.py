@@ -16,6 +16,7 @@ from typing import Any
 
 from kgray import kinds, times
 from kgray.derivation.repair import differences
+from kgray.derivation.stored import records_of
 from kgray.errors import InvalidAnswer
 from kgray.ledger import retry
 from kgray.ports import Answer, ExtractionRequest, Judged, QuestionRequest
@@ -25,7 +26,8 @@ from tests.graph.engine import Engine, ReadsItself, WildJudge, reading
 PEOPLE = ["Alice", "Alice Smith", "A. Smith", "Bob", "Bob Jones", "Robert"]
 THINGS = ["Acme", "Acme Inc", "Beta", "IBM"]
 RELATIONS = ["WORKS_AT", "MANAGES", "REPORTS_TO", "LIKES", "DISLIKES", "MARRIED_TO", "WORKS_FOR", "COSTS"]
-CORRECTIONS = ["merge", "merge", "split", "undo", "retract", "remove", "remove", "replace", "retry"]
+CORRECTIONS = ["merge", "merge", "distinct", "split", "undo"]
+CORRECTIONS += ["retract", "remove", "remove", "replace", "retry"]
 WORD = re.compile(r"(?<![a-z0-9])w\d+z")  # the word of an episode; one that is cut short does not count
 Step = tuple[Any, ...]
 Row = dict[str, Any]
@@ -104,6 +106,7 @@ class Played:
             self.engine.check()
             assert differences(self.engine.store, self.engine.named()) == []
             self._nothing_erased_is_stored()
+            self._what_is_held_apart_is_apart()
             self._what_was_known_is_known()
             taken = self.engine.last_recorded(), self._sequences(), rows(self.engine.dump())
             self.dumps.append(taken)
@@ -136,8 +139,8 @@ class Played:
         entities = [e.id for e in sorted(self.engine.view().all_entities(), key=lambda e: e.born)]
         found = sorted(of(rows(self.engine.dump()), "episode"), key=lambda row: row["sequence"])
         episodes = [row["id"] for row in found]
-        if kind == "merge" and entities:
-            self.engine.ask("merge", entities=(entities[a % len(entities)], entities[b % len(entities)]))
+        if kind in {"merge", "distinct"} and entities:
+            self.engine.ask(kind, entities=(entities[a % len(entities)], entities[b % len(entities)]))
         elif kind == "split" and entities:
             entity = entities[a % len(entities)]
             surfaces = sorted(self.engine.view().graph.entities[entity].surfaces)
@@ -150,8 +153,13 @@ class Played:
             self.erased |= before - self._sequences()
 
     def _correction(self, a: int) -> int:
-        found = [row[0] for row in self._rows("operations") if row[1] in {"merge", "split"}]
+        found = [row[0] for row in self._rows("operations") if row[1] in {"merge", "distinct", "split"}]
         return int(found[a % len(found)]) if found else a
+
+    def _made(self) -> set[str]:
+        """Return the ids that splits in force made."""
+        records = records_of(self.engine.store, self.engine.named(), within=[])
+        return {operation.made for operation in records.operations}
 
     def _sequences(self) -> set[int]:
         return {row[0] for row in self._rows("episodes")}
@@ -165,6 +173,15 @@ class Played:
         stored = [self._rows(kind.name) for kind in kinds.KINDS if kind is not kinds.ANSWERS]
         everywhere = json.dumps(stored, default=lambda _: "").casefold()  # without vectors
         assert set(WORD.findall(everywhere)) - set(WORD.findall(texts)) == set()
+
+    def _what_is_held_apart_is_apart(self) -> None:
+        """R16, R25: two entities of a distinction in force are never shown as one, and both are stored."""
+        view, born = self.engine.view(), {row[0] for row in self._rows("births")}
+        for row in of(rows(self.engine.dump()), "merge"):
+            if row["kind"] == "distinct":
+                first, second = ({entity.id for entity in view.entities([one])} for one in row["entities"])
+                assert first.isdisjoint(second)
+                assert set(row["entities"]) <= born | self._made()
 
     def _what_was_known_is_known(self) -> None:
         """R4: the dump at an earlier moment is the one taken then, but for what was removed since."""
