@@ -1,0 +1,153 @@
+"""Random histories of commands: each ends as it promises, and one that says "wrong usage" changed nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.doors.shell import Answer, Shell, told, triple
+
+NAMES = ["Ann Lee", "Anna Lee", "Bob Hill", "Acme", "Beta"]
+VERBS = ["add", "add", "bad", "other", "replace", "again", "merge", "merge", "distinct", "split", "undo"]
+VERBS += ["retract", "remove", "remove", "retry", "status", "history", "search", "context"]
+
+
+@dataclass
+class Session:
+    """A group, what was told it, and what the next command must answer."""
+
+    kgray: Shell
+    rng: random.Random
+    live: dict[str, dict[str, Any]] = field(default_factory=dict)  # client id -> its line
+    retracted: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        dumped = self.kgray("dump", "--group", "team")
+        assert dumped.code == 0
+        return [row for row in map(json.loads, dumped.out.splitlines()) if row["type"] == kind]
+
+    def line(self, client_id: str) -> dict[str, Any]:
+        source, target = self.rng.sample(NAMES, 2)
+        relation = self.rng.choice(["KNOWS", "WORKS_AT", "REPORTS_TO"])
+        at = f"2026-01-{self.rng.randint(1, 28):02}"
+        note = f"as told in {self.rng.randrange(10**6)}"
+        return told(client_id, at, triple(source, relation, target, text=f"{source} and {target}, {note}"))
+
+    def run(self, *args: str) -> Answer:
+        return self.kgray(*args, "--group", "team")
+
+    def add(self, *rows: Any, option: str | None = None) -> Answer:
+        path = self.kgray.write("in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        return self.run("add", path, *([option] if option else []))
+
+    def one(self, number: int) -> tuple[str, Answer, set[int]]:
+        """Give one command; return it, its answer and the exit codes that are right."""
+        verb = self.rng.choice(VERBS)
+        return verb, *getattr(self, f"_{verb}")(number)
+
+    def _add(self, number: int) -> tuple[Answer, set[int]]:
+        self.live[f"c{number}"] = self.line(f"c{number}")
+        return self.add(self.live[f"c{number}"]), {0}
+
+    def _bad(self, number: int) -> tuple[Answer, set[int]]:
+        self.live[f"c{number}"] = self.line(f"c{number}")
+        return self.add({"text": ""}, self.live[f"c{number}"]), {1}
+
+    def _other(self, number: int) -> tuple[Answer, set[int]]:
+        if not self.live:
+            return self._add(number)
+        return self.add(self.line(self.rng.choice(sorted(self.live)))), {1}
+
+    def _replace(self, number: int) -> tuple[Answer, set[int]]:
+        if not self.live:
+            return self._add(number)
+        chosen = self.rng.choice(sorted(self.live))
+        self.live[chosen] = self.line(chosen)
+        return self.add(self.live[chosen], option="--replace"), {0}
+
+    def _again(self, number: int) -> tuple[Answer, set[int]]:
+        if not self.retracted:
+            return self._add(number)
+        chosen, row = self.retracted.popitem()
+        self.live[chosen] = row
+        return self.add(row, option="--again"), {0}
+
+    def _pair(self, verb: str) -> tuple[Answer, set[int]]:
+        shown = {name: row["id"] for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
+        first, second = self.rng.choice(NAMES), self.rng.choice(NAMES)
+        apart = [set(row["entities"]) for row in self.rows("merge") if row["kind"] == "distinct"]
+        two = {shown.get(first), shown.get(second)}
+        answer = self.run(verb, first, second)
+        if None in two or len(two) < 2 or two in apart:
+            return answer, {2}
+        return answer, {0, 2} if apart else {0}  # a merge of what was held apart by other ids, too
+
+    def _merge(self, _: int) -> tuple[Answer, set[int]]:
+        return self._pair("merge")
+
+    def _distinct(self, _: int) -> tuple[Answer, set[int]]:
+        return self._pair("distinct")
+
+    def _split(self, _: int) -> tuple[Answer, set[int]]:
+        found = [row for row in self.rows("entity") if row["aliases"]]
+        if not found:
+            return self.run("split", "Ann Lee", "--surface", "Ann Lee"), {2}
+        return self.run("split", found[0]["id"], "--surface", found[0]["aliases"][0]), {0}
+
+    def _undo(self, number: int) -> tuple[Answer, set[int]]:
+        known = [row["sequence"] for row in self.rows("merge")]
+        chosen = self.rng.choice([*known, number])
+        return self.run("undo", str(chosen)), {0, 2} if chosen in known else {2}
+
+    def _withdraw(self, verb: str) -> tuple[Answer, set[int]]:
+        """Choose an id that is there, or one that never was."""
+        kept = {**self.live, **self.retracted}
+        chosen = self.rng.choice([*sorted(kept), "nobody"])
+        if chosen in self.live:
+            self.retracted[chosen] = self.live.pop(chosen)
+        if verb == "remove":
+            self.retracted.pop(chosen, None)
+        return self.run(verb, "--episode", chosen, "--yes"), {0} if chosen in kept else {1}
+
+    def _retract(self, _: int) -> tuple[Answer, set[int]]:
+        return self._withdraw("retract")
+
+    def _remove(self, _: int) -> tuple[Answer, set[int]]:
+        return self._withdraw("remove")
+
+    def _retry(self, _: int) -> tuple[Answer, set[int]]:
+        return self.run("retry"), {0}
+
+    def _status(self, _: int) -> tuple[Answer, set[int]]:
+        return self.run("status"), {0}
+
+    def _history(self, _: int) -> tuple[Answer, set[int]]:
+        known = {name for row in self.rows("entity") for name in (row["name"], *row["aliases"])}
+        name = self.rng.choice(NAMES)
+        return self.run("history", name), {0} if name in known else {2}
+
+    def _search(self, _: int) -> tuple[Answer, set[int]]:
+        return self.run("search", self.rng.choice(NAMES)), {0}
+
+    def _context(self, _: int) -> tuple[Answer, set[int]]:
+        return self.run("context", "who works at Acme?"), {0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_command_of_a_history_ends_as_promised(kgray, seed):
+    session = Session(Shell(kgray.folder), random.Random(seed))  # the rules answer every question
+    assert session.add(session.line("first")).code == 0
+    for number in range(1, 16):
+        before = session.kgray("dump", "--group", "team", "--hash").out
+        verb, answer, codes = session.one(number)
+        assert answer.code in codes, (verb, answer)
+        if answer.code == 2:
+            assert session.kgray("dump", "--group", "team", "--hash").out == before, verb
+            assert answer.err.count("\n") == 1, (verb, answer)
+        committed = {row["client_id"] for row in session.rows("episode")}
+        assert committed == {"first", *session.live}, verb
+    assert session.kgray("doctor", "--json").json["checks"][-1]["ok"] is True
