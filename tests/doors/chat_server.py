@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from kgray.backends.openai_api.structured import DIALECTS
 from kgray.prompting.prompts import REPAIR_LINE
 
 _SECTION = re.compile(r"<([A-Z]+)>\n([^\n]*)\n</\1>(?:\n|$)")
@@ -156,6 +157,7 @@ class ChatServer:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
+        DIALECTS.clear()  # the port may have been another server's, of which something is known
 
     @property
     def url(self) -> str:
