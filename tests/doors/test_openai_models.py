@@ -116,7 +116,6 @@ def one_after_the_other(*says: Say):
 @pytest.fixture
 def serve():
     """Start servers."""
-    structured.DIALECTS.clear()  # a port may be another server's by now
     servers: list[ChatServer] = []
 
     def start(answer, probe=None) -> ChatServer:
