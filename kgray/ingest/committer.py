@@ -15,7 +15,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kgray import times
@@ -286,7 +286,7 @@ class Committer:
         """Apply a decided change to the state and post it; `done` is called when it is durable."""
         group = change.episode.group
         state = await self.state(group)
-        recorded_at = self.record_time(group)
+        recorded_at, rests_on = self.record_time(group), state.last_recorded
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:
@@ -297,14 +297,18 @@ class Committer:
             self.forget(group)
             raise
         self._recorded[group] = recorded_at
-        self.outbox.post(changes.committed(change, difference, recorded_at), done)
+        self.outbox.post(replace(changes.committed(change, difference, recorded_at), rests_on=rests_on), done)
         self._commits += 1
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow even where none is loaded
 
     def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
-        self.outbox.post(changes.failed(episode, error, self._next(episode.group)), done)
+        group, rests_on = episode.group, self._last_recorded(episode.group)
+        recorded_at = self._recorded[group] = self.record_time(group)
+        if (state := self._states.get(group)) is not None:
+            state.last_recorded = recorded_at
+        self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), done)
 
     async def withdraw(self, group: str) -> list[tuple[int, str]]:
         """Carry out the requested retractions and removals of a group, before what is pending there (R27).
@@ -330,24 +334,23 @@ class Committer:
         return outcome
 
     async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
+        if change.recorded_at is not None:
+            change = replace(change, rests_on=self._last_recorded(change.group))
         self._recorded[change.group] = recorded_at
         self.outbox.post(change)
         await self.outbox.flush()
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
-        last = self._recorded.get(group)
-        if last is None:
-            last = self._parts.store.heads([group])[group].last_recorded
-        return max(times.now(), last + 1)
+        return max(times.now(), self._last_recorded(group) + 1)
 
-    def _next(self, group: str) -> Instant:
-        """Return the next record time of a group, and note it as given."""
-        recorded_at = self._recorded[group] = self.record_time(group)
-        state = self._states.get(group)
-        if state is not None:
-            state.last_recorded = recorded_at
-        return recorded_at
+    def _last_recorded(self, group: str) -> Instant:
+        """Return the last record time that this run knows of; what it posts next rests on that one."""
+        if (state := self._states.get(group)) is not None:
+            return state.last_recorded
+        if group not in self._recorded:
+            self._recorded[group] = self._parts.store.heads([group])[group].last_recorded
+        return self._recorded[group]
 
     def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         records = records_of(self._parts.store, change.episode.group)

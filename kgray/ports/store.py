@@ -6,6 +6,7 @@ Synchronous: its calls are short and its one writer is one thread. A store knows
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class RowChanges:
     states       the states of the entry in which this applies. In any other, or once the entry was removed, it
                  has been applied before or came too late, and is left out: so a batch can be sent again
     recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
+    rests_on     the group's last record time when it was decided: whatever else was recorded since, it is
+                 refused (Outrun), and so it is where its entry was ended by another. None: not said
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
                  all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
                  a change puts nothing but the entry's row: the others may go after it, in portions
@@ -56,6 +59,7 @@ class RowChanges:
     ledger: Kind | None
     states: frozenset[int]
     recorded_at: Instant | None = None
+    rests_on: Instant | None = None
     clear: bool = False
     drops: Mapping[Kind, Sequence[Key]] = field(default_factory=dict)
     puts: Mapping[Kind, Sequence[Row]] = field(default_factory=dict)
@@ -215,18 +219,27 @@ class Store(Protocol):
     # --- the ingesting process --------------------------------------------------------------
 
     def writing(
-        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
     ) -> AbstractContextManager[int]:
         """Hold the store for writing; yields the fencing epoch that `apply` is checked against (R23).
+
+        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are.
 
         epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
                 store's newest: for a restarted writer that continues for the run that it served
         shard   each has an epoch of its own; the embedded store has only shard 0
+        shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
+                None: take all that there are, or none
         shares_folder   another store in this process holds the data folder's ingest lock: a store on a server
                         relies on its lease alone. An embedded store always holds its folder's
 
-        Raises Locked, naming the holder's pid, where another process holds the data folder; StaleWriter
-        where the epoch is not the newest.
+        Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
+        StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
         """
         ...
 
@@ -238,8 +251,9 @@ class Store(Protocol):
         lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
         it is readable from the first one on (R27).
 
-        Raises Outrun where a record time is not past its group's last: another process has recorded something
-        (a retry), so the caller must read the state again. StoreError for a sequence that was never taken.
+        Raises Outrun where a record time is not past its group's last, or what a change rests on is not: another
+        process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
+        group of another shard, StoreError for a sequence that was never taken.
         """
         ...
 
@@ -297,6 +311,11 @@ class Store(Protocol):
     def close(self) -> None:
         """Release files and memory; idempotent."""
         ...
+
+
+def shard_of(group: str, shards: int) -> int:
+    """Return the shard that owns a group: the same in every process."""
+    return zlib.crc32(group.encode()) % shards
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
 from kgray.outages import OUTAGES
+from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
@@ -308,11 +308,6 @@ class Sequencer:
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)
         return self._in_flight()
-
-
-def shard_of(group: str, shards: int) -> int:
-    """Return the shard that owns a group: the same in every process."""
-    return zlib.crc32(group.encode()) % shards
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:

@@ -153,11 +153,25 @@ def no_sequence(change: RowChanges, last: int) -> StoreError:
     return StoreError(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
 
 
+def applies(change: RowChanges, state: int | None, ended_at: Instant | None) -> bool:
+    """Return whether a change applies to its entry as it is: None where the entry is gone.
+
+    Raises Outrun where the entry was ended by another than this change, which says what it rests on: its
+    sender takes a graph for stored that is not.
+    """
+    if state in change.states:
+        return True
+    if change.rests_on is not None and ended_at != change.recorded_at:
+        raise outrun(change)
+    return False
+
+
 def outrun(change: RowChanges) -> Outrun:
     """Return the refusal of a change that something else was recorded before."""
     return Outrun(
         f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
-        f"which is not past the group's last: nothing was changed, run it again"
+        f"which is not past the group's last, or another has recorded since it was decided: nothing was "
+        f"changed, run it again"
     )
 
 

@@ -2,8 +2,9 @@
 
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
-    KgrayMeta    id: 'kgray', schema, embedder, dimensions
-    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer
+    KgrayMeta    id: 'kgray', schema, embedder, dimensions; shards: how many the groups are divided among
+    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer;
+                 every: whether it is a process that took all shards
     KgrayGroup   id: SHA-256 of the name, last, last_recorded, removals; name: only while it can be read;
                  adopting: token of a copy on its way into it; clearing, cleared_name: the sequence of the
                  removal whose rows are deleted in pieces, and the name that they have

@@ -34,28 +34,39 @@ AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
 # ------------------------------------------------------------------------------------- the fence
 
-# $shard. Makes the shard's node and locks it: SET takes the lock before RETURN reads.
-# One row: epoch, holder, token, host, pid, milliseconds since its last beat by the server's clock.
-LOCK_SHARD = """
-MERGE (s:KgrayShard {id: $shard}) ON CREATE SET s.epoch = 0
-SET s.locked = true
-WITH s RETURN s.epoch, s.holder, s.token, s.host, s.pid, timestamp() - coalesce(s.beat, 0)
+# Locks the meta node: who takes a shard sees the map as it is. One row: the number of shards.
+LOCK_MAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.locked = true WITH m RETURN coalesce(m.shards, 1)"
+# $shards. A new map: who held a shard of the former one is stale.
+NEW_MAP = """
+MATCH (m:KgrayMeta {id: 'kgray'}) SET m.shards = $shards
+WITH m MATCH (s:KgrayShard) SET s.epoch = s.epoch + 1
+REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every
 """
-# $shard, $epoch, $holder, $token, $host, $pid.
-HOLD_SHARD = """
-MATCH (s:KgrayShard {id: $shard})
-SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid,
+# $shards. Makes their nodes and locks them, in one order: SET takes the lock before RETURN reads.
+# Rows: epoch, holder, token, host, pid, whether it took every shard, milliseconds since its last beat
+# by the server's clock.
+LOCK_SHARDS = """
+UNWIND $shards AS id MERGE (s:KgrayShard {id: id}) ON CREATE SET s.epoch = 0
+SET s.locked = true
+WITH s
+RETURN s.epoch, s.holder, s.token, s.host, s.pid, coalesce(s.every, false),
+    timestamp() - coalesce(s.beat, 0)
+"""
+# $shards, $epoch, $holder, $token, $host, $pid, $every.
+HOLD_SHARDS = """
+MATCH (s:KgrayShard) WHERE s.id IN $shards
+SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid, s.every = $every,
     s.beat = timestamp()
 """
-# $shard, $token: nothing happens where another holds it.
-FREE_SHARD = """
-MATCH (s:KgrayShard {id: $shard}) SET s.locked = true
-WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat
+# $shards, $token: nothing happens where another holds them.
+FREE_SHARDS = """
+UNWIND $shards AS id MATCH (s:KgrayShard {id: id}) SET s.locked = true
+WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every
 """
-# $shard. Locks, renews the lease, and says who holds it (epoch, token): the first statement of each write.
-# If another process holds it, the transaction is rolled back, and the renewal with it.
+# $shards. Locks, renews the lease, and says who holds them (epoch, token): the first statement of each write.
+# If another process holds one, the transaction is rolled back, and the renewal with it.
 FENCE = """
-MATCH (s:KgrayShard {id: $shard}) SET s.beat = timestamp()
+UNWIND $shards AS id MATCH (s:KgrayShard {id: id}) SET s.beat = timestamp()
 WITH s RETURN s.epoch, s.token
 """
 
@@ -161,13 +172,13 @@ CALL () {{
 }}
 RETURN n.sequence
 """
-# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state, an
-# operation's.
+# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state and when
+# it ended, an operation's.
 STATES = """
 UNWIND $rows AS row
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
-RETURN row.group_id, row.sequence, e.state, o.state
+RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
 # Rows: state, how many; neither retracted nor retried.
 COUNT_STATES = f"""

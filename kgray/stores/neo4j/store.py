@@ -128,13 +128,20 @@ class Neo4jStore(Reads):
 
     @contextmanager
     def writing(
-        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
     ) -> Iterator[int]:
-        """Hold a shard: folder lock, lease, and a fencing epoch, new or adopted; see `ports.Store`."""
+        """Hold a shard, or all: folder lock, lease, a fencing epoch, new or adopted; see `ports.Store`."""
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shares_folder:
                 stack.enter_context(locks.ingesting(self.folder))
-            held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard))
+            held = stack.enter_context(
+                fence.holding(self._db, epoch=epoch, shard=shard, shards=shards)
+            )
             self._held = held
             try:
                 grouped.finish_all(self._db)

@@ -127,17 +127,21 @@ GROUPS = "SELECT name, no, last, last_recorded, removals FROM groups WHERE name 
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
-# (recorded_at, no, recorded_at): no row where the time is not past the group's last.
-SET_RECORD_TIME = "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? RETURNING 1"
+# (recorded_at, no, recorded_at, rests_on or NULL): no row where the time is not past the group's last, or
+# that is not what the change rests on.
+SET_RECORD_TIME = (
+    "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? "
+    "AND coalesce(?, last_recorded) = last_recorded RETURNING 1"
+)
 
 # --------------------------------------------------------------------------------------- the log
 
-_STATE = "SELECT state FROM {0} WHERE no = ?1 AND sequence = ?2"
-# (no, sequence).
+_STATE = "SELECT state, {1} FROM {0} WHERE no = ?1 AND sequence = ?2"
+# (no, sequence): the state, and when the entry ended.
 STATE_OF: Mapping[Kind | None, str] = {
-    kinds.EPISODES: _STATE.format("episodes"),
-    kinds.OPERATIONS: _STATE.format("operations"),
-    None: f"{_STATE.format('episodes')} UNION ALL {_STATE.format('operations')}",
+    kinds.EPISODES: _STATE.format("episodes", "ended_at"),
+    kinds.OPERATIONS: _STATE.format("operations", "recorded_at"),
+    None: f"{_STATE.format('episodes', 'NULL')} UNION ALL {_STATE.format('operations', 'NULL')}",
 }
 EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
