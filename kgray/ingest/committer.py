@@ -23,10 +23,12 @@ from kgray.derivation.change import Difference, EpisodeChange, compare, with_cha
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
+from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
 from kgray.ingest.state import GroupState, Rules
 from kgray.ingest.withdraw import embed_missing
+from kgray.kinds import EPISODES
 from kgray.ledger import Removals
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer
@@ -105,9 +107,13 @@ class Outbox:
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
+        # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
+        self.faults: dict[str, tuple[int, Exception]] = {}
 
     def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
-        """Queue a change; `done` is called when it is durable."""
+        """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
+        if change.group in self.faults:
+            return
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
@@ -179,6 +185,7 @@ class Outbox:
         self._waiting.clear()
         self._answers.clear()
         self._moving.clear()
+        self.faults.clear()
 
     def _forget_answers(self, group: str) -> None:
         """Forget a group's answers: an erased episode may have used them (R25)."""
@@ -191,12 +198,31 @@ class Outbox:
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             if written := [change for change, _ in taken if change is not None]:
                 since = time.monotonic()
-                await self._writer.write(written)
+                await self._write(written)
                 self._took(time.monotonic() - since)
             self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-            for _, done in taken:
-                if done is not None:
+            for change, done in taken:
+                if done is not None and (change is None or change.group not in self.faults):
                     done()
+
+    async def _write(self, written: Sequence[RowChanges]) -> None:
+        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on."""
+        try:
+            await self._writer.write(written)
+            return
+        except Exception as error:
+            if not is_groups_own(error):
+                raise
+        for group in dict.fromkeys(change.group for change in written):
+            own = [change for change in written if change.group == group]
+            try:
+                await self._writer.write(own)
+            except Exception as error:
+                if not is_groups_own(error):
+                    raise
+                self.faults[group] = own[0].sequence if own[0].ledger is EPISODES else 0, error
+                self._waiting = deque(one for one in self._waiting if one[0] is None or one[0].group != group)
+                del self._moving[group]
 
 
 def _went_well(task: asyncio.Task[None]) -> bool:
@@ -230,6 +256,12 @@ class Committer:
             most=parts.store.batch,
             took=lambda s: told("write", s, None),
         )
+
+    def forgive(self, group: str) -> None:
+        """Forget what a group's work has met and made: it is read from the store when it is tried again."""
+        self.outbox.faults.pop(group, None)
+        self.forget(group)
+        self._recorded.pop(group, None)
 
     async def state(self, group: str) -> GroupState:
         """Return the group's state; above `state_bytes` the least recently used states are dropped."""
@@ -339,6 +371,8 @@ class Committer:
         self._recorded[change.group] = recorded_at
         self.outbox.post(change)
         await self.outbox.flush()
+        if change.group in self.outbox.faults:
+            raise self.outbox.faults[change.group][1]
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""

@@ -11,14 +11,17 @@ and at the model. Within a group the order of acceptance holds whatever the lane
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray.errors import Damaged, Outrun, Unavailable
+from kgray import holds, times
+from kgray.errors import Outrun, Unavailable
+from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.window import GroupWindow, Run
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
@@ -29,8 +32,8 @@ GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in f
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
-_HELD_S = 30.0  # a damaged group is tried again after so long
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
+_LOG = logging.getLogger("kgray.runtime.holds")  # which an actor prints, and a command does not
 Takes = Callable[[str], bool]  # whether this runner works on a group
 
 
@@ -41,7 +44,7 @@ class Runner:
         """Start with no group in memory."""
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one
-        self.held: dict[str, str] = {}  # group -> why the current run, or the last one, has left it alone
+        self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
         self.committer = Committer(parts, self.watch)
         self._run: _WindowedRun | None = None
 
@@ -61,7 +64,6 @@ class Runner:
         Raises as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
-        self.held = {}
         try:
             await self._go(_among(groups), stop, on_step, room)
         except Unavailable:
@@ -78,7 +80,6 @@ class Runner:
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
         self.totals = Totals()
-        self.held = {}
         while not stop():
             await self._go(mine, stop, on_step)
             await asyncio.sleep(_LOOK_S)
@@ -132,7 +133,6 @@ class _WindowedRun:
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._asked_at = -_LOOK_S
-        self._held_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -144,8 +144,11 @@ class _WindowedRun:
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 self._fill()
+            await self._hold_refused()
             if not self._heads():
                 await self._committer.outbox.flush()
+                if await self._hold_refused():
+                    continue
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
                 if await self._withdraw(anyway=True):
                     continue
@@ -167,8 +170,8 @@ class _WindowedRun:
             if not task.done():
                 continue
             window.head = None
-            if isinstance(fault := task.exception(), Damaged):
-                await self._hold(window.group, fault)
+            if is_groups_own(fault := task.exception()):
+                await self._hold(window.group, window.at, fault)
                 continue
             task.result()
             self._start(window)
@@ -178,14 +181,27 @@ class _WindowedRun:
         return {window.head: window for window in self._windows.values() if window.head is not None}
 
     def _may_take(self, group: str) -> bool:
-        return self._takes(group) and time.monotonic() - self._held_at.get(group, -_HELD_S) >= _HELD_S
+        hold = self._runner.holds.get(group)
+        return self._takes(group) and (hold is None or hold.again_at <= times.now())
 
-    async def _hold(self, group: str, fault: Damaged) -> None:
-        """Leave a group alone for a while; the others go on (R24)."""
-        self._runner.held[group] = str(fault)
-        self._held_at[group] = time.monotonic()
+    async def _hold(self, group: str, sequence: int, fault: BaseException | None) -> None:
+        """Leave a group alone for a while; the others go on (R24). sequence: 0 for a correction."""
+        assert fault is not None  # noqa: S101 - its callers met one
+        _LOG.info("group %s is held", group, exc_info=fault)
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
+        self._committer.forgive(group)
+        store, before = self._parts.store, self._runner.holds.get(group)
+        self._runner.holds[group] = await off_the_loop(
+            store, lambda: holds.hold(store, group, sequence, fault, before)
+        )
+
+    async def _hold_refused(self) -> bool:
+        """Hold the groups whose writes the store has refused; return whether there were any."""
+        refused = list(self._committer.outbox.faults.items())
+        for group, (sequence, fault) in refused:
+            await self._hold(group, sequence, fault)
+        return bool(refused)
 
     @property
     def in_flight(self) -> int:
@@ -202,20 +218,28 @@ class _WindowedRun:
         if not anyway and now - self._asked_at < _LOOK_S:
             return 0
         self._asked_at = now
-        count = 0
-        for group in filter(self._may_take, self._parts.store.withdrawing()):
+        count, store = 0, self._parts.store
+        self._runner.holds = await off_the_loop(store, lambda: holds.held(store))
+        for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
             if (window := self._windows.get(group)) is not None:
                 await window.discard()
                 del self._windows[group]
             try:
                 carried_out = await self._committer.withdraw(group)
-            except Damaged as fault:
-                await self._hold(group, fault)
+            except Exception as fault:
+                if not is_groups_own(fault):
+                    raise
+                await self._hold(group, 0, fault)
                 continue
             for sequence, outcome in carried_out:
                 self._ended(group, sequence, outcome)
                 count += 1
         return count
+
+    def _may_withdraw(self, group: str) -> bool:
+        """Whether to carry out removals: an episode at which its group is held is in nobody's way."""
+        hold = self._runner.holds.get(group)
+        return self._may_take(group) or (hold is not None and hold.sequence > 0 and self._takes(group))
 
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
@@ -229,6 +253,8 @@ class _WindowedRun:
         self._run.totals.count(outcome)
         if outcome == "committed":
             self._run.totals.last_commit = time.monotonic()
+        if self._runner.holds.pop(group, None) is not None:
+            holds.release(self._parts.store, group)
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
         if window is not None and not (window.items or window.posted or window.head):
@@ -311,8 +337,8 @@ class _WindowedRun:
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        # A window's own task meets a damaged group again, and holds it.
-        if error is not None and not isinstance(error, Damaged) and not self._broken.done():
+        # A window's own task meets what concerns its group again, and holds it.
+        if error is not None and not is_groups_own(error) and not self._broken.done():
             self._broken.set_exception(error)
 
     async def end(self) -> None:

@@ -117,7 +117,10 @@ class GroupHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """The counts of one group: entries by state, what is derived from them, calls and tokens so far."""
+    """The counts of one group: entries by state, what is derived from them, calls and tokens so far.
+
+    held    of those accepted and extracted: all, where the group is held, else 0
+    """
 
     accepted: int = 0
     extracted: int = 0
@@ -128,6 +131,7 @@ class GroupCounts:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    held: int = 0
 
 
 class Writer(Protocol):
@@ -290,6 +294,10 @@ class Store(Protocol):
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Yield the rows of a declared read, page by page; none for a group that does not exist."""
+        ...
+
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
         ...
 
     def facts_at(

@@ -52,7 +52,7 @@ class LimitsProfile:
 
     health_every_s: _Seconds = 5.0  # how often a worker with work in hand is asked whether it lives
     health_deadline_s: _Seconds = 60.0  # no answer for so long: it is restarted, its work goes to another
-    write_deadline_s: _Seconds = 120.0  # the same for a writer's batch
+    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction takes
     start_deadline_s: _Seconds = 120.0  # for all actors to answer
     pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
     grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long

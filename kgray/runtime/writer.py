@@ -24,7 +24,7 @@ from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.outcomes import Lost
+from kgray.runtime.outcomes import Lost, within
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 
@@ -178,7 +178,7 @@ class RemoteWriter:
             return await getattr(self._handle, method).remote(*args)
 
         try:
-            return await asyncio.wait_for(reached(sent()), self._deadline_s)
+            return await within(reached(sent()), self._deadline_s)
         except Lost as error:
             reason = str(error)
         except TimeoutError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Protocol
 
 from kgray import rows as packing
-from kgray.errors import Outrun, StaleWriter, StoreError
+from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
+from kgray.holds import held
 from kgray.kinds import (
     ACCEPTED,
     EPISODES_AT,
@@ -47,7 +48,11 @@ class Reads(Store):
         """Return the ledger by group, sorted; see `ports.Store`."""
         with self.reading():
             names = self.heads() if group is None else (group,)
-            return {name: self._counted(name) for name in names}
+            found = {name: self._counted(name) for name in names}
+            for name in held(self) & found.keys():
+                waiting = found[name].accepted + found[name].extracted
+                found[name] = replace(found[name], held=waiting)
+            return found
 
     @abstractmethod
     def _counted(self, group: str) -> GroupCounts:
@@ -58,7 +63,7 @@ def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts
     """Return counts from rows of (state, how many); rest: the other fields of GroupCounts, in their order."""
     by_state = dict.fromkeys(packing.STATES[:WITHDRAWN], 0)  # what was withdrawn is retired
     by_state |= {packing.STATES[state]: number for state, number in states}
-    others = [field.name for field in fields(GroupCounts) if field.name not in by_state]
+    others = [field.name for field in fields(GroupCounts) if field.name not in {*by_state, "held"}]
     return GroupCounts(**by_state, **dict(zip(others, rest, strict=True)))
 
 
@@ -147,10 +152,10 @@ def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
     return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
 
 
-def no_sequence(change: RowChanges, last: int) -> StoreError:
+def no_sequence(change: RowChanges, last: int) -> Unwritable:
     """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
     why = f"its last is {last}" if last else "it is empty"
-    return StoreError(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+    return Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
 
 
 def applies(change: RowChanges, state: int | None, ended_at: Instant | None) -> bool:

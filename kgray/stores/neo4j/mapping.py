@@ -102,6 +102,7 @@ STORED: Mapping[Kind, StoredKind] = {
         StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
         StoredKind(kinds.ANSWERS, "KgrayAnswer"),
         StoredKind(kinds.ANSWER_USES, "KgrayUse"),
+        StoredKind(kinds.HOLDS, "KgrayHold"),
         StoredKind(kinds.BIRTHS, "KgrayBirth"),
         StoredKind(kinds.MENTIONS, "KgrayMention"),
         StoredKind(kinds.EVIDENCE, "KgrayEvidence"),

@@ -73,9 +73,7 @@ class Neo4jStore(Reads):
     remote = True
     schema_version = schema.VERSION
 
-    def __init__(
-        self, db: Connection, server: str, *, dimensions: int, folder: Path | None
-    ) -> None:
+    def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
         """See `open_neo4j`."""
         self._db = db
         self._appender = Appender(db)
@@ -139,9 +137,7 @@ class Neo4jStore(Reads):
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shares_folder:
                 stack.enter_context(locks.ingesting(self.folder))
-            held = stack.enter_context(
-                fence.holding(self._db, epoch=epoch, shard=shard, shards=shards)
-            )
+            held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
             self._held = held
             try:
                 grouped.finish_all(self._db)
@@ -220,6 +216,10 @@ class Neo4jStore(Reads):
         if read.by is None and scanned is not None and group not in scanned:
             scanned[group] = self._settled(group)
         yield from reading.read_rows(self._db.rows, read, self._named(group), values)
+
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of a read in all groups, by group."""
+        return reading.read_everywhere(self._db.rows, read, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None

@@ -14,7 +14,7 @@ from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores.alike import Reads, counted
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, read_rows
+from kgray.stores.sqlite.database import Database, array, read_rows, restored
 from kgray.times import Instant
 
 
@@ -86,6 +86,11 @@ class StoreReads(Reads):
         """Return the rows of a declared read, read page by page; see `ports.Store`."""
         no = self._db.number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
+
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of a read in all groups, by group."""
+        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
+        return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None

@@ -103,6 +103,20 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
 
 OF_READ: Mapping[Read, ReadStatement] = {read: _of_read(read) for read in READS}
 
+
+def _everywhere(read: Read) -> str:
+    """Return the statement that runs a read over all groups: (values as JSON); group, columns."""
+    kind = read.kind
+    joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
+    if read.by is not None:
+        asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
+        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
+    order = f"ORDER BY g.name, {columns_of(order_of(kind))}"
+    return f"SELECT g.name, {columns_of(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
+
+
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
+
 # --------------------------------------------------------------------------------- meta and groups
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
