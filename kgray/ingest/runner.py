@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -33,6 +34,10 @@ GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in f
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
+_ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
+# Entries that a group may have at its turn, so that its state, once loaded, is used for several episodes; but
+# not more than a quarter of the window. Another group waits for so many of each group before it.
+A_TURN = 20
 _LOG = logging.getLogger("kgray.runtime.holds")  # which an actor prints, and a command does not
 Takes = Callable[[str], bool]  # whether this runner works on a group
 
@@ -129,7 +134,10 @@ class _WindowedRun:
         )
         self._windows: dict[str, GroupWindow] = {}
         self._taken = 0
-        self._served: dict[str, int] = {}  # group -> number of entries taken when it last had its turn
+        # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
+        self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
+        self._used: dict[str, int] = {}  # of the turn of the group that goes on with it
+        self._mark, self._all_at = 0, -_ALL_S  # of the look for what was appended; when it last saw all
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._asked_at = -_LOOK_S
@@ -143,7 +151,7 @@ class _WindowedRun:
             if grace is None and self._run.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
-                self._fill()
+                await self._fill()
             await self._hold_refused()
             if not self._heads():
                 await self._committer.outbox.flush()
@@ -152,7 +160,7 @@ class _WindowedRun:
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
                 if await self._withdraw(anyway=True):
                     continue
-                if grace is not None or not self._fill(anyway=True):
+                if grace is not None or not await self._fill(anyway=True):
                     return
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
@@ -190,6 +198,7 @@ class _WindowedRun:
         _LOG.info("group %s is held", group, exc_info=fault)
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
+        self._queue(group, live=False)
         self._committer.forgive(group)
         store, before = self._parts.store, self._runner.holds.get(group)
         self._runner.holds[group] = await off_the_loop(
@@ -224,6 +233,7 @@ class _WindowedRun:
             if (window := self._windows.get(group)) is not None:
                 await window.discard()
                 del self._windows[group]
+                self._queue(group, live=True)
             try:
                 carried_out = await self._committer.withdraw(group)
             except Exception as fault:
@@ -262,7 +272,7 @@ class _WindowedRun:
 
     # ------------------------------------------------------------------ the window
 
-    def _fill(self, *, anyway: bool = False) -> int:
+    async def _fill(self, *, anyway: bool = False) -> int:
         """Take entries into the window until it is full or nothing more is pending; return how many.
 
         Groups with live entries go first, then by turn. Unless `anyway`, it looks only every _LOOK_S seconds
@@ -276,37 +286,57 @@ class _WindowedRun:
         if room <= 0 or not (anyway or due):
             return 0
         self._looked_at = now
-        found = self._parts.store.pending_groups()
-        # The group served longest ago goes first, so that no group waits for all others.
-        order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._may_take(g)}
-        groups = sorted(order, key=order.__getitem__)
-        self._see_the_end(posted)
+        await self._look(everything=anyway or now - self._all_at >= _ALL_S)
+        await self._see_the_end(posted)
+        if self._lanes[False]:
+            self._live_at = now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
         taken = 0
-        for turn, group in enumerate(groups):
-            if free[False] <= 0 or (free[True] <= 0 and not found[group]):
-                break  # only bulk groups are left: do not ask the store about each of them
-            share = -(-free[False] // (len(groups) - turn))
-            taken += self._take(group, share, free)
-        if any(found[group] for group in groups):
-            self._live_at = now
+        for bulk, lane in enumerate(self._lanes):
+            share = max(1, min(A_TURN, width // 4), -(-free[bool(bulk)] // max(1, len(lane))))
+            for group in list(lane):
+                if free[bool(bulk)] <= 0:
+                    break
+                if self._may_take(group):
+                    taken += await self._take(group, share, free, live=not bulk)
         live = now - self._live_at < LIVE_LATELY_S
         self._run.gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
         return taken
 
-    def _see_the_end(self, posted: int) -> None:
+    async def _look(self, *, everything: bool) -> None:
+        """Queue the groups to which something was appended since the last look, or all with anything."""
+        store, mark = self._parts.store, 0 if everything else self._mark
+        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark))
+        if everything:
+            self._all_at = time.monotonic()
+        for group, live in found.items():
+            self._queue(group, live=live)
+
+    def _queue(self, group: str, *, live: bool) -> None:
+        """Let a group have its turn in a lane, behind the others; one that waits there keeps its place."""
+        if self._takes(group):
+            self._lanes[live].pop(group, None)
+            self._lanes[not live].setdefault(group)
+
+    async def _see_the_end(self, posted: int) -> None:
         """Note where the end of the backlog begins: from there the longest texts go first."""
-        untaken = self._parts.store.pending_count() - self.in_flight - posted
+        store, taken = self._parts.store, self.in_flight + posted
+        most = taken + 2 * self._parts.streams + 1
+        untaken = await off_the_loop(store, lambda: store.pending_count(most=most)) - taken
         if untaken > 2 * self._parts.streams:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken
 
-    def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
-        """Take at most `share` of a group's next entries; return how many. Lowers `free`."""
+    async def _take(self, group: str, share: int, free: dict[bool, int], *, live: bool) -> int:
+        """Take what is left of a group's turn, `share` in all; return how many entries. Lowers `free`."""
+        there, store = self._windows.get(group), self._parts.store
+        after = 0 if there is None else there.last
+        left = min(free[False], share - self._used.get(group, 0))
+        found = await off_the_loop(store, lambda: store.pending(group, left, after=after))
         window = self._windows.get(group) or GroupWindow(group, self._run)
         taken = 0
-        for entry in self._parts.store.pending(group, share, after=window.last):
+        for entry in found:
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
@@ -314,7 +344,6 @@ class _WindowedRun:
             if self._run.totals.first_claim is None:
                 self._run.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            self._served[group] = self._taken
             window.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             if isinstance(entry, Episode):
@@ -322,6 +351,13 @@ class _WindowedRun:
             taken += 1
             free[True] -= 1
             free[False] -= 1
+        self._lanes[not live].pop(group, None)
+        used = self._used.pop(group, 0) + taken
+        if taken < len(found) or taken == left:  # there may be more
+            self._queue(group, live=live)
+            if 0 < used < share:
+                self._used[group] = used
+                self._lanes[not live].move_to_end(group, last=False)
         if taken and window.head is None:
             self._start(window)
         return taken

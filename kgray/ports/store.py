@@ -197,6 +197,14 @@ class Store(Protocol):
         """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
         ...
 
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return those of `pending_groups` to which something was appended since `mark`, and the next mark.
+
+        mark: what the last call returned; 0: all. What an append took long to commit may be missed: ask for
+        all now and then. Takes time in proportion to what it returns, not to the groups that there are.
+        """
+        ...
+
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
         ...
@@ -209,8 +217,11 @@ class Store(Protocol):
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         ...
 
-    def pending_count(self, group: str | None = None) -> int:
-        """Return how many episodes and operations are not ended, in one group or in all that exist."""
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
+        """Return how many episodes and operations are not ended, in one group or in all that exist.
+
+        most    more need not be counted: the cost grows with it
+        """
         ...
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:

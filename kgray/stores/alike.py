@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from kgray import rows as packing
 from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
 from kgray.holds import held
 from kgray.kinds import (
     ACCEPTED,
+    EPISODES,
     EPISODES_AT,
     EXTRACTED,
     OPERATIONS_AT,
@@ -25,7 +26,7 @@ from kgray.kinds import (
 )
 from kgray.ports import GroupCounts, GroupHead, RowChanges, Store
 from kgray.records import Episode, Operation
-from kgray.times import Instant
+from kgray.times import SECOND, Instant
 
 
 class Reads(Store):
@@ -44,27 +45,39 @@ class Reads(Store):
             found += [packing.operation(group, row) for row in operations if row[3] == PENDING]
         return sorted(found, key=attrgetter("sequence"))
 
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
+        return self.newly_pending(0)[0]
+
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted; see `ports.Store`."""
         with self.reading():
-            names = self.heads() if group is None else (group,)
-            found = {name: self._counted(name) for name in names}
+            found = self._counted(group)
             for name in held(self) & found.keys():
                 waiting = found[name].accepted + found[name].extracted
                 found[name] = replace(found[name], held=waiting)
             return found
 
     @abstractmethod
-    def _counted(self, group: str) -> GroupCounts:
-        """Return the counts of one group."""
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        """Return the counts of one group, or of all, sorted."""
 
 
-def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts:
-    """Return counts from rows of (state, how many); rest: the other fields of GroupCounts, in their order."""
-    by_state = dict.fromkeys(packing.STATES[:WITHDRAWN], 0)  # what was withdrawn is retired
-    by_state |= {packing.STATES[state]: number for state, number in states}
-    others = [field.name for field in fields(GroupCounts) if field.name not in {*by_state, "held"}]
-    return GroupCounts(**by_state, **dict(zip(others, rest, strict=True)))
+# How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
+LATE: Instant = 5 * SECOND
+
+
+def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
+    """Return counts by group, sorted.
+
+    states  rows of (group, state, how many); rest: of (group, the other fields of GroupCounts in their order)
+    """
+    open_ = packing.STATES[:WITHDRAWN]  # what was withdrawn is retired
+    others = [field.name for field in fields(GroupCounts) if field.name not in {*open_, "held"}]
+    found: dict[str, dict[str, int]] = {row[0]: dict(zip(others, row[1:], strict=True)) for row in rest}
+    for group, state, number in states:
+        found.setdefault(group, {})[packing.STATES[state]] = number
+    return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,6 +169,11 @@ def no_sequence(change: RowChanges, last: int) -> Unwritable:
     """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
     why = f"its last is {last}" if last else "it is empty"
     return Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+
+
+def ended_in(changes: Iterable[RowChanges]) -> list[str]:
+    """Return the groups in which something may have ended, sorted."""
+    return sorted({c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES})
 
 
 def applies(change: RowChanges, state: int | None, ended_at: Instant | None) -> bool:

@@ -53,6 +53,8 @@ def _at_once(db: Connection, held: Held | None, changes: Sequence[RowChanges], d
         for segment in _segments(changes):
             _Segment(db, running, groups, dimensions).carry_out(segment)
         grouped.keep(db, running, (group for name, group in groups.items() if group.head != before[name]))
+        if ended := alike.ended_in(changes):
+            db.run(running, cypher.SETTLE, ids=[group_key(group) for group in ended])
         fence.renew_late(db, running, held)
 
     grouped.cleared_first(db, lambda: db.write(work))

@@ -73,7 +73,8 @@ WITH s RETURN s.epoch, s.token
 # ---------------------------------------------------------------------------------------- groups
 
 _GROUP = (
-    "g {asked: row.name, named: g.name IS NOT NULL, .last, .last_recorded, .removals, .adopting, .clearing}"
+    "g {asked: row.name, named: g.name IS NOT NULL, "
+    ".last, .last_recorded, .removals, .adopting, .clearing, .waiting}"
 )
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: a map with the fields of `groups.LockedGroup`.
@@ -89,8 +90,11 @@ UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
 WITH row, g RETURN {_GROUP}
 """
-# $rows: all properties of locked groups.
-KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row"
+# $rows: all properties of locked groups; appended: something waits from now on.
+KEEP_GROUPS = """
+UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended
+SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
+"""
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
@@ -138,27 +142,44 @@ _WAITS = (
 # Of a locked group, whether it has a name or not.
 PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group', group_key='$group_key')}"
 PENDING_COUNT = f"{OPEN}\n{PENDING_COUNT_LOCKED}"
-PENDING_COUNT_ALL = f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
-WITH {_WAITS.format(group="g.name", group_key="g.id")} AS waiting RETURN sum(waiting)
+# $most.
+PENDING_COUNT_ALL = """
+MATCH (g:KgrayGroup) WHERE g.waiting > 0 AND g.name IS NOT NULL
+CALL (g) {
+    MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk IS NOT NULL
+        AND e.sequence IS NOT NULL
+    RETURN 1 AS one LIMIT $most
+    UNION ALL
+    MATCH (o:KgrayOperation) WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL
+    RETURN 1 AS one LIMIT $most
+}
+WITH one LIMIT $most RETURN count(one)
 """
-# Rows: group, whether anything pending is live. Corrections go before the backfill lane.
+# $ids: of groups in which something has ended.
+SETTLE = f"""
+UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}})
+WHERE g.waiting > 0 AND {_WAITS.format(group="g.name", group_key="g.id")} = 0
+SET g.waiting = null
+"""
+# $mark. Rows: group, whether anything pending is live, when something was last appended. Corrections go
+# before the backfill lane.
 _ANY = (
     "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
     "AND e.sequence IS NOT NULL }}"
 )
 PENDING_GROUPS = f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
+MATCH (g:KgrayGroup) WHERE g.waiting > $mark AND g.name IS NOT NULL
 WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
     WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
 WHERE live OR {_ANY.format(bulk="true")}
-RETURN g.name, live ORDER BY g.name
+RETURN g.name, live, g.waiting ORDER BY g.name
 """
 # Rows: groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = """
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND EXISTS { MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
-RETURN g.name ORDER BY g.name
+MATCH (o:KgrayOperation) USING INDEX o:KgrayOperation(state)
+WHERE o.state = 0 AND o.kind IN ['remove', 'retract']
+MATCH (g:KgrayGroup {id: o.group_id}) WHERE g.name IS NOT NULL
+RETURN DISTINCT g.name ORDER BY g.name
 """
 # $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
 # all of the group are read.
@@ -180,30 +201,35 @@ OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
-# Rows: state, how many; neither retracted nor retried.
-COUNT_STATES = f"""
-{OPEN}
-MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.bulk IS NOT NULL
+_COUNTED = "MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL"
+_STATES = """
+WITH g, coalesce(g.name, $group) AS name
+MATCH (e:KgrayEpisode) WHERE e.group_id = name AND e.state >= 0 AND e.bulk IS NOT NULL
     AND e.sequence IS NOT NULL AND e.retired_at IS NULL
-RETURN e.state, count(*)
+RETURN name, e.state, count(*)
 """
-# At most one row: entities, facts, calls, prompt tokens, completion tokens.
-COUNT_REST = f"""
-{OPEN}
-CALL () {{ MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid IS NOT NULL RETURN count(e) AS entities }}
-CALL () {{
-    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid IS NOT NULL RETURN count(f) AS facts
-}}
-CALL () {{
-    CALL () {{
-        MATCH (x:KgrayExtraction) WHERE x.group_id = $group AND x.sequence IS NOT NULL RETURN x
+_REST = """
+WITH g, coalesce(g.name, $group) AS name
+CALL (name) {
+    MATCH (e:Entity) WHERE e.group_id = name AND e.uuid IS NOT NULL RETURN count(e) AS entities
+}
+CALL (name) {
+    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = name AND f.uuid IS NOT NULL RETURN count(f) AS facts
+}
+CALL (name) {
+    CALL (name) {
+        MATCH (x:KgrayExtraction) WHERE x.group_id = name AND x.sequence IS NOT NULL RETURN x
         UNION ALL
-        MATCH (x:KgrayAnswer) WHERE x.group_id = $group AND x.request IS NOT NULL RETURN x
-    }}
+        MATCH (x:KgrayAnswer) WHERE x.group_id = name AND x.request IS NOT NULL RETURN x
+    }
     RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
-}}
-RETURN entities, facts, calls, prompt, completion
+}
+RETURN name, entities, facts, calls, prompt, completion
 """
+# $group; all: null. Rows: group, state, how many; neither retracted nor retried.
+COUNT_STATES, COUNT_STATES_ALL = OPEN + _STATES, _COUNTED + _STATES
+# $group; all: null. Rows: group, entities, facts, calls, prompt tokens, completion tokens.
+COUNT_REST, COUNT_REST_ALL = OPEN + _REST, _COUNTED + _REST
 
 # ------------------------------------------------------------------------------ facts at entities
 

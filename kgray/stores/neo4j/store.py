@@ -90,9 +90,11 @@ class Neo4jStore(Reads):
         """Run `work` in one transaction that holds the logs of these groups; see `ports.Store`."""
         return self._appender.append(groups, work)
 
-    def pending_groups(self) -> dict[str, bool]:
-        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
-        return {row[0]: row[1] for row in self._db.rows(cypher.PENDING_GROUPS)}
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
+        found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
+        newest = max((row[2] for row in found), default=0)
+        return {row[0]: row[1] for row in found}, max(mark, newest - alike.LATE)
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
@@ -105,10 +107,10 @@ class Neo4jStore(Reads):
         asked = self._named(group) | {"after": max(0, after), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
-    def pending_count(self, group: str | None = None) -> int:
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         """Return how many episodes and operations have not ended, in one group or in all that exist."""
         if group is None:
-            found = self._db.row(cypher.PENDING_COUNT_ALL)
+            found = self._db.row(cypher.PENDING_COUNT_ALL, most=most)
         else:
             found = self._db.row(cypher.PENDING_COUNT, **self._named(group))
         return int(found[0]) if found else 0
@@ -232,10 +234,13 @@ class Neo4jStore(Reads):
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
-    def _counted(self, group: str) -> GroupCounts:
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        if group is None:
+            every = (cypher.COUNT_STATES_ALL, cypher.COUNT_REST_ALL)
+            return alike.counted(*(self._db.rows(each, group=None) for each in every))
         named = self._named(group)
-        states = self._db.rows(cypher.COUNT_STATES, **named)
-        return alike.counted(states, self._db.row(cypher.COUNT_REST, **named) or [0] * 5)
+        one = (cypher.COUNT_STATES, cypher.COUNT_REST)
+        return {group: GroupCounts()} | alike.counted(*(self._db.rows(each, **named) for each in one))
 
     def _named(self, group: str) -> dict[str, Any]:
         return named_group(group, self._adopting.get(group, ""))

@@ -55,15 +55,18 @@ _INDEXES_BY_HAND = {
 _PENDING = """
 CREATE INDEX episodes_pending ON episodes (no, sequence) WHERE state < 2;
 CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
+CREATE INDEX operations_asked ON operations (no, kind) WHERE state = 0;
 """
-# groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
+# groups.name is NULL for a removed group: its digest, last sequence and last record time stay. waiting: when
+# something was last appended, while anything is pending; else 0.
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (
     no INTEGER PRIMARY KEY, name TEXT UNIQUE, digest BLOB NOT NULL UNIQUE,
     last INTEGER NOT NULL DEFAULT 0, last_recorded INTEGER NOT NULL DEFAULT 0,
-    removals INTEGER NOT NULL DEFAULT 0
+    removals INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX groups_waiting ON groups (waiting) WHERE waiting > 0;
 """
 
 

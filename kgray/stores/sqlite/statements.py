@@ -171,33 +171,54 @@ SAID_BEFORE = (
     "AND reference_time <= ?3 AND sequence < ?4 AND retired_at IS NULL "
     "ORDER BY reference_time DESC, sequence DESC LIMIT ?5"
 )
-# (name, whether any of it is live).
+# (mark): name, whether any of it is live, when something was last appended.
 PENDING_GROUPS = (
-    "SELECT name, live FROM (SELECT name, no, "
-    "EXISTS (SELECT 1 FROM operations WHERE no = groups.no AND state = 0) OR "
+    "SELECT name, live, waiting FROM (SELECT name, no, waiting, "
+    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_asked WHERE no = groups.no AND state = 0) OR "
     "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_live "
-    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live FROM groups WHERE name IS NOT NULL) AS g "
+    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live "
+    "FROM groups INDEXED BY groups_waiting WHERE waiting > 0 AND waiting > ?1 AND name IS NOT NULL) AS g "
     "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
     "ORDER BY name"
 )
+# (now, no): after an append.
+NOTE_WAITING = "UPDATE groups SET waiting = max(?, waiting + 1) WHERE no = ?"
+# (no): nothing waits in the group any more.
+SETTLE = (
+    "UPDATE groups SET waiting = 0 WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM episodes "
+    "INDEXED BY episodes_pending WHERE no = ?1 AND state < 2) AND NOT EXISTS (SELECT 1 FROM operations "
+    "INDEXED BY operations_asked WHERE no = ?1 AND state = 0)"
+)
 # (name) of groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = (
-    "SELECT name FROM groups WHERE name IS NOT NULL AND EXISTS (SELECT 1 FROM operations "
-    "WHERE no = groups.no AND state = 0 AND kind IN ('remove', 'retract')) ORDER BY name"
+    "SELECT DISTINCT name FROM operations INDEXED BY operations_asked CROSS JOIN groups "
+    "ON groups.no = operations.no WHERE state = 0 AND kind IN ('remove', 'retract') AND name IS NOT NULL "
+    "ORDER BY name"
 )
-# (name, or NULL for all that have one: another may be on its way into the file, adoption.py).
+# (name, or NULL for all that have one: another may be on its way into the file, adoption.py; most).
 PENDING_COUNT = (
-    "WITH named AS (SELECT no FROM groups WHERE name = ?1 OR ?1 IS NULL AND name IS NOT NULL) "
-    "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE state < 2 AND no IN named) + "
-    "(SELECT count(*) FROM operations WHERE no IN named AND state = 0)"
+    "WITH named AS (SELECT no FROM groups INDEXED BY groups_waiting "
+    "WHERE waiting > 0 AND (name = ?1 OR ?1 IS NULL AND name IS NOT NULL)) "
+    "SELECT count(*) FROM (SELECT 1 FROM named CROSS JOIN episodes INDEXED BY episodes_pending "
+    "ON episodes.no = named.no AND state < 2 UNION ALL SELECT 1 FROM named CROSS JOIN operations "
+    "INDEXED BY operations_asked ON operations.no = named.no AND state = 0 LIMIT ?2)"
 )
-COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
-# One row: entities, facts, calls, prompt tokens, completion tokens.
+_COUNTED = "groups AS g WHERE g.no = ?1 OR ?1 IS NULL AND g.name IS NOT NULL"
+# (no, or NULL for all): name, state, how many.
+COUNT_STATES = (
+    f"SELECT name, state, count(*) FROM (SELECT g.no, g.name FROM {_COUNTED}) AS g CROSS JOIN episodes AS e "
+    "INDEXED BY episodes_state ON e.no = g.no WHERE retired_at IS NULL GROUP BY g.no, state"
+)
+# (no, or NULL for all): name, entities, facts, calls, prompt tokens, completion tokens.
 COUNT_REST = (
-    "SELECT (SELECT count(*) FROM entities WHERE no = ?1), (SELECT count(*) FROM facts WHERE no = ?1), "
-    "coalesce(sum(calls), 0), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM ("
-    "SELECT calls, prompt_tokens, completion_tokens FROM extractions WHERE no = ?1 UNION ALL "
-    "SELECT calls, prompt_tokens, completion_tokens FROM answers WHERE no = ?1)"
+    "SELECT name, (SELECT count(*) FROM entities WHERE no = g.no), (SELECT count(*) FROM facts "
+    "WHERE no = g.no), "
+    + ", ".join(
+        f"(SELECT coalesce(sum({cost}), 0) FROM extractions WHERE no = g.no) + "
+        f"(SELECT coalesce(sum({cost}), 0) FROM answers WHERE no = g.no)"
+        for cost in ("calls", "prompt_tokens", "completion_tokens")
+    )
+    + f" FROM {_COUNTED}"
 )
 
 # --------------------------------------------------------------------------------- a group that goes whole

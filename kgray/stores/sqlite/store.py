@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from kgray import locks
+from kgray import locks, times
 from kgray.errors import StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
@@ -112,6 +112,8 @@ class SqliteStore(StoreReads, Store):
             changed = RowWriter(connection, self.dimensions)
             for change in changes:
                 self._apply(connection, change, changed)
+            for group in alike.ended_in(changes):
+                connection.execute(sql.SETTLE, (self._db.known_group(connection, group),))
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -210,6 +212,7 @@ class Append(Appending):
             no = self._db.group(self._connection, group)
             values = (group if head.named else None, head.last, head.last_recorded, no)
             self._connection.execute(sql.SET_HEAD, values)
+            self._connection.execute(sql.NOTE_WAITING, (times.now(), no))
         changed = RowWriter(self._connection, self._dimensions)
         for (group, kind), rows in self._puts.items():
             changed.no = self._db.group(self._connection, group)
