@@ -251,6 +251,8 @@ class Pool:
         except TimeoutError:
             if member.met:
                 self._restart(member)
+            elif not any(other.met for other in self._members):
+                return  # nobody else could do its work
             member.missing = True
             for carrying in list(member.carrying):
                 carrying.cancel()  # its calls go to others: a process that hangs may not end its streams

@@ -32,9 +32,12 @@ class RayProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
-    """How groups are divided. shards: each has a sequencer and a writer; the embedded store has one."""
+    """How groups are divided, and where the sequencer and the writer of each shard stand."""
 
-    shards: _Whole = 1
+    shards: _Whole = 1  # each has a sequencer and a writer; the embedded store has one
+    cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
+    memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
+    node: str = ""  # "control": only on nodes with that label, node=control; "": on any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

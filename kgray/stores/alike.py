@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
@@ -70,13 +71,16 @@ LATE: Instant = 5 * SECOND
 def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
     """Return counts by group, sorted.
 
-    states  rows of (group, state, how many); rest: of (group, the other fields of GroupCounts in their order)
+    states  rows of (group, state, how many)
+    rest    rows of (group, the other fields of GroupCounts in their order), several of a group are added up
     """
     open_ = packing.STATES[:WITHDRAWN]  # what was withdrawn is retired
     others = [field.name for field in fields(GroupCounts) if field.name not in {*open_, "held"}]
-    found: dict[str, dict[str, int]] = {row[0]: dict(zip(others, row[1:], strict=True)) for row in rest}
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rest:
+        found[row[0]].update(dict(zip(others, row[1:], strict=True)))
     for group, state, number in states:
-        found.setdefault(group, {})[packing.STATES[state]] = number
+        found[group][packing.STATES[state]] = number
     return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 

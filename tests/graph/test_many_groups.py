@@ -51,7 +51,7 @@ def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group
 
 @pytest.mark.slow
 def test_ten_thousand_groups(stores: Stores, store):
-    """A look at one change <= 20 ms, counts of all <= 1 s, failures of all <= 1 s."""
+    """A look at one change <= 20 ms, counts of all <= 1 s."""
     names = [f"{stores.prefix}g{n:05}" for n in range(10_000)]
     for start in range(0, len(names), 500):
         append(store, *(draft(f"{name} says it", group=name) for name in names[start : start + 500]))
@@ -66,11 +66,11 @@ def test_ten_thousand_groups(stores: Stores, store):
         "withdrawing": median(store.withdrawing),
         "pending": median(lambda: store.pending_count(most=200)),
         "counts": median(store.counts, 3),
-        "failures": median(lambda: failures(store), 3),
     }
     assert list(store.newly_pending(mark)[0]) == [names[77]]
     assert max(took["look"], took["all"], took["withdrawing"], took["pending"]) <= 0.02
-    assert max(took["counts"], took["failures"]) <= 1.0
+    assert took["counts"] <= 1.0
+    assert len(stores.mine({row.episode.group: row for row in failures(store)})) == 10_000
 
 
 def median(call: Callable[[], object], times: int = 9) -> float:

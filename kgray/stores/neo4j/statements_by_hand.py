@@ -201,35 +201,45 @@ OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
-_COUNTED = "MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL"
-_STATES = """
-WITH g, coalesce(g.name, $group) AS name
-MATCH (e:KgrayEpisode) WHERE e.group_id = name AND e.state >= 0 AND e.bulk IS NOT NULL
+# Rows: group, state, how many; neither retracted nor retried.
+COUNT_STATES = f"""
+{OPEN}
+MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.bulk IS NOT NULL
     AND e.sequence IS NOT NULL AND e.retired_at IS NULL
-RETURN name, e.state, count(*)
+RETURN $group, e.state, count(*)
 """
-_REST = """
-WITH g, coalesce(g.name, $group) AS name
-CALL (name) {
-    MATCH (e:Entity) WHERE e.group_id = name AND e.uuid IS NOT NULL RETURN count(e) AS entities
-}
-CALL (name) {
-    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = name AND f.uuid IS NOT NULL RETURN count(f) AS facts
-}
-CALL (name) {
-    CALL (name) {
-        MATCH (x:KgrayExtraction) WHERE x.group_id = name AND x.sequence IS NOT NULL RETURN x
+# At most one row: group, entities, facts, calls, prompt tokens, completion tokens.
+COUNT_REST = f"""
+{OPEN}
+CALL () {{ MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid IS NOT NULL RETURN count(e) AS entities }}
+CALL () {{
+    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid IS NOT NULL RETURN count(f) AS facts
+}}
+CALL () {{
+    CALL () {{
+        MATCH (x:KgrayExtraction) WHERE x.group_id = $group AND x.sequence IS NOT NULL RETURN x
         UNION ALL
-        MATCH (x:KgrayAnswer) WHERE x.group_id = name AND x.request IS NOT NULL RETURN x
-    }
+        MATCH (x:KgrayAnswer) WHERE x.group_id = $group AND x.request IS NOT NULL RETURN x
+    }}
     RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
-}
-RETURN name, entities, facts, calls, prompt, completion
+}}
+RETURN $group, entities, facts, calls, prompt, completion
 """
-# $group; all: null. Rows: group, state, how many; neither retracted nor retried.
-COUNT_STATES, COUNT_STATES_ALL = OPEN + _STATES, _COUNTED + _STATES
-# $group; all: null. Rows: group, entities, facts, calls, prompt tokens, completion tokens.
-COUNT_REST, COUNT_REST_ALL = OPEN + _REST, _COUNTED + _REST
+# The same of all groups: each walks what it counts, once.
+COUNT_STATES_ALL = (
+    "MATCH (e:KgrayEpisode) WHERE e.retired_at IS NULL RETURN e.group_id, e.state, count(*) AS number"
+)
+_SPENT = (
+    "RETURN x.group_id AS name, 0 AS e, 0 AS f, sum(x.calls) AS c, sum(x.prompt_tokens) AS p, "
+    "sum(x.completion_tokens) AS t"
+)
+COUNT_REST_ALL = f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN g.name AS name, 0 AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH (x:Entity) RETURN x.group_id AS name, count(*) AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH ()-[x:RELATES_TO]->() RETURN x.group_id AS name, 0 AS e, count(*) AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH (x:KgrayExtraction) {_SPENT}
+UNION ALL MATCH (x:KgrayAnswer) {_SPENT}
+"""
 
 # ------------------------------------------------------------------------------ facts at entities
 

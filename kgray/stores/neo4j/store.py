@@ -236,8 +236,9 @@ class Neo4jStore(Reads):
 
     def _counted(self, group: str | None) -> dict[str, GroupCounts]:
         if group is None:
+            open_ = self.heads()
             every = (cypher.COUNT_STATES_ALL, cypher.COUNT_REST_ALL)
-            return alike.counted(*(self._db.rows(each, group=None) for each in every))
+            return alike.counted(*([r for r in self._db.rows(each) if r[0] in open_] for each in every))
         named = self._named(group)
         one = (cypher.COUNT_STATES, cypher.COUNT_REST)
         return {group: GroupCounts()} | alike.counted(*(self._db.rows(each, **named) for each in one))
