@@ -196,20 +196,25 @@ class Outbox:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            refused: set[str] = set()
             if written := [change for change, _ in taken if change is not None]:
                 since = time.monotonic()
-                await self._write(written)
+                refused = await self._write(written)
                 self._took(time.monotonic() - since)
             self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
             for change, done in taken:
-                if done is not None and (change is None or change.group not in self.faults):
+                if done is not None and (change is None or change.group not in refused):
                     done()
 
-    async def _write(self, written: Sequence[RowChanges]) -> None:
-        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on."""
+    async def _write(self, written: Sequence[RowChanges]) -> set[str]:
+        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on.
+
+        Returns the groups of which nothing was written.
+        """
+        refused: set[str] = set()
         try:
             await self._writer.write(written)
-            return
+            return refused
         except Exception as error:
             if not is_groups_own(error):
                 raise
@@ -220,9 +225,11 @@ class Outbox:
             except Exception as error:
                 if not is_groups_own(error):
                     raise
+                refused.add(group)
                 self.faults[group] = own[0].sequence if own[0].ledger is EPISODES else 0, error
                 self._waiting = deque(one for one in self._waiting if one[0] is None or one[0].group != group)
                 del self._moving[group]
+        return refused
 
 
 def _went_well(task: asyncio.Task[None]) -> bool:

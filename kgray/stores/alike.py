@@ -27,7 +27,7 @@ from kgray.kinds import (
 )
 from kgray.ports import GroupCounts, GroupHead, RowChanges, Store
 from kgray.records import Episode, Operation
-from kgray.times import SECOND, Instant
+from kgray.times import Instant
 
 
 class Reads(Store):
@@ -62,10 +62,6 @@ class Reads(Store):
     @abstractmethod
     def _counted(self, group: str | None) -> dict[str, GroupCounts]:
         """Return the counts of one group, or of all, sorted."""
-
-
-# How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
-LATE: Instant = 5 * SECOND
 
 
 def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:

@@ -26,10 +26,12 @@ from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.reading import storable
-from kgray.times import Instant
+from kgray.times import SECOND, Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
+# How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
+_LATE: Instant = 5 * SECOND
 
 
 def open_neo4j(
@@ -94,7 +96,7 @@ class Neo4jStore(Reads):
         """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
         found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
         newest = max((row[2] for row in found), default=0)
-        return {row[0]: row[1] for row in found}, max(mark, newest - alike.LATE)
+        return {row[0]: row[1] for row in found}, max(mark, newest - _LATE)
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""

@@ -12,7 +12,7 @@ from kgray.ports import GroupCounts, GroupHead
 from kgray.records import Episode
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
-from kgray.stores.alike import LATE, Reads, counted
+from kgray.stores.alike import Reads, counted
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, array, read_rows, restored
 from kgray.times import Instant
@@ -34,8 +34,8 @@ class StoreReads(Reads):
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
         found = self._db.rows(sql.PENDING_GROUPS, (mark,))
-        newest = max((waiting for *_, waiting in found), default=0)
-        return {name: bool(live) for name, live, _ in found}, max(mark, newest - LATE)
+        newest = max((waiting for *_, waiting in found), default=mark)  # appends are in the order of the clock
+        return {name: bool(live) for name, live, _ in found}, newest
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
