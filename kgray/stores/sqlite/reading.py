@@ -34,7 +34,7 @@ class StoreReads(Reads):
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
         found = self._db.rows(sql.PENDING_GROUPS, (mark,))
-        newest = max((waiting for *_, waiting in found), default=mark)  # appends are in the order of the clock
+        newest = max((waiting for *_, waiting in found), default=mark)  # in the order of commits
         return {name: bool(live) for name, live, _ in found}, newest
 
     def withdrawing(self) -> list[str]:
