@@ -7,6 +7,8 @@ KgrayError                      exit 2 unless said
 │   ├── NoStore                 there is none yet
 │   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
 │   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads again
+│   ├── Damaged                 a group's records contradict each other; the group is held
+│   ├── Unwritable              a store refuses a transaction, not the next; the group is held
 │   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
 │   └── Locked                  another process ingests this folder (its pid is in the message)
 ├── NotFound                    an id or a name that is not there
@@ -76,6 +78,10 @@ def damaged(group: str, fault: BaseException) -> Damaged:
         f"the records of group {group} cannot be derived ({type(fault).__name__}): "
         f"run `kgray doctor --repair --group {group}`; no other group is concerned"
     )
+
+
+class Unwritable(StoreError):
+    """The store refuses what is to be written, or lacks the memory for it; others are unaffected."""
 
 
 class NoStore(StoreError):

@@ -163,6 +163,14 @@ ANSWER_USES = Kind(
     log=True,
 )
 
+# Why a group is held (`kgray.holds`): one row, which stays. sequence: the episode at which it stopped, 0: a
+# correction; since, again_at: instants; tries: 0 = it is held no longer.
+HOLDS = Kind(
+    name="holds",
+    key=("one",),
+    columns=_columns("one int, sequence int, since int, again_at int, tries int, reason text"),
+)
+
 # --------------------------------------------------------------------------------- the records
 
 # id: a recorded entity or statement; the place is that of its first recording. Scanned by id: a split records
@@ -271,8 +279,8 @@ FACTS = Kind(
 
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = (
-    EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, BIRTHS, MENTIONS, EVIDENCE, RULINGS, VERDICTS,
-    NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
+    EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, HOLDS, BIRTHS, MENTIONS, EVIDENCE, RULINGS,
+    VERDICTS, NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
 )  # fmt: skip
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
@@ -371,3 +379,5 @@ READS: tuple[Read, ...] = (
     EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
     EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
 )  # fmt: skip
+# Those that are run over all groups at once (`Store.everywhere`).
+EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

@@ -227,7 +227,7 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
     now     the record time at which the failed rows are retired; they stay as history
     Episodes that a pending correction will take away are not retried.
     """
-    groups = [name for name in (store.heads() if group is None else [group]) if failed_rows(store, name)]
+    groups = list(dict.fromkeys(row.episode.group for row in failures(store, group)))
 
     def append(log: Appending) -> int:
         return sum(_retry(log, name, set(ids), now) for name in groups)
@@ -470,12 +470,11 @@ class FailedEpisode:
 
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
-    with store.reading():
-        return [
-            _failed_episode(name, row)
-            for name in (store.heads() if group is None else [group])
-            for row in failed_rows(store, name)
-        ]
+    if group is None:
+        found = [row for row in store.everywhere(EPISODES_IN_STATE, [FAILED]) if row[1][14] is None]
+    else:
+        found = [(group, row) for row in failed_rows(store, group)]
+    return [_failed_episode(name, row) for name, row in found]
 
 
 def failed_rows(source: RowSource, group: str) -> list[Row]:

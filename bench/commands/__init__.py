@@ -4,6 +4,7 @@ worlds      a world as files, and as a model server
 measures    how good, how fast, how it grows
 retrievals  what searches and contexts hold of the evidence that questions have
 proofs      the promises, at length: equality, kills, memory
+scale       what many groups cost
 options     what several of them take
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench.commands import measures, proofs, retrievals, worlds
+from bench.commands import measures, proofs, retrievals, scale, worlds
 from kgray.errors import KgrayError
 
 __all__ = ["bench"]
@@ -40,5 +41,6 @@ def bench() -> None:
     """Measure kgray on generated worlds whose truth is known."""
 
 
-for _command in (*worlds.COMMANDS, *measures.COMMANDS, *retrievals.COMMANDS, *proofs.COMMANDS):
-    bench.add_command(_command)
+for _module in (worlds, measures, retrievals, proofs, scale):
+    for _command in _module.COMMANDS:
+        bench.add_command(_command)

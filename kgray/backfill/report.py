@@ -92,7 +92,8 @@ class RunReport:
     @property
     def exit_code(self) -> int:
         """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
-        return exit_code_of(stopped=self.report.stopped, incomplete=bool(self.refused or self.report.failed))
+        incomplete = bool(self.refused or self.report.failed or self.report.held)
+        return exit_code_of(stopped=self.report.stopped, incomplete=incomplete)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form: the keys of `kgray add`, and "report"."""

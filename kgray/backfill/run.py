@@ -292,6 +292,7 @@ class _RunAttempt:
             still_retracted=self._submission.counts["still_retracted"],
             stopped=stopped,
             reason=reason,
+            held=done.held,
             refusals=self._folder.refusals(SHOWN),
         )
         return RunReport(

@@ -97,6 +97,8 @@ def down(call: Call) -> int:
 def status(call: Call, group: str | None) -> int:
     r"""Show how many episodes are in which state, and what the model has cost.
 
+    held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
+
     \b
     Example:
       kgray status
@@ -107,7 +109,7 @@ def status(call: Call, group: str | None) -> int:
         counts = finished(memory.status(group=group))
     runtime = lifecycle.status(call.settings(), call.folder)
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
-    states = ("accepted", "extracted", "committed", "failed")
+    states = ("accepted", "extracted", "committed", "failed", "held")
     costs = ("calls", "prompt_tokens", "completion_tokens")
     model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
     groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
@@ -118,7 +120,7 @@ def status(call: Call, group: str | None) -> int:
 def _print_status(
     groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any]
 ) -> None:
-    head = ("group", "accepted", "extracted", "committed", "failed")
+    head = ("group", "accepted", "extracted", "committed", "failed", "held")
     rows = [[name, *row.values()] for name, row in groups.items()]
     printing.table(rows, head=head, nothing="No episodes.")
     click.echo(
@@ -151,7 +153,9 @@ def _deployment_line(runtime: dict[str, Any]) -> str:
 @any_group_option
 @common
 def failures(call: Call, group: str | None) -> int:
-    r"""List the episodes that failed by their own content; `kgray retry` takes them up again.
+    r"""List the episodes that failed by their own content, and the groups that are held (class Held).
+
+    `kgray retry` takes both up again.
 
     --json gives the model's last reply too; so does `kgray show`.
 

@@ -88,8 +88,11 @@ def say_end(report: Report, *, refused: int) -> None:
     if report.stopped:
         why = f" ({report.reason})" if report.reason else ""
         printing.note(f"stopped before the end{why}; what was accepted is safe, run it again to go on")
-    elif refused or report.failed:
+    for group, why in list(report.held.items())[:FIRST]:
+        printing.note(printing.plain(f"group {group} is held, and tried again later: {why}"))
+    if (refused or report.failed or report.held) and not report.stopped:
         wrong = [f"{refused} refused"] if refused else []
+        wrong += [f"{printing.counted(len(report.held), 'group')} held"] if report.held else []
         wrong += [f"{report.failed} failed (`kgray failures` says why)"] if report.failed else []
         printing.note(", ".join(wrong))
 

@@ -15,7 +15,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kgray import times
@@ -23,10 +23,12 @@ from kgray.derivation.change import Difference, EpisodeChange, compare, with_cha
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
+from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
 from kgray.ingest.state import GroupState, Rules
 from kgray.ingest.withdraw import embed_missing
+from kgray.kinds import EPISODES
 from kgray.ledger import Removals
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer
@@ -105,9 +107,13 @@ class Outbox:
         self._sending: asyncio.Task[None] | None = None
         self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
+        # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
+        self.faults: dict[str, tuple[int, Exception]] = {}
 
     def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
-        """Queue a change; `done` is called when it is durable."""
+        """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
+        if change.group in self.faults:
+            return
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
@@ -179,6 +185,7 @@ class Outbox:
         self._waiting.clear()
         self._answers.clear()
         self._moving.clear()
+        self.faults.clear()
 
     def _forget_answers(self, group: str) -> None:
         """Forget a group's answers: an erased episode may have used them (R25)."""
@@ -189,14 +196,40 @@ class Outbox:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            refused: set[str] = set()
             if written := [change for change, _ in taken if change is not None]:
                 since = time.monotonic()
-                await self._writer.write(written)
+                refused = await self._write(written)
                 self._took(time.monotonic() - since)
             self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-            for _, done in taken:
-                if done is not None:
+            for change, done in taken:
+                if done is not None and (change is None or change.group not in refused):
                     done()
+
+    async def _write(self, written: Sequence[RowChanges]) -> set[str]:
+        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on.
+
+        Returns the groups of which nothing was written.
+        """
+        refused: set[str] = set()
+        try:
+            await self._writer.write(written)
+            return refused
+        except Exception as error:
+            if not is_groups_own(error):
+                raise
+        for group in dict.fromkeys(change.group for change in written):
+            own = [change for change in written if change.group == group]
+            try:
+                await self._writer.write(own)
+            except Exception as error:
+                if not is_groups_own(error):
+                    raise
+                refused.add(group)
+                self.faults[group] = own[0].sequence if own[0].ledger is EPISODES else 0, error
+                self._waiting = deque(one for one in self._waiting if one[0] is None or one[0].group != group)
+                del self._moving[group]
+        return refused
 
 
 def _went_well(task: asyncio.Task[None]) -> bool:
@@ -230,6 +263,12 @@ class Committer:
             most=parts.store.batch,
             took=lambda s: told("write", s, None),
         )
+
+    def forgive(self, group: str) -> None:
+        """Forget what a group's work has met and made: it is read from the store when it is tried again."""
+        self.outbox.faults.pop(group, None)
+        self.forget(group)
+        self._recorded.pop(group, None)
 
     async def state(self, group: str) -> GroupState:
         """Return the group's state; above `state_bytes` the least recently used states are dropped."""
@@ -286,7 +325,7 @@ class Committer:
         """Apply a decided change to the state and post it; `done` is called when it is durable."""
         group = change.episode.group
         state = await self.state(group)
-        recorded_at = self.record_time(group)
+        recorded_at, rests_on = self.record_time(group), state.last_recorded
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:
@@ -297,14 +336,18 @@ class Committer:
             self.forget(group)
             raise
         self._recorded[group] = recorded_at
-        self.outbox.post(changes.committed(change, difference, recorded_at), done)
+        self.outbox.post(replace(changes.committed(change, difference, recorded_at), rests_on=rests_on), done)
         self._commits += 1
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow even where none is loaded
 
     def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
-        self.outbox.post(changes.failed(episode, error, self._next(episode.group)), done)
+        group, rests_on = episode.group, self._last_recorded(episode.group)
+        recorded_at = self._recorded[group] = self.record_time(group)
+        if (state := self._states.get(group)) is not None:
+            state.last_recorded = recorded_at
+        self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), done)
 
     async def withdraw(self, group: str) -> list[tuple[int, str]]:
         """Carry out the requested retractions and removals of a group, before what is pending there (R27).
@@ -330,24 +373,25 @@ class Committer:
         return outcome
 
     async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
+        if change.recorded_at is not None:
+            change = replace(change, rests_on=self._last_recorded(change.group))
         self._recorded[change.group] = recorded_at
         self.outbox.post(change)
         await self.outbox.flush()
+        if change.group in self.outbox.faults:
+            raise self.outbox.faults[change.group][1]
 
     def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
-        last = self._recorded.get(group)
-        if last is None:
-            last = self._parts.store.heads([group])[group].last_recorded
-        return max(times.now(), last + 1)
+        return max(times.now(), self._last_recorded(group) + 1)
 
-    def _next(self, group: str) -> Instant:
-        """Return the next record time of a group, and note it as given."""
-        recorded_at = self._recorded[group] = self.record_time(group)
-        state = self._states.get(group)
-        if state is not None:
-            state.last_recorded = recorded_at
-        return recorded_at
+    def _last_recorded(self, group: str) -> Instant:
+        """Return the last record time that this run knows of; what it posts next rests on that one."""
+        if (state := self._states.get(group)) is not None:
+            return state.last_recorded
+        if group not in self._recorded:
+            self._recorded[group] = self._parts.store.heads([group])[group].last_recorded
+        return self._recorded[group]
 
     def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         records = records_of(self._parts.store, change.episode.group)

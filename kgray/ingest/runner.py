@@ -11,14 +11,18 @@ and at the model. Within a group the order of acceptance holds whatever the lane
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray.errors import Damaged, Outrun, Unavailable
+from kgray import holds, times
+from kgray.errors import Outrun, Unavailable
+from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.window import GroupWindow, Run
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
@@ -29,8 +33,12 @@ GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in f
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
-_HELD_S = 30.0  # a damaged group is tried again after so long
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
+_ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
+# Entries that a group may have at its turn, so that its state, once loaded, is used for several episodes; but
+# not more than a quarter of the window. Another group waits for so many of each group before it.
+A_TURN = 20
+_LOG = logging.getLogger("kgray.runtime.holds")  # which an actor prints, and a command does not
 Takes = Callable[[str], bool]  # whether this runner works on a group
 
 
@@ -41,7 +49,7 @@ class Runner:
         """Start with no group in memory."""
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one
-        self.held: dict[str, str] = {}  # group -> why the current run, or the last one, has left it alone
+        self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
         self.committer = Committer(parts, self.watch)
         self._run: _WindowedRun | None = None
 
@@ -61,7 +69,6 @@ class Runner:
         Raises as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
-        self.held = {}
         try:
             await self._go(_among(groups), stop, on_step, room)
         except Unavailable:
@@ -78,7 +85,6 @@ class Runner:
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
         self.totals = Totals()
-        self.held = {}
         while not stop():
             await self._go(mine, stop, on_step)
             await asyncio.sleep(_LOOK_S)
@@ -128,11 +134,13 @@ class _WindowedRun:
         )
         self._windows: dict[str, GroupWindow] = {}
         self._taken = 0
-        self._served: dict[str, int] = {}  # group -> number of entries taken when it last had its turn
+        # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
+        self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
+        self._used: dict[str, int] = {}  # of the turn of the group that goes on with it
+        self._mark, self._all_at = 0, -_ALL_S  # of the look for what was appended; when it last saw all
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._asked_at = -_LOOK_S
-        self._held_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -143,13 +151,16 @@ class _WindowedRun:
             if grace is None and self._run.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
-                self._fill()
+                await self._fill()
+            await self._hold_refused()
             if not self._heads():
                 await self._committer.outbox.flush()
+                if await self._hold_refused():
+                    continue
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
                 if await self._withdraw(anyway=True):
                     continue
-                if grace is not None or not self._fill(anyway=True):
+                if grace is not None or not await self._fill(anyway=True):
                     return
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
@@ -167,8 +178,8 @@ class _WindowedRun:
             if not task.done():
                 continue
             window.head = None
-            if isinstance(fault := task.exception(), Damaged):
-                await self._hold(window.group, fault)
+            if is_groups_own(fault := task.exception()):
+                await self._hold(window.group, window.at, fault)
                 continue
             task.result()
             self._start(window)
@@ -178,14 +189,28 @@ class _WindowedRun:
         return {window.head: window for window in self._windows.values() if window.head is not None}
 
     def _may_take(self, group: str) -> bool:
-        return self._takes(group) and time.monotonic() - self._held_at.get(group, -_HELD_S) >= _HELD_S
+        hold = self._runner.holds.get(group)
+        return self._takes(group) and (hold is None or hold.again_at <= times.now())
 
-    async def _hold(self, group: str, fault: Damaged) -> None:
-        """Leave a group alone for a while; the others go on (R24)."""
-        self._runner.held[group] = str(fault)
-        self._held_at[group] = time.monotonic()
+    async def _hold(self, group: str, sequence: int, fault: BaseException | None) -> None:
+        """Leave a group alone for a while; the others go on (R24). sequence: 0 for a correction."""
+        assert fault is not None  # noqa: S101 - its callers met one
+        _LOG.info("group %s is held", group, exc_info=fault)
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
+        self._queue(group, live=False)
+        self._committer.forgive(group)
+        store, before = self._parts.store, self._runner.holds.get(group)
+        self._runner.holds[group] = await off_the_loop(
+            store, lambda: holds.hold(store, group, sequence, fault, before)
+        )
+
+    async def _hold_refused(self) -> bool:
+        """Hold the groups whose writes the store has refused; return whether there were any."""
+        refused = list(self._committer.outbox.faults.items())
+        for group, (sequence, fault) in refused:
+            await self._hold(group, sequence, fault)
+        return bool(refused)
 
     @property
     def in_flight(self) -> int:
@@ -202,20 +227,29 @@ class _WindowedRun:
         if not anyway and now - self._asked_at < _LOOK_S:
             return 0
         self._asked_at = now
-        count = 0
-        for group in filter(self._may_take, self._parts.store.withdrawing()):
+        count, store = 0, self._parts.store
+        self._runner.holds = await off_the_loop(store, lambda: holds.held(store))
+        for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
             if (window := self._windows.get(group)) is not None:
                 await window.discard()
                 del self._windows[group]
+                self._queue(group, live=True)
             try:
                 carried_out = await self._committer.withdraw(group)
-            except Damaged as fault:
-                await self._hold(group, fault)
+            except Exception as fault:
+                if not is_groups_own(fault):
+                    raise
+                await self._hold(group, 0, fault)
                 continue
             for sequence, outcome in carried_out:
                 self._ended(group, sequence, outcome)
                 count += 1
         return count
+
+    def _may_withdraw(self, group: str) -> bool:
+        """Whether to carry out removals: an episode at which its group is held is in nobody's way."""
+        hold = self._runner.holds.get(group)
+        return self._may_take(group) or (hold is not None and hold.sequence > 0 and self._takes(group))
 
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
@@ -229,6 +263,8 @@ class _WindowedRun:
         self._run.totals.count(outcome)
         if outcome == "committed":
             self._run.totals.last_commit = time.monotonic()
+        if self._runner.holds.pop(group, None) is not None:
+            holds.release(self._parts.store, group)
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
         if window is not None and not (window.items or window.posted or window.head):
@@ -236,7 +272,7 @@ class _WindowedRun:
 
     # ------------------------------------------------------------------ the window
 
-    def _fill(self, *, anyway: bool = False) -> int:
+    async def _fill(self, *, anyway: bool = False) -> int:
         """Take entries into the window until it is full or nothing more is pending; return how many.
 
         Groups with live entries go first, then by turn. Unless `anyway`, it looks only every _LOOK_S seconds
@@ -250,37 +286,57 @@ class _WindowedRun:
         if room <= 0 or not (anyway or due):
             return 0
         self._looked_at = now
-        found = self._parts.store.pending_groups()
-        # The group served longest ago goes first, so that no group waits for all others.
-        order = {g: (not found[g], self._served.get(g, -1)) for g in found if self._may_take(g)}
-        groups = sorted(order, key=order.__getitem__)
-        self._see_the_end(posted)
+        await self._look(everything=anyway or now - self._all_at >= _ALL_S)
+        await self._see_the_end(posted)
+        if self._lanes[False]:
+            self._live_at = now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
         taken = 0
-        for turn, group in enumerate(groups):
-            if free[False] <= 0 or (free[True] <= 0 and not found[group]):
-                break  # only bulk groups are left: do not ask the store about each of them
-            share = -(-free[False] // (len(groups) - turn))
-            taken += self._take(group, share, free)
-        if any(found[group] for group in groups):
-            self._live_at = now
+        for bulk, lane in enumerate(self._lanes):
+            share = max(1, min(A_TURN, width // 4), -(-free[bool(bulk)] // max(1, len(lane))))
+            for group in list(lane):
+                if free[bool(bulk)] <= 0:
+                    break
+                if self._may_take(group):
+                    taken += await self._take(group, share, free, live=not bulk)
         live = now - self._live_at < LIVE_LATELY_S
         self._run.gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
         return taken
 
-    def _see_the_end(self, posted: int) -> None:
+    async def _look(self, *, everything: bool) -> None:
+        """Queue the groups to which something was appended since the last look, or all with anything."""
+        store, mark = self._parts.store, 0 if everything else self._mark
+        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark))
+        if everything:
+            self._all_at = time.monotonic()
+        for group, live in found.items():
+            self._queue(group, live=live)
+
+    def _queue(self, group: str, *, live: bool) -> None:
+        """Let a group have its turn in a lane, behind the others; one that waits there keeps its place."""
+        if self._takes(group):
+            self._lanes[live].pop(group, None)
+            self._lanes[not live].setdefault(group)
+
+    async def _see_the_end(self, posted: int) -> None:
         """Note where the end of the backlog begins: from there the longest texts go first."""
-        untaken = self._parts.store.pending_count() - self.in_flight - posted
+        store, taken = self._parts.store, self.in_flight + posted
+        most = taken + 2 * self._parts.streams + 1
+        untaken = await off_the_loop(store, lambda: store.pending_count(most=most)) - taken
         if untaken > 2 * self._parts.streams:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken
 
-    def _take(self, group: str, share: int, free: dict[bool, int]) -> int:
-        """Take at most `share` of a group's next entries; return how many. Lowers `free`."""
+    async def _take(self, group: str, share: int, free: dict[bool, int], *, live: bool) -> int:
+        """Take what is left of a group's turn, `share` in all; return how many entries. Lowers `free`."""
+        there, store = self._windows.get(group), self._parts.store
+        after = 0 if there is None else there.last
+        left = min(free[False], share - self._used.get(group, 0))
+        found = await off_the_loop(store, lambda: store.pending(group, left, after=after))
         window = self._windows.get(group) or GroupWindow(group, self._run)
         taken = 0
-        for entry in self._parts.store.pending(group, share, after=window.last):
+        for entry in found:
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
@@ -288,7 +344,6 @@ class _WindowedRun:
             if self._run.totals.first_claim is None:
                 self._run.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            self._served[group] = self._taken
             window.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             if isinstance(entry, Episode):
@@ -296,6 +351,13 @@ class _WindowedRun:
             taken += 1
             free[True] -= 1
             free[False] -= 1
+        self._lanes[not live].pop(group, None)
+        used = self._used.pop(group, 0) + taken
+        if taken < len(found) or taken == left:  # there may be more
+            self._queue(group, live=live)
+            if 0 < used < share:
+                self._used[group] = used
+                self._lanes[not live].move_to_end(group, last=False)
         if taken and window.head is None:
             self._start(window)
         return taken
@@ -311,8 +373,8 @@ class _WindowedRun:
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        # A window's own task meets a damaged group again, and holds it.
-        if error is not None and not isinstance(error, Damaged) and not self._broken.done():
+        # A window's own task meets what concerns its group again, and holds it.
+        if error is not None and not is_groups_own(error) and not self._broken.done():
             self._broken.set_exception(error)
 
     async def end(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
+from kgray.holds import is_groups_own
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.calls import Gate, Urgency, journaled, patiently, requests_of, settle
 from kgray.ingest.committer import Committer, OnStage, Parts
@@ -112,6 +113,12 @@ class GroupWindow:
         """Whether the newest entry is a correction: later entries are taken once it is done (R22)."""
         return bool(self.items) and isinstance(self.items[self.last].entry, Operation)
 
+    @property
+    def at(self) -> int:
+        """The sequence of the episode that is committed next; 0: a correction, or there is none."""
+        first = next(iter(self.items.values()), None)
+        return first.entry.sequence if first is not None and isinstance(first.entry, Episode) else 0
+
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
         """Take an entry into the window.
 
@@ -146,17 +153,18 @@ class GroupWindow:
     async def _prepare(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Extract, then decide ahead, so that the questions are asked early.
 
-        Errors of the episode's own content are ignored here: its commit meets them again, in order.
+        Errors of the episode's own content, or of its group alone, are ignored here: its commit meets them
+        again, in order.
         """
         try:
             await self._extract(item, episode, urgency)
             read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
-        except ContentError:
-            self._tried(item)
-            return
-        await self._soon(item.clear)
-        with suppress(ContentError):
+            await self._soon(item.clear)
             await self._decide_ahead(item, read)
+        except Exception as error:
+            if not (isinstance(error, ContentError) or is_groups_own(error)):
+                raise
+            self._tried(item)
 
     def _tried(self, item: InFlight) -> None:
         """Note that this entry was tried; let the entries after it go on, up to the next untried episode."""
@@ -298,7 +306,9 @@ class GroupWindow:
 
         try:
             extraction = await patiently(once, parts, self._run.stop)
-        except ContentError as error:
+        except Exception as error:
+            if not (isinstance(error, ContentError) or is_groups_own(error)):
+                raise
             if not item.extracted.done():
                 item.extracted.set_exception(error)
                 item.extracted.exception()  # marks it as seen; whoever awaits the future gets it again

@@ -21,6 +21,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kgray import kinds, rows, times
@@ -55,10 +56,11 @@ async def withdraw_requested(store: Store, embedder: Embedder, group: str) -> No
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
     for operation in Removals.of(store, group).operations:
         while True:
-            recorded_at = max(times.now(), store.heads([group])[group].last_recorded + 1)
+            rests_on = store.heads([group])[group].last_recorded
+            recorded_at = max(times.now(), rests_on + 1)
             with suppress(Outrun):  # another process has recorded something meanwhile: read it anew
                 async for change in withdraw(store, embedder, operation, recorded_at):
-                    store.apply([change])
+                    store.apply([replace(change, rests_on=rests_on if change.recorded_at else None)])
                 break
 
 

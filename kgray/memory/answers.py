@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
-from kgray import kinds
+from kgray import holds, kinds
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Entity, FactSpan
@@ -73,19 +73,23 @@ def history_of(store: Store, view: GraphView, name_or_id: str, as_of: Instant | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFailure:
-    """An episode that failed by its own content, and why."""
+    """An episode that failed by its own content, or at which its group is held (kind "Held"), and why.
+
+    episode     None where the group is held at a correction
+    """
 
     group: str
-    episode: ToldEpisode
+    episode: ToldEpisode | None
     failure: Failure
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray failures --json` prints."""
-        return self.failure.as_dict(self.episode.id, self.episode.client_id, self.group)
+        id_, client_id = (self.episode.id, self.episode.client_id) if self.episode else ("", None)
+        return self.failure.as_dict(id_, client_id, self.group)
 
 
 def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
-    """Return the failed episodes of a group (None: of all), with their reasons."""
+    """Return the failed episodes of a group (None: of all) and, where it is held, that; with the reasons."""
     found = []
     with store.reading():
         for name, failed in groupby(failures(store, group), lambda row: row.episode.group):
@@ -93,6 +97,11 @@ def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
             told = told_episodes(store, name, [row.episode.sequence for row in rows_of], set())
             pairs = zip(told, rows_of, strict=True)
             found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
+        for name, hold in holds.held(store).items():
+            if group in (None, name):
+                failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
+                stopped = next(told_episodes(store, name, [hold.sequence], set()), None)
+                found.append(ToldFailure(group=name, episode=stopped, failure=failure))
     return found
 
 

@@ -14,7 +14,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kgray import times
+from kgray import holds, times
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
@@ -146,7 +146,8 @@ class Memory(GroupReads):
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
         done = await self._carry_out(None, stop=stop, on_step=on_step)
-        return Report(committed=done.committed, failed=done.failed, stopped=done.stopped, reason=done.reason)
+        names = ("committed", "failed", "stopped", "reason", "held")
+        return Report(**{name: getattr(done, name) for name in names})
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
         """Return what accepting would refuse, with taken ids unless they replace; accepts nothing."""
@@ -167,10 +168,11 @@ class Memory(GroupReads):
         on_step: OnStep = ignore,
         stop: Stop = never,
     ) -> Report:
-        """Retry failed episodes: all, or those with these ids (kgray's or the client's)."""
+        """Retry failed episodes: all, or those with these ids (kgray's or the client's); and held groups."""
         if group is not None:
             check_group(group)
         count = retry(self.store, group, episodes, now=times.now())
+        holds.try_again(self.store, group)
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
@@ -226,7 +228,10 @@ class Memory(GroupReads):
         """Derive a group anew from its records, and store it; return what was done, in lines."""
         if missing := no_group(self.store, check_group(group)):
             raise NotFound(missing)
-        return repaired(self.store, group)
+        found = repaired(self.store, group)
+        if group in holds.held(self.store):
+            holds.release(self.store, group)
+        return found
 
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
-from kgray import times
+from kgray import holds, times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
@@ -142,6 +142,7 @@ class Submission:
             unread=tuple(islice(self._unread(), UNREAD)) if left_out else (),
             stopped=done.stopped,
             reason=done.reason,
+            held=done.held,
             refusals=tuple(self._refusals),
         )
 
@@ -212,7 +213,8 @@ _PAGE = 10_000  # sequences read at once
 
 def why(done: IngestOutcome) -> str:
     """Return the reason in brackets, for a message; "" where there is none."""
-    return f" ({done.reason})" if done.reason else ""
+    reason = done.reason or next(iter(done.held.values()), "")
+    return f" ({reason})" if reason else ""
 
 
 class LocalIngest:
@@ -261,7 +263,7 @@ class LocalIngest:
                 left = waiting(store, own)
                 if stop() or not (left or coming):
                     done = done_elsewhere(store, own)
-                    return IngestOutcome(committed=done.committed, failed=done.failed, stopped=left or coming)
+                    return replace(done, stopped=left or coming, held=held_of(store, own))
                 if not announced:
                     on_wait(f"waiting: {error}")
                     announced = True
@@ -277,6 +279,7 @@ class LocalIngest:
     ) -> IngestOutcome:
         """Run until nothing is pending; an outage or a full disk ends the run; what was accepted is safe."""
         reason, totals = "", Totals()
+        held: dict[str, str] = {}
         try:
             while True:
                 coming = more()  # asked first: the run below sees all that was queued before a "no"
@@ -288,10 +291,12 @@ class LocalIngest:
                     break
                 await asyncio.sleep(_LOOK_S)
             pending = self._store.pending_groups()
-            stopped = stop() and (more() or any(groups is None or group in groups for group in pending))
+            waits = (group for group in pending if groups is None or group in groups)
+            stopped = stop() and (more() or any(group not in self._runner.holds for group in waits))
             reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
-            if held := count.waits_for(self._runner.held):
-                stopped, reason = True, held
+            held = {name: one.reason for name, one in self._runner.holds.items() if name in pending}
+            if groups is not None:
+                held = {name: why for name, why in held.items() if name in groups}
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
         return IngestOutcome(
@@ -299,6 +304,7 @@ class LocalIngest:
             failed=count.failed,
             stopped=stopped,
             reason=reason,
+            held=held,
             totals=totals,
         )
 
@@ -312,10 +318,6 @@ class Count:
         """Start from what has `ended` already; before, queued: see `Ingest.carry_out`."""
         self.committed, self.failed = ended.committed, ended.failed
         self._before, self._queued, self._on_step = before, queued, on_step
-
-    def waits_for(self, held: Mapping[str, str]) -> str:
-        """Return why a group with queued entries was left alone; "" for none."""
-        return next((why for group, why in held.items() if group in self._queued), "")
 
     def __call__(self, group: str, sequence: int, outcome: str) -> None:
         """Count one step."""
@@ -333,11 +335,28 @@ def last_sequences(store: Store) -> dict[str, int]:
 
 
 def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
-    """Whether anything that is queued has not ended."""
-    return any(
-        (first := _first_pending(store, group)) is not None and first <= queue.last
-        for group, queue in queued.items()
-    )
+    """Whether anything that is queued has not ended, and its group is not held until later."""
+    left = (group for group, queue in queued.items() if _waits(store, group, queue))
+    if (first := next(left, None)) is None:
+        return False
+    paused = {group for group, one in holds.held(store).items() if one.again_at > times.now()}
+    return any(group not in paused for group in chain((first,), left))
+
+
+def held_of(store: Store, *queues: Mapping[str, Queued]) -> dict[str, str]:
+    """Return why groups are held in which something that is queued waits."""
+    held = holds.held(store)
+    return {
+        group: held[group].reason
+        for queued in queues
+        for group in queued.keys() & held.keys()
+        if _waits(store, group, queued[group])
+    }
+
+
+def _waits(store: Store, group: str, queue: Queued) -> bool:
+    first = _first_pending(store, group)
+    return first is not None and first <= queue.last
 
 
 def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kgray import kinds, rows
@@ -34,6 +34,7 @@ class Report:
                         say so, of those that this submission accepted
     stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
                         accepted is safe, and the next run goes on
+    held                groups whose work failed for a reason that is not their content's, and why (R24)
     """
 
     accepted: int = 0
@@ -47,6 +48,7 @@ class Report:
     unread: tuple[str, ...] = ()
     stopped: bool = False
     reason: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -57,13 +59,14 @@ class Report:
     @property
     def exit_code(self) -> int:
         """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
-        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed))
+        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed or self.held))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray add --json` prints."""
         names = ("accepted", "duplicate", "refused", "committed", "failed", "retracted", "still_retracted")
         counts = {name: getattr(self, name) for name in (*names, "left_out")}
-        return {**counts, "refusals": [refusal.as_dict() for refusal in self.refusals]}
+        listed = {"held": dict(self.held), "refusals": [refusal.as_dict() for refusal in self.refusals]}
+        return counts | listed
 
 
 # ---------------------------------------------------------------------------- the dump and show verbs

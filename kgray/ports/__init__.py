@@ -34,6 +34,7 @@ from kgray.ports.store import (
     Store,
     Writer,
     at_one_moment,
+    shard_of,
 )
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "Vector",
     "Writer",
     "at_one_moment",
+    "shard_of",
 ]

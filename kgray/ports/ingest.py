@@ -139,6 +139,7 @@ class IngestOutcome:
     """What was carried out.
 
     stopped  a signal or an outage ended the run first; `reason` names the outage
+    held     groups that are held with something pending -> why (R24)
     totals   how the run went; empty where another process ingested
     """
 
@@ -146,6 +147,7 @@ class IngestOutcome:
     failed: int = 0
     stopped: bool = False
     reason: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
 
 

@@ -6,6 +6,7 @@ Synchronous: its calls are short and its one writer is one thread. A store knows
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class RowChanges:
     states       the states of the entry in which this applies. In any other, or once the entry was removed, it
                  has been applied before or came too late, and is left out: so a batch can be sent again
     recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
+    rests_on     the group's last record time when it was decided: whatever else was recorded since, it is
+                 refused (Outrun), and so it is where its entry was ended by another. None: not said
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
                  all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
                  a change puts nothing but the entry's row: the others may go after it, in portions
@@ -56,6 +59,7 @@ class RowChanges:
     ledger: Kind | None
     states: frozenset[int]
     recorded_at: Instant | None = None
+    rests_on: Instant | None = None
     clear: bool = False
     drops: Mapping[Kind, Sequence[Key]] = field(default_factory=dict)
     puts: Mapping[Kind, Sequence[Row]] = field(default_factory=dict)
@@ -113,7 +117,10 @@ class GroupHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """The counts of one group: entries by state, what is derived from them, calls and tokens so far."""
+    """The counts of one group: entries by state, what is derived from them, calls and tokens so far.
+
+    held    of those accepted and extracted: all, where the group is held, else 0
+    """
 
     accepted: int = 0
     extracted: int = 0
@@ -124,6 +131,7 @@ class GroupCounts:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    held: int = 0
 
 
 class Writer(Protocol):
@@ -189,6 +197,14 @@ class Store(Protocol):
         """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
         ...
 
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return those of `pending_groups` to which something was appended since `mark`, and the next mark.
+
+        mark: what the last call returned; 0: all. What an append took long to commit may be missed: ask for
+        all now and then. Takes time in proportion to what it returns, not to the groups that there are.
+        """
+        ...
+
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
         ...
@@ -201,8 +217,11 @@ class Store(Protocol):
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         ...
 
-    def pending_count(self, group: str | None = None) -> int:
-        """Return how many episodes and operations are not ended, in one group or in all that exist."""
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
+        """Return how many episodes and operations are not ended, in one group or in all that exist.
+
+        most    more need not be counted: the cost grows with it
+        """
         ...
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
@@ -215,18 +234,27 @@ class Store(Protocol):
     # --- the ingesting process --------------------------------------------------------------
 
     def writing(
-        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
     ) -> AbstractContextManager[int]:
         """Hold the store for writing; yields the fencing epoch that `apply` is checked against (R23).
+
+        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are.
 
         epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
                 store's newest: for a restarted writer that continues for the run that it served
         shard   each has an epoch of its own; the embedded store has only shard 0
+        shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
+                None: take all that there are, or none
         shares_folder   another store in this process holds the data folder's ingest lock: a store on a server
                         relies on its lease alone. An embedded store always holds its folder's
 
-        Raises Locked, naming the holder's pid, where another process holds the data folder; StaleWriter
-        where the epoch is not the newest.
+        Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
+        StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
         """
         ...
 
@@ -238,8 +266,9 @@ class Store(Protocol):
         lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
         it is readable from the first one on (R27).
 
-        Raises Outrun where a record time is not past its group's last: another process has recorded something
-        (a retry), so the caller must read the state again. StoreError for a sequence that was never taken.
+        Raises Outrun where a record time is not past its group's last, or what a change rests on is not: another
+        process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
+        group of another shard, StoreError for a sequence that was never taken.
         """
         ...
 
@@ -278,6 +307,10 @@ class Store(Protocol):
         """Yield the rows of a declared read, page by page; none for a group that does not exist."""
         ...
 
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
+        ...
+
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
     ) -> list[Fact]:
@@ -297,6 +330,11 @@ class Store(Protocol):
     def close(self) -> None:
         """Release files and memory; idempotent."""
         ...
+
+
+def shard_of(group: str, shards: int) -> int:
+    """Return the shard that owns a group: the same in every process."""
+    return zlib.crc32(group.encode()) % shards
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

@@ -33,6 +33,9 @@ _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _TELL_S = 2.0  # between two lines on what has started
+_JOIN_S = 10.0  # for further workers once one of each kind is up
+_WORKERS = ("models", "embedder")
+_RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 
 
 @dataclass(slots=True)
@@ -70,9 +73,10 @@ class Deployment:
         """Return each actor's stats by name, or why it does not answer."""
         asked = [(name, handle.stats.remote()) for name, handle in self.actors.items()]
         found: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + _NEWS_S
         for name, call in asked:
             try:
-                found[name] = answer(call)
+                found[name] = answer(call, max(0.1, until - time.monotonic()))
             except Unavailable as error:
                 found[name] = {"state": "unreachable", "reason": str(error)}
         return found
@@ -100,7 +104,8 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     chosen: whether the profile was named in the settings; if not, that of running actors is accepted
     tell: called with lines on what is started, and what has come up
     Raises SettingsError where running actors have other settings, versions or another profile, or where
-    their settings do not work; Unavailable where they do not come up in time.
+    their settings do not work; Unavailable where they do not come up in time. Of workers one of each kind is
+    enough: who is missing is named, and joins when it comes.
     """
     until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
     there = find(spec.namespace)
@@ -110,25 +115,50 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         theirs = there.spec if there is not None else _of_first_writer(spec, until)
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
-    began = told = time.monotonic()
     if there is None:
         tell(f"starting {len(_plan(spec))} actors: {', '.join(_plan(spec))}")
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
-    rows = []
-    for handle in found.actors.values():
-        rows.append(described(handle, until))
-        if there is None and (len(rows) == len(found.actors) or time.monotonic() - told > _TELL_S):
-            told = time.monotonic()
-            tell(f"{len(rows)} of {len(found.actors)} actors have started after {told - began:.0f} s")
-    for row in rows:
+    for row in _come_up(found, until, tell if there is None else silent):
         _refuse_mixture(spec, row["spec"], profile=True)
         if row["fault"] is not None:
             if there is None:
                 found.stop(0)
             raise row["fault"]
     return found
+
+
+def _come_up(found: Deployment, until: float, tell: OnWait) -> list[dict[str, Any]]:
+    """Return the `describe()` of the actors once they answer, or enough of them do; see `ensure`."""
+    began = told = last = time.monotonic()
+    asked = {handle.describe.remote(): name for name, handle in found.actors.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    while asked:
+        ready, _ = ray.wait(list(asked), timeout=_TELL_S)
+        for call in ready:
+            name = asked.pop(call)
+            try:
+                rows[name], last = answer(call), time.monotonic()
+            except Unavailable:  # Ray starts it again
+                time.sleep(_PAUSE_S)
+                asked[found.actors[name].describe.remote()] = name
+        if len(ready) != 1 and asked and not head_listens():
+            raise Unavailable(_RAY_ENDED, waited=True)
+        now = time.monotonic()
+        if not asked or now - told > _TELL_S:
+            told = now
+            tell(f"{len(rows)} of {len(found.actors)} actors have started after {now - began:.0f} s")
+        missing = ", ".join(sorted(asked.values(), key=_order))
+        lacking = {_kind(name) for name in asked.values()} - {
+            _kind(name) for name in rows if _kind(name) in _WORKERS
+        }
+        if not lacking and now - last > _JOIN_S:
+            tell(f"not up yet: {missing}; no node has room for them, or they load: they join when they come")
+            break
+        if now > until:
+            raise Unavailable(f"not up in time: {missing}; is there a node with room for them?", waited=True)
+    return list(rows.values())
 
 
 def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
@@ -175,8 +205,7 @@ def described(handle: Handle, until: float) -> dict[str, Any]:
             found: dict[str, Any] = answer(handle.describe.remote())
         except Unavailable:
             if not head_listens():
-                line = "Ray has ended before its actors answered; what was accepted is safe, run it again"
-                raise Unavailable(line, waited=True) from None
+                raise Unavailable(_RAY_ENDED, waited=True) from None
             if left <= 0:
                 raise
             time.sleep(_PAUSE_S)
@@ -206,9 +235,14 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
         ("embedder", EmbedWorker, profile.embedding),
     ):
         names[kind] = [f"{kind}-{number}" for number in range(of.workers)]
-        own = {"num_cpus": of.cpus, "max_concurrency": of.concurrency}
-        plan |= {name: (cls, own, (spec, name)) for name in names[kind]}
-    at_store: dict[str, Any] = {"num_cpus": 0}
+        asked = {"num_cpus": of.cpus, "max_concurrency": of.concurrency}
+        plan |= {name: (cls, asked, (spec, name)) for name in names[kind]}
+    own = profile.sequencer
+    at_store: dict[str, Any] = {"num_cpus": own.cpus}
+    if own.memory_mb:
+        at_store["memory"] = own.memory_mb << 20
+    if own.node and not spec.on_one_node:
+        at_store["label_selector"] = {"node": own.node}
     if spec.on_one_node:
         here = ray.get_runtime_context().get_node_id()
         at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
@@ -240,6 +274,9 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     return Deployment(spec, {name: found[name] for name in sorted(found, key=_order)})
 
 
+def _kind(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
 def _order(name: str) -> tuple[int, int]:
-    kind, _, number = name.rpartition("-")
-    return ("sequencer", "writer", "models", "embedder").index(kind), int(number)
+    return ("sequencer", "writer", *_WORKERS).index(_kind(name)), int(name.rpartition("-")[2])

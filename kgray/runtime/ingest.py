@@ -159,7 +159,9 @@ class _Awaited:
     def done(self) -> IngestOutcome:
         """Return what has ended: committed and failed."""
         own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
-        return IngestOutcome(committed=own.committed + rest.committed, failed=own.failed + rest.failed)
+        held = ingesting.held_of(self._store, self._queued, self._rest)
+        committed, failed = own.committed + rest.committed, own.failed + rest.failed
+        return IngestOutcome(committed=committed, failed=failed, held=held)
 
 
 class Follower:

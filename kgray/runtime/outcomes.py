@@ -6,6 +6,8 @@ one of its own. So an actor returns kgray's errors, which can be pickled, and ra
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -27,6 +29,28 @@ def portable(error: Exception) -> Exception:
     if isinstance(error, KgrayError):
         return error.with_traceback(None)
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+_LATE_S = 1.0  # for what came meanwhile to be read
+
+
+async def within(call: Awaitable[_T], seconds: float) -> _T:
+    """Return what a call returns. Raises TimeoutError, and cancels it, where it takes longer.
+
+    Unlike `asyncio.wait_for`, which from Python 3.12 on forgets an answer that came while this event loop
+    stood still, it reads what has come once the time is over.
+    """
+    task, until = asyncio.ensure_future(call), time.monotonic() + seconds
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+        late = time.monotonic() - until
+        if not task.done() and late > 0:
+            await asyncio.wait((task,), timeout=min(late, _LATE_S))
+        if task.done():
+            return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()
 
 
 async def outcome_of(call: Awaitable[_T]) -> _T | Exception:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kgray.errors import Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
 from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome
+from kgray.runtime.outcomes import TOLD, Lost, Outcome, within
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
@@ -35,24 +35,34 @@ _LONGEST_DELAY_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class PoolCall:
-    """One request on its way. lost_at: when it first lost its worker; holder: the worker that has it."""
+    """One request on its way. lost_at: when it first lost its worker; holder: the worker that has it.
+
+    faults: how often a worker failed over it in a way that nobody knows
+    """
 
     number: int
     request: Any
     answer: asyncio.Future[Any]
     lost_at: float | None = None
     times_lost: int = 0
+    faults: int = 0
     holder: RemoteWorker | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A worker of the pool. missing: its process has ended or does not answer."""
+    """A worker of the pool.
+
+    missing    its process does not answer: it has ended, hangs, or never came up
+    met        it has answered since it was started; until then it may be loading a model
+    """
 
     worker: RemoteWorker
     in_flight: int = 0
-    missing: bool = False
+    missing: bool = True
+    met: bool = False
     restarts: int = 0
+    probing: asyncio.Task[None] | None = None
     carrying: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -153,16 +163,12 @@ class Pool:
 
     async def _carried(self, member: _Member, left: dict[int, PoolCall]) -> str:
         """Settle calls as outcomes arrive, removing them from `left`; return why the rest was lost."""
-        worker = member.worker
+        worker, unknown = member.worker, ""
         try:
             async with asyncio.timeout(self._answer_s):
                 async for ended in worker.work([(call.number, call.request) for call in left.values()]):
                     for number, outcome in ended:
-                        if number == TOLD:
-                            OUTAGES.tell(worker.name, outcome)
-                        elif (call := left.pop(number, None)) is not None:
-                            member.in_flight -= 1
-                            self._settle(call, outcome)
+                        unknown = self._take(member, left, number, outcome) or unknown
         except Lost as error:
             member.missing = True
             OUTAGES.tell(worker.name, ())
@@ -174,8 +180,27 @@ class Pool:
             if self._closed:
                 raise
             return f"{worker.name} did not answer within {self._deadline_s:g} s"
-        member.missing = False
-        return f"{worker.name} ended its work without an answer"
+        if unknown:
+            self._restart(member)
+        return unknown or f"{worker.name} ended its work without an answer"
+
+    def _take(self, member: _Member, left: dict[int, PoolCall], number: int, outcome: Outcome) -> str:
+        """Settle one call; of the first failure over it that nobody knows, return what was said instead.
+
+        A worker that is started anew may do better.
+        """
+        member.missing, member.met = False, True
+        call = left.get(number)
+        if number == TOLD:
+            OUTAGES.tell(member.worker.name, outcome)
+        elif call is not None:
+            if isinstance(outcome, Exception) and not isinstance(outcome, KgrayError) and not call.faults:
+                call.faults += 1
+                return f"{member.worker.name} failed: {outcome}"
+            del left[number]
+            member.in_flight -= 1
+            self._settle(call, outcome)
+        return ""
 
     def _settle(self, call: PoolCall, outcome: Outcome) -> None:
         OUTAGES.answered(self._what)
@@ -209,23 +234,32 @@ class Pool:
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
         while any(member.in_flight or member.missing for member in self._members):
+            for member in self._members:
+                if (member.in_flight or member.missing) and (member.probing is None or member.probing.done()):
+                    member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self._every_s)
-            asked = [member for member in self._members if member.in_flight or member.missing]
-            await asyncio.gather(*(self._probe(member) for member in asked))
+
+    def _restart(self, member: _Member) -> None:
+        member.missing, member.met = True, False
+        member.restarts += 1
+        member.worker.restart()
 
     async def _probe(self, member: _Member) -> None:
+        """Ask a worker whether it lives; one that was never met is not restarted: it may load a model."""
         try:
-            await asyncio.wait_for(member.worker.health(), self._deadline_s)
+            await within(member.worker.health(), self._deadline_s if member.met else self._every_s)
         except TimeoutError:
+            if member.met:
+                self._restart(member)
+            elif not any(other.met for other in self._members):
+                return  # nobody else could do its work
             member.missing = True
-            member.restarts += 1
-            member.worker.restart()
             for carrying in list(member.carrying):
                 carrying.cancel()  # its calls go to others: a process that hangs may not end its streams
         except Lost:
             member.missing = True
         else:
-            member.missing = False
+            member.missing, member.met = False, True
 
 
 class Chunker:

@@ -32,9 +32,12 @@ class RayProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
-    """How groups are divided. shards: each has a sequencer and a writer; the embedded store has one."""
+    """How groups are divided, and where the sequencer and the writer of each shard stand."""
 
-    shards: _Whole = 1
+    shards: _Whole = 1  # each has a sequencer and a writer; the embedded store has one
+    cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
+    memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
+    node: str = ""  # "control": only on nodes with that label, node=control; "": on any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -52,7 +55,7 @@ class LimitsProfile:
 
     health_every_s: _Seconds = 5.0  # how often a worker with work in hand is asked whether it lives
     health_deadline_s: _Seconds = 60.0  # no answer for so long: it is restarted, its work goes to another
-    write_deadline_s: _Seconds = 120.0  # the same for a writer's batch
+    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction takes
     start_deadline_s: _Seconds = 120.0  # for all actors to answer
     pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
     grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long

@@ -10,7 +10,6 @@ import asyncio
 import os
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
 from kgray.outages import OUTAGES
+from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
@@ -40,6 +40,7 @@ _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
 _CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _AFTER_OUTAGE_S = 5.0  # before the next try: the patience was spent already
+_LONGEST_PAUSE_S = 60.0  # between two tries after a fault; the first is _AFTER_OUTAGE_S
 
 
 class Sequencer:
@@ -85,6 +86,7 @@ class Sequencer:
         self._given_up = 0  # outages that lasted longer than the patience, and full disks
         self._reason = ""  # of the last one
         self._fault: Exception | None = None
+        self._pause_s = _AFTER_OUTAGE_S  # after the next fault
         self._lag = 0
         self._held_bytes = 0  # estimated size of the groups' states in memory
         self._loop = asyncio.get_running_loop()
@@ -135,11 +137,14 @@ class Sequencer:
             # A server comes back by itself. A full disk does not, and each try would ask the model again for
             # what cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
-        except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`, and may `resume`
-            logs.LOGGER.exception("the service stands still")
+        except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`
+            # A model's server that refuses the key or the name, or a fault of no group's: whatever was wrong
+            # may be put right while nobody asks.
+            logs.LOGGER.exception("pauses, and tries again in %g s", self._pause_s)
             self._fault, self._state = portable(error), "faulty"
             self._end_run()
-            await self._until_resumed()
+            await self._sleep(self._pause_s)
+            self._pause_s, self._fault = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
         finally:
             self._account()
 
@@ -211,10 +216,6 @@ class Sequencer:
                 await self._sleep(_AFTER_OUTAGE_S)
         return False
 
-    async def _until_resumed(self) -> None:
-        while self._fault is not None and not self._stopping:
-            await self._sleep(None)
-
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until a control call wakes the service, at most so many seconds; None = no bound."""
         if self._stopping:
@@ -227,6 +228,7 @@ class Sequencer:
         with self._guard:
             self._steps.append((group, sequence, outcome))
             self._stepped += 1
+        self._pause_s = _AFTER_OUTAGE_S
 
     def _end_run(self) -> None:
         """Discard the runner; the next one takes a new epoch."""
@@ -308,11 +310,6 @@ class Sequencer:
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)
         return self._in_flight()
-
-
-def shard_of(group: str, shards: int) -> int:
-    """Return the shard that owns a group: the same in every process."""
-    return zlib.crc32(group.encode()) % shards
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:

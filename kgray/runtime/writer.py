@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,7 +24,8 @@ from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.outcomes import Lost
+from kgray.runtime.outcomes import Lost, within
+from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
@@ -42,7 +44,7 @@ class GraphWriter:
         self._store: Store | None = None
         self._held = ExitStack()
         self._epoch = 0
-        self._last = 0  # number of the last batch of this epoch that was written
+        self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
 
     def begin(self) -> int | Exception:
@@ -52,20 +54,23 @@ class GraphWriter:
         except KgrayError as error:
             return error
 
-    def write(self, epoch: int, number: int, changes: Sequence[RowChanges]) -> Exception | None:
-        """Write a run's batch; None = it is durable. number: of the batch in its run, from 1."""
+    def write(
+        self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]
+    ) -> Exception | None:
+        """Write a client's batch; None = it is durable. number: of the batch among the client's, from 1."""
         try:
             if epoch < self._epoch:
                 raise StaleWriter(f"epoch {epoch} was followed by {self._epoch}: another run writes now")
             if epoch > self._epoch:
                 self._hold(epoch)  # this process is new, or another writer process gave out the epoch
-            if number <= self._last:
+            if number <= self._last.get(client, 0):
                 self._repeats += 1  # durable already: only the answer was lost
                 return None
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
             self._store.apply(changes)
-            self._note(number, changes, time.monotonic() - since)
+            self._last[client] = number
+            self._note(changes, time.monotonic() - since)
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= self._epoch:
                 self._release()  # an older run's batch does not take the store from the newest
@@ -100,7 +105,10 @@ class GraphWriter:
         self._release()
         if self._store is None:
             self._store = self._spec.parts().store
-        self._epoch = self._held.enter_context(self._store.writing(epoch=epoch, shard=self._shard))
+        shards = profile_of(self._spec.profile, "the deployment").sequencer.shards
+        self._epoch = self._held.enter_context(
+            self._store.writing(epoch=epoch, shard=self._shard, shards=shards)
+        )
         metrics.gauge("kgray_writer_epoch", self._epoch, shard=self._shard)
         logs.LOGGER.info("holds the store", extra={"epoch": self._epoch})
         return self._epoch
@@ -108,10 +116,9 @@ class GraphWriter:
     def _release(self) -> None:
         self._held.close()
         self._held = ExitStack()
-        self._epoch = self._last = 0
+        self._epoch, self._last = 0, {}
 
-    def _note(self, number: int, changes: Sequence[RowChanges], seconds: float) -> None:
-        self._last = number
+    def _note(self, changes: Sequence[RowChanges], seconds: float) -> None:
         self._batches += 1
         self._writes += len(changes)
         metrics.observe("kgray_commit_seconds", seconds)
@@ -132,7 +139,7 @@ class RemoteWriter:
         """deadline_s: for one call, after which the actor is restarted; patience_s: for one batch."""
         self._handle, self.epoch = handle, epoch
         self._deadline_s, self._patience_s = deadline_s, patience_s
-        self._number = 0
+        self._client, self._number = secrets.token_hex(8), 0
 
     async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
@@ -153,7 +160,7 @@ class RemoteWriter:
         number = self._number
         since, until = time.time(), time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        while (fault := await self._called("write", self.epoch, number, changes)) is not None:
+        while (fault := await self._called("write", self.epoch, self._client, number, changes)) is not None:
             if not isinstance(fault, _PASSING):
                 raise fault
             OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self._patience_s)
@@ -171,7 +178,7 @@ class RemoteWriter:
             return await getattr(self._handle, method).remote(*args)
 
         try:
-            return await asyncio.wait_for(reached(sent()), self._deadline_s)
+            return await within(reached(sent()), self._deadline_s)
         except Lost as error:
             reason = str(error)
         except TimeoutError:

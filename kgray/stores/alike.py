@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from kgray import rows as packing
-from kgray.errors import Outrun, StaleWriter, StoreError
+from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
+from kgray.holds import held
 from kgray.kinds import (
     ACCEPTED,
+    EPISODES,
     EPISODES_AT,
     EXTRACTED,
     OPERATIONS_AT,
@@ -43,23 +46,38 @@ class Reads(Store):
             found += [packing.operation(group, row) for row in operations if row[3] == PENDING]
         return sorted(found, key=attrgetter("sequence"))
 
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
+        return self.newly_pending(0)[0]
+
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted; see `ports.Store`."""
         with self.reading():
-            names = self.heads() if group is None else (group,)
-            return {name: self._counted(name) for name in names}
+            found = self._counted(group)
+            for name in held(self) & found.keys():
+                waiting = found[name].accepted + found[name].extracted
+                found[name] = replace(found[name], held=waiting)
+            return found
 
     @abstractmethod
-    def _counted(self, group: str) -> GroupCounts:
-        """Return the counts of one group."""
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        """Return the counts of one group, or of all, sorted."""
 
 
-def counted(states: Iterable[Sequence[int]], rest: Sequence[int]) -> GroupCounts:
-    """Return counts from rows of (state, how many); rest: the other fields of GroupCounts, in their order."""
-    by_state = dict.fromkeys(packing.STATES[:WITHDRAWN], 0)  # what was withdrawn is retired
-    by_state |= {packing.STATES[state]: number for state, number in states}
-    others = [field.name for field in fields(GroupCounts) if field.name not in by_state]
-    return GroupCounts(**by_state, **dict(zip(others, rest, strict=True)))
+def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
+    """Return counts by group, sorted.
+
+    states  rows of (group, state, how many)
+    rest    rows of (group, the other fields of GroupCounts in their order), several of a group are added up
+    """
+    open_ = packing.STATES[:WITHDRAWN]  # what was withdrawn is retired
+    others = [field.name for field in fields(GroupCounts) if field.name not in {*open_, "held"}]
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rest:
+        found[row[0]].update(dict(zip(others, row[1:], strict=True)))
+    for group, state, number in states:
+        found[group][packing.STATES[state]] = number
+    return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,17 +165,36 @@ def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
     return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
 
 
-def no_sequence(change: RowChanges, last: int) -> StoreError:
+def no_sequence(change: RowChanges, last: int) -> Unwritable:
     """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
     why = f"its last is {last}" if last else "it is empty"
-    return StoreError(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+    return Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+
+
+def ended_in(changes: Iterable[RowChanges]) -> list[str]:
+    """Return the groups in which something may have ended, sorted."""
+    return sorted({c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES})
+
+
+def applies(change: RowChanges, state: int | None, ended_at: Instant | None) -> bool:
+    """Return whether a change applies to its entry as it is: None where the entry is gone.
+
+    Raises Outrun where the entry was ended by another than this change, which says what it rests on: its
+    sender takes a graph for stored that is not.
+    """
+    if state in change.states:
+        return True
+    if change.rests_on is not None and ended_at != change.recorded_at:
+        raise outrun(change)
+    return False
 
 
 def outrun(change: RowChanges) -> Outrun:
     """Return the refusal of a change that something else was recorded before."""
     return Outrun(
         f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
-        f"which is not past the group's last: nothing was changed, run it again"
+        f"which is not past the group's last, or another has recorded since it was decided: nothing was "
+        f"changed, run it again"
     )
 
 

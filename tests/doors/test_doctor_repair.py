@@ -74,8 +74,17 @@ def test_what_is_added_to_it_waits_and_is_committed_after_the_repair(folder):
 
     waits = folder("add", more, "--json")
 
-    assert (waits.code, waits.json["accepted"], waits.json["committed"]) == (75, 2, 1)
+    assert (waits.code, waits.json["accepted"], waits.json["committed"]) == (1, 2, 1)
+    assert list(waits.json["held"]) == ["broken"]
     assert "doctor --repair --group broken" in waits.err
+    assert waits.err.splitlines()[-1].endswith("1 group held")
+    status = folder("status", "--json").json["groups"]
+    assert (status["broken"]["accepted"] + status["broken"]["extracted"], status["broken"]["held"]) == (1, 1)
+    assert status["whole"]["held"] == 0
+    [told] = folder("failures", "--json").json["failures"]
+    assert (told["client_id"], told["class"], told["attempts"]) == ("Carl", "Held", 1)
+    assert folder("retry").code == 1  # tried again, in vain
+    assert folder("failures", "--group", "broken", "--json").json["failures"][0]["attempts"] == 2
     repaired = folder("doctor", "--repair", "--group", "broken", "--json")
     assert repaired.code == 0
     assert list(repaired.json["repaired"]) == ["broken"]

@@ -15,6 +15,7 @@ from bench.plain_loop import Loop
 from kgray import times
 from kgray.errors import InvalidAnswer, Refused, Unavailable
 from kgray.ingest.runner import Runner
+from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT, GroupState
 from kgray.ledger import accept, failures, request, retry
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
@@ -378,8 +379,8 @@ def test_what_another_process_recorded_meanwhile_is_read_anew(tmp_path: Path, pl
 def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> None:
     """However many groups have a backlog, none waits for another's end; the store is not asked about all."""
     engine = Engine(tmp_path)
-    said = [reading(n, [], [works(f"F{n}")]) for n in range(6)]
-    many = [f"g{n:02}" for n in range(40)]
+    said = [reading(n, [], [works(f"F{n}")]) for n in range(12)]
+    many = [f"g{n:02}" for n in range(20)]
     accept(engine.store, [in_group(draft, group) for group in many for draft in said], now=1, bulk=True)
     asked: list[str] = []
     ended: list[str] = []
@@ -402,8 +403,33 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
         )
 
     assert len(ended) == 240
-    assert {ended.index(group) < 80 for group in many} == {True}
-    assert len(asked) < 3 * 240
+    # A turn is a quarter of the window: each group waits for so many of every other, and not for its end.
+    assert {ended.index(group) < 4 * len(many) + 16 for group in many} == {True}
+    assert len(asked) < 240
+
+
+def test_a_loaded_state_is_used_for_several_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a tenth of the states fits in memory, and 20 episodes wait in each group."""
+    engine = Engine(tmp_path)
+    many = [f"g{n:02}" for n in range(50)]
+    drafts = [in_group(reading(n, [], [works(f"F{n}")]), group) for n in range(20) for group in many]
+    accept(engine.store, drafts, now=1, bulk=True)
+    loads: list[str] = []
+    load = GroupState.load
+
+    def counted(store: Any, group: str, dimensions: int) -> GroupState:
+        loads.append(group)
+        return load(store, group, dimensions)
+
+    monkeypatch.setattr(GroupState, "load", counted)
+    size = 20 * (BYTES_A_STATEMENT + BYTES_A_NAME) + BYTES_A_NAME
+    parts = replace(engine.parts, window=80, state_bytes=5 * size)
+    runner = Runner(parts)
+    with engine.store.writing():
+        asyncio.run(runner.run())
+
+    assert runner.totals.committed == len(drafts)
+    assert len(loads) <= 0.1 * len(drafts)
 
 
 class Away:

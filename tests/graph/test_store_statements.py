@@ -6,12 +6,14 @@ import re
 
 import pytest
 
-from kgray.kinds import KINDS, READS
+from kgray.kinds import EVERYWHERE, KINDS, READS
 from kgray.stores.sqlite import statements as sql
 from tests.graph.by_hand import small
 
-# These walk the groups, never their rows.
-OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT"}
+# These walk the groups, never their rows; or what is requested and not carried out.
+OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT", "COUNT_STATES", "WITHDRAWING"} | {
+    f"EVERYWHERE {read.name}" for read in EVERYWHERE
+}
 
 
 @pytest.fixture

@@ -100,18 +100,21 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     epoch = first.begin()
     assert isinstance(epoch, int)
 
-    assert first.write(epoch, 1, batch) is None
-    assert first.write(epoch, 1, batch) is None
+    assert first.write(epoch, "run", 1, batch) is None
+    assert first.write(epoch, "run", 1, batch) is None
     assert first.stats()["repeats"] == 1
+    other = replace(asked, sequence=request(memory.store, asked))
+    assert first.write(epoch, "another", 1, [refused(other, "no such merge", 6)]) is None
+    assert result(memory.store, "g", other.sequence) is not None, "another client's first batch is no repeat"
     locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
     first.close()
     second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
-    assert second.write(epoch, 2, batch) is None
+    assert second.write(epoch, "run", 2, batch) is None
     newer = second.begin()
     assert newer == epoch + 1
-    assert isinstance(second.write(epoch, 3, batch), StaleWriter)
+    assert isinstance(second.write(epoch, "run", 3, batch), StaleWriter)
     locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
     second.close()

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import pytest
 import kgray
 from bench.plain_loop import Loop
 from bench.world import World, WorldPlan
+from kgray.errors import SettingsError
 from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
 from kgray.runtime.head import started_at
 from tests.ray_session import kill, over_ray, pid_of
+from tests.waiting import HANGS_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("red", "green", "blue")
@@ -205,3 +209,55 @@ async def test_a_removal_is_served_by_a_sequencer_whose_model_is_down(tmp_path: 
         assert ledger(memory) == {"g": (1, 0, 0)}
         stopping.set()
         assert (await adding).stopped
+
+
+async def test_it_runs_with_the_workers_that_are_there_and_names_who_is_missing(tmp_path: Path) -> None:
+    """Two workers that read, and room for one: it joins when there is a node for it."""
+    lines: list[str] = []
+    with over_ray(tmp_path, workers=2) as memory:
+        profile = tmp_path / "profile.toml"
+        profile.write_text(profile.read_text().replace("cpus = 0.1", "cpus = 3.0", 1))
+        memory.on_wait = lines.append
+        report = await memory.add_many([{"text": "Alice works at Acme", "group": "g", "at": "2026-01-01"}])
+        assert (report.committed, report.stopped) == (1, False)
+    assert [line for line in lines if line.startswith("not up yet: models-1;")]
+
+
+class Server(BaseHTTPRequestHandler):
+    """A model's server that knows no model, until it does; then it reads nothing in any text."""
+
+    knows = False
+
+    def do_POST(self) -> None:
+        """Answer a request."""
+        self.rfile.read(int(self.headers["content-length"]))
+        reply = {"entities": [], "facts": []}
+        said = {"choices": [{"message": {"content": json.dumps(reply)}, "finish_reason": "stop"}]}
+        body = json.dumps(said if Server.knows else {"error": {"message": "no such model"}}).encode()
+        self.send_response(200 if Server.knows else 404)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+async def test_a_server_that_did_not_know_the_model_is_asked_again_without_a_command(tmp_path: Path) -> None:
+    """The command that asks ends with its one line; the actors pause, and go on by themselves."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    asked = {"model_base_url": f"http://127.0.0.1:{server.server_port}/v1", "model_name": "m"}
+    try:
+        with over_ray(tmp_path, model_backend="openai", **asked) as memory:
+            with pytest.raises(SettingsError, match=r"model\.name"):
+                await memory.add_many([{"text": "Alice works at Acme", "group": "g", "at": "2026-01-01"}])
+            Server.knows = True
+            until = time.monotonic() + HANGS_S / 6
+            for _ in iter(lambda: ledger(memory)["g"][0] == 0 or time.monotonic() > until, True):
+                await asyncio.sleep(0)
+            assert ledger(memory)["g"][0] == 0
+    finally:
+        server.shutdown()
+        server.server_close()

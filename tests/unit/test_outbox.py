@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgray.errors import StaleWriter
+from kgray.errors import StaleWriter, Unwritable
 from kgray.ingest.committer import Outbox
 from kgray.kinds import EPISODES
 from kgray.ports import RowChanges
@@ -128,3 +128,23 @@ async def test_who_waits_is_not_kept_waiting_by_those_who_post_on_and_on():
     assert posted < 5
     outbox.drop()
     assert not outbox.moves("busy")
+
+
+async def test_what_a_store_refuses_of_one_group_is_not_told_durable_and_the_others_are() -> None:
+    """Nor is it where the group was forgiven while the parts of the others were still being written."""
+    written: list[str] = []
+
+    class Refuses(Slow):
+        async def write(self, changes: Sequence[RowChanges]) -> None:
+            await asyncio.sleep(0)
+            if any(change.group == "bad" for change in changes):
+                raise Unwritable("too large")
+            written.extend(change.group for change in changes)
+            outbox.faults.clear()
+
+    outbox = Outbox(Refuses(), most=MOST)
+    durable: list[str] = []
+    for group in ("bad", "one", "bad", "two"):
+        outbox.post(commit(len(durable), group), lambda g=group: durable.append(g))
+    await outbox.flush()
+    assert durable == written == ["one", "two"]

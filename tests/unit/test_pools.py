@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
-from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, outcome_of
+from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
 from kgray.runtime.pools import Chunker, Pool
 
 Answers = Callable[[Any], Awaitable[Any]]
@@ -127,12 +128,50 @@ async def test_a_lost_workers_unfinished_parts_go_to_another():
 
 
 async def test_a_worker_that_hangs_is_restarted_and_its_parts_go_to_another():
-    hung, other = Hands("hung", never), Hands("other", echo)
-    hung.hangs = True
+    hung, other = Hands("hung", echo), Hands("other", echo)
     calls = Chunker(pool_of(hung, other, deadline_s=0.02), size=1, linger_s=0.0)
+    assert await calls.ask("first") == "<first>"
+    hung._answers, hung.hangs = never, True
 
     assert await calls.ask("a") == "<a>"
-    assert (hung.restarts, hung.chunks, other.chunks) == (1, [["a"]], [["a"]])
+    assert (hung.restarts, hung.chunks[-1], other.chunks[-1]) == (1, ["a"], ["a"])
+
+
+async def test_a_worker_that_was_never_met_is_not_restarted_and_its_parts_go_to_another():
+    """It loads a model for longer than any deadline, or has no node yet: one of the others is enough."""
+    loading, other = Hands("loading", never), Hands("other", echo)
+    loading.hangs = True
+    calls = Chunker(pool_of(loading, other, deadline_s=0.02), size=1, linger_s=0.0)
+
+    assert [await calls.ask(name) for name in ("a", "b", "c")] == ["<a>", "<b>", "<c>"]
+    assert (loading.restarts, loading.chunks) == (0, [["a"]])
+    loading.hangs, loading._answers = False, echo
+    while len(loading.chunks) < 2:  # it has come up: it is asked again
+        assert await asyncio.gather(*(calls.ask(n) for n in range(2))) == ["<0>", "<1>"]
+        await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_fails_in_a_way_nobody_knows_is_started_anew_and_its_work_goes_to_another():
+    async def broken(_: Any) -> Any:
+        raise ZeroDivisionError
+
+    first, second = Hands("first", broken), Hands("second", echo)
+
+    assert await Chunker(pool_of(first, second), size=1, linger_s=0.0).ask("a") == "<a>"
+    assert (first.restarts, second.chunks) == (1, [["a"]])
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):  # everywhere: then it is the request
+        await Chunker(pool_of(first, Hands("third", broken)), size=1, linger_s=0.0).ask("a")
+
+
+async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
+    async def answered() -> str:
+        await asyncio.sleep(0.01)
+        return "in time"
+
+    asyncio.get_running_loop().call_later(0.001, time.sleep, 0.2)
+    assert await within(answered(), 0.05) == "in time"
+    with pytest.raises(TimeoutError):
+        await within(never(None), 0.01)
 
 
 async def test_what_a_worker_that_lives_never_answers_goes_to_another():

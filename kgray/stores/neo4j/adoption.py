@@ -152,4 +152,5 @@ class Neo4jAdoption(Adoption):
 
 
 def _set_head(group: LockedGroup, head: GroupHead) -> None:
+    group.appended = True  # part of what is copied may be pending
     group.last, group.last_recorded = head.last, head.last_recorded

@@ -39,7 +39,7 @@ class AppendingTransaction(Appending):
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence."""
-        self.appended = True
+        self.appended = self._groups[group].appended = True
         return self._groups[group].take_sequence()
 
     def take_record_time(self, group: str, now: Instant) -> Instant:

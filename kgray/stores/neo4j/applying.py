@@ -21,8 +21,10 @@ from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import group_key, place_of
 from kgray.stores.neo4j.row_writer import BatchWriter, FoldedBatch
+from kgray.times import Instant
 
 _LEDGERS = (kinds.EPISODES, kinds.OPERATIONS)
+_ENDED = {kinds.EPISODES: "ended_at", kinds.OPERATIONS: "recorded_at"}
 _Entry = tuple[Kind, str, int]  # ledger, group, sequence
 
 
@@ -45,12 +47,14 @@ def _at_once(db: Connection, held: Held | None, changes: Sequence[RowChanges], d
     """Apply in one transaction; the removal of a group is only begun."""
 
     def work(running: Running) -> None:
-        fence.check(db, running, held)
+        fence.check(db, running, held, (change.group for change in changes))
         groups = grouped.opened(db, running, (change.group for change in changes), make=False)
         before = {name: group.head for name, group in groups.items()}
         for segment in _segments(changes):
             _Segment(db, running, groups, dimensions).carry_out(segment)
         grouped.keep(db, running, (group for name, group in groups.items() if group.head != before[name]))
+        if ended := alike.ended_in(changes):
+            db.run(running, cypher.SETTLE, ids=[group_key(group) for group in ended])
         fence.renew_late(db, running, held)
 
     grouped.cleared_first(db, lambda: db.write(work))
@@ -70,7 +74,7 @@ class _Segment:
         self, db: Connection, running: Running, groups: dict[str, LockedGroup], dimensions: int
     ) -> None:
         self._db, self._running, self._groups, self._dimensions = db, running, groups, dimensions
-        self._states: dict[_Entry, int] = {}
+        self._states: dict[_Entry, tuple[int, Instant | None]] = {}
 
     def carry_out(self, changes: Sequence[RowChanges]) -> None:
         self._read_states(changes)
@@ -83,13 +87,14 @@ class _Segment:
     def _take(self, change: RowChanges, collected: FoldedBatch) -> None:
         """Collect a change where it still applies."""
         group = self._groups.get(change.group)
-        state = self._state(change)
+        state, ended_at = self._state(change)
         if state is None and (group is None or change.sequence > group.last):
             raise alike.no_sequence(change, 0 if group is None else group.last)
-        if group is None or state not in change.states:
+        if not alike.applies(change, state, ended_at) or group is None:
             return  # applied before, or too late
         if change.recorded_at is not None:
-            if change.recorded_at <= group.last_recorded:
+            rests_on = group.last_recorded if change.rests_on is None else change.rests_on
+            if change.recorded_at <= group.last_recorded or rests_on != group.last_recorded:
                 raise alike.outrun(change)
             group.last_recorded = change.recorded_at
         group.removals += change.unsettles
@@ -98,10 +103,10 @@ class _Segment:
         collected.add(change)
         self._note_states(change)
 
-    def _state(self, change: RowChanges) -> int | None:
+    def _state(self, change: RowChanges) -> tuple[int | None, Instant | None]:
         ledgers = _LEDGERS if change.ledger is None else (change.ledger,)
         found = (self._states.get((ledger, change.group, change.sequence)) for ledger in ledgers)
-        return next((state for state in found if state is not None), None)
+        return next((state for state in found if state is not None), (None, None))
 
     def _read_states(self, changes: Iterable[RowChanges]) -> None:
         asked = sorted({(change.group, change.sequence) for change in changes})
@@ -111,22 +116,22 @@ class _Segment:
         )
         for portion in portions(rows):
             for group, sequence, *states in self._db.run(self._running, cypher.STATES, rows=portion):
-                for ledger, state in zip(_LEDGERS, states, strict=True):
+                for ledger, (state, ended_at) in zip(_LEDGERS, states, strict=True):
                     if state is not None:
-                        self._states[ledger, group, sequence] = state
+                        self._states[ledger, group, sequence] = state, ended_at
 
     def _note_states(self, change: RowChanges) -> None:
         """Remember the states that entries have once this change is applied."""
         for ledger in _LEDGERS:
             for (sequence,) in change.drops.get(ledger, ()):
                 self._states.pop((ledger, change.group, sequence), None)
-            place = place_of(ledger, "state")
+            state, ended_at = place_of(ledger, "state"), place_of(ledger, _ENDED[ledger])
             for row in change.puts.get(ledger, ()):
-                self._states[ledger, change.group, row[0]] = row[place]
+                self._states[ledger, change.group, row[0]] = row[state], row[ended_at]
         for patch in change.patches:
             if patch.kind in _LEDGERS and "state" in patch.columns:
                 at = 1 + patch.columns.index("state")
                 for row in patch.rows:
                     entry = (patch.kind, change.group, row[0])
                     if entry in self._states:
-                        self._states[entry] = row[at]
+                        self._states[entry] = row[at], self._states[entry][1]

@@ -21,7 +21,7 @@ from neo4j import (
 )
 from neo4j import exceptions as driver
 
-from kgray.errors import KgrayError, NoSpace, SettingsError, StoreError, Unavailable
+from kgray.errors import KgrayError, NoSpace, SettingsError, Unavailable, Unwritable
 from kgray.outages import OUTAGES
 from kgray.settings.checks import NEO4J_SCHEMES
 
@@ -227,7 +227,7 @@ def error_of(error: Exception, where: str) -> KgrayError:
     if any(word in reason for word in _FULL):
         return NoSpace(f"no space left on the disk of {where}: free some space, then run it again")
     if _NO_MEMORY in code:
-        return StoreError(
+        return Unwritable(
             f"{where} has too little memory for one transaction ({reason}): nothing was changed; raise its "
             f"server.memory.heap.max_size, or db.memory.transaction.total.max where that is set"
         )
@@ -237,4 +237,4 @@ def error_of(error: Exception, where: str) -> KgrayError:
             f"store.uri; what was accepted is safe, run it again",
             waited=True,
         )
-    return StoreError(f"{where} refused a statement ({code or type(error).__name__}): {reason}")
+    return Unwritable(f"{where} refused a statement ({code or type(error).__name__}): {reason}")

@@ -12,14 +12,15 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from kgray.errors import KgrayError, Locked, StaleWriter
+from kgray.errors import KgrayError, Locked, StaleWriter, StoreError
+from kgray.ports import shard_of
 from kgray.stores.alike import stale
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Running
+from kgray.stores.neo4j.connection import Connection, Fetched, Running
 
 LEASE_MS = 10_000
 _BEAT_S = 3.0
@@ -27,26 +28,30 @@ _BEAT_S = 3.0
 
 @dataclass(slots=True)
 class Held:
-    """A shard that this process holds. renewed: when the lease last was, by this process's clock."""
+    """What this process holds of the map of groups to shards.
 
-    shard: int
+    shards   their ids; of: how many there are
+    renewed  when the lease last was, by this process's clock
+    """
+
+    shards: list[str]
+    of: int
     epoch: int
     token: str
     renewed: float
 
 
 @contextmanager
-def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
-    """Hold a shard within this context.
+def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Held]:
+    """Hold a shard, or (shards None) every one that there is, within this context; see `ports.Store.writing`.
 
     epoch   None: take a new one; else adopt that one, at once: a process that held it before is then stale
 
-    Raises Locked, naming the holder, where a living process holds it; StaleWriter where the epoch
-    is not the newest.
+    Raises Locked, naming the holder, where a living process holds it; StoreError where living processes
+    hold shards of another number; StaleWriter where the epoch is not the newest.
     """
     token = str(uuid.uuid4())
-    taken = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, token=token))
-    held = Held(shard, taken, token, time.monotonic())
+    held = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, of=shards, token=token))
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(db, held, ended), name="kgray-lease", daemon=True)
     beating.start()
@@ -56,20 +61,28 @@ def holding(db: Connection, *, epoch: int | None, shard: int) -> Iterator[Held]:
         ended.set()
         beating.join()
         with suppress(KgrayError):  # the server is away: the lease expires by itself
-            values = {"shard": str(shard), "token": token}
-            db.write(lambda running: db.run(running, cypher.FREE_SHARD, **values), patient=False)
+            values = {"shards": held.shards, "token": token}
+            db.write(lambda running: db.run(running, cypher.FREE_SHARDS, **values), patient=False)
 
 
-def check(db: Connection, running: Running, held: Held | None) -> None:
-    """Lock the shard and renew the lease. Raises StaleWriter where another process has it: roll back then."""
+def check(db: Connection, running: Running, held: Held | None, groups: Iterable[str] = ()) -> None:
+    """Lock what is held and renew the lease. Raises StaleWriter where another process has it: roll back then.
+
+    groups: those that are written to, which must be of a held shard
+    """
     if held is None:
         raise StaleWriter(
             f"this process does not ingest {db.where}: nothing was changed; it must hold the store to write"
         )
-    found = db.run(running, cypher.FENCE, shard=str(held.shard))
+    found = db.run(running, cypher.FENCE, shards=held.shards)
     held.renewed = time.monotonic()
-    if found != [[held.epoch, held.token]]:
-        raise stale(db.where, found[0][0] if found else None, held.epoch)
+    if found != [[held.epoch, held.token]] * len(held.shards):
+        newest = next((row[0] for row in found if row != [held.epoch, held.token]), None)
+        raise stale(db.where, newest, held.epoch)
+    if strange := {group for group in groups if str(shard_of(group, held.of)) not in held.shards}:
+        raise StaleWriter(
+            f"group {min(strange)!r} is of another shard of the {held.of} in {db.where}: nothing was changed"
+        )
 
 
 def renew_late(db: Connection, running: Running, held: Held | None) -> None:
@@ -82,24 +95,52 @@ def renew_late(db: Connection, running: Running, held: Held | None) -> None:
         check(db, running, held)
 
 
-def _take(db: Connection, running: Running, *, epoch: int | None, shard: int, token: str) -> int:
-    newest, holder, holding_token, host, pid, age_ms = db.run(running, cypher.LOCK_SHARD, shard=str(shard))[0]
-    if holding_token == token:
-        return int(newest)  # the commit that took it had lost its answer
+def _take(
+    db: Connection, running: Running, *, epoch: int | None, shard: int, of: int | None, token: str
+) -> Held:
+    ((there,),) = db.run(running, cypher.LOCK_MAP)
+    number = there if of is None else of
+    wanted = [str(n) for n in range(number)] if of is None else [str(shard)]
+    if number != there:
+        _check_map(db, running, there, number, epoch)
+    rows = db.run(running, cypher.LOCK_SHARDS, shards=wanted)
+    newest = max(row[0] for row in rows)
+    held = Held(wanted, number, newest, token, time.monotonic())
+    if all(row[2] == token for row in rows):
+        return held  # the commit that took it had lost its answer
     if epoch is None:
-        if holder is not None and age_ms < LEASE_MS and _may_live(host, pid):
+        if living := _living(rows):
             raise Locked(
-                f"{holder} is ingesting {db.where} now; adding and reading go on, and what is added is "
+                f"{living[0][1]} is ingesting {db.where} now; adding and reading go on, and what is added is "
                 f"ingested by it"
             )
-        epoch = newest + 1
+        held.epoch = newest + 1
     elif epoch != newest:
         raise stale(db.where, newest, epoch)
-    own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": socket.gethostname()}
-    db.run(
-        running, cypher.HOLD_SHARD, shard=str(shard), epoch=epoch, token=token, pid=os.getpid(), **own
-    )  # fmt: skip
-    return epoch
+    host = socket.gethostname()
+    own = {"holder": f"process {os.getpid()} on {host}", "host": host, "pid": os.getpid()}
+    db.run(running, cypher.HOLD_SHARDS, shards=wanted, epoch=held.epoch, token=token, every=of is None, **own)
+    return held
+
+
+def _check_map(db: Connection, running: Running, there: int, number: int, epoch: int | None) -> None:
+    """Divide the groups anew, where nobody holds a shard of the map that is there; see `holding`."""
+    if epoch is not None:
+        raise stale(db.where, f"another one, of {there} shards", epoch)
+    rows = db.run(running, cypher.LOCK_SHARDS, shards=[str(n) for n in range(max(there, number))])
+    for _, holder, _, _, _, every, _ in _living(rows):
+        if every:
+            raise Locked(f"{holder} is ingesting {db.where} now; what is added is ingested by it")
+        raise StoreError(
+            f"the groups in {db.where} are divided among {there} shards, and {holder} serves one; this "
+            f"deployment has {number}: set sequencer.shards = {there}, or end the other one (kgray down)"
+        )
+    db.run(running, cypher.NEW_MAP, shards=number)
+
+
+def _living(rows: Iterable[Fetched]) -> list[Fetched]:
+    """Return the rows of LOCK_SHARDS of those that a living process holds."""
+    return [row for row in rows if row[1] is not None and row[6] < LEASE_MS and _may_live(row[3], row[4])]
 
 
 def _may_live(host: str | None, pid: int | None) -> bool:

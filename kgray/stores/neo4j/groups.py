@@ -36,11 +36,14 @@ class LockedGroup(Counters):
     named       False: removed, never there, or not to be read now
     adopting    the token of the copy that is on its way into it
     clearing    the sequence of the removal whose rows are going
+    waiting     when something was last appended, while anything is pending; appended: it was, just now
     """
 
     asked: str
     adopting: str | None
     clearing: int | None
+    waiting: int | None
+    appended: bool = False
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -82,6 +85,8 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
             "removals": group.removals,
             "adopting": group.adopting,
             "clearing": group.clearing,
+            "waiting": group.waiting,
+            "appended": group.appended,
             "cleared_name": None if group.clearing is None else group.asked,
         }
         for group in groups

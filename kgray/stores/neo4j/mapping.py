@@ -6,9 +6,8 @@ matches it: the group's name, of OPERATIONS its digest, because a removal outliv
 indexes (schema.py) and the statements that read, put, drop and patch rows (statements.py) are generated from
 this table.
 
-Computed columns (`kind.computed`) are properties too. One is no column:
-
-    <name>_key  SHA-256 of the text column <name>: an index takes 8 KB, and a name may be longer
+Computed columns (`kind.computed`) are properties too. `<name>_key`, which is no column, is the SHA-256 of the
+text column <name>: an index takes 8 KB, and a name may be longer.
 """
 
 from __future__ import annotations
@@ -102,6 +101,7 @@ STORED: Mapping[Kind, StoredKind] = {
         StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
         StoredKind(kinds.ANSWERS, "KgrayAnswer"),
         StoredKind(kinds.ANSWER_USES, "KgrayUse"),
+        StoredKind(kinds.HOLDS, "KgrayHold"),
         StoredKind(kinds.BIRTHS, "KgrayBirth"),
         StoredKind(kinds.MENTIONS, "KgrayMention"),
         StoredKind(kinds.EVIDENCE, "KgrayEvidence"),

@@ -12,7 +12,7 @@ from typing import Any
 from kgray.kinds import Read, Row
 from kgray.stores.neo4j.connection import MAX_ROWS
 from kgray.stores.neo4j.mapping import STORED, digest
-from kgray.stores.neo4j.statements import STORED_READS, StoredRead
+from kgray.stores.neo4j.statements import EVERYWHERE, STORED_READS, StoredRead
 
 _PAGE_ROWS = 1_000
 _INT_LIMIT = 1 << 63
@@ -25,6 +25,15 @@ def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[A
     """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
     stored = STORED_READS[read]
     return _scan(ask, stored, named) if read.by is None else _look_up(ask, stored, named, values)
+
+
+def read_everywhere(ask: Ask, read: Read, values: Sequence[Any]) -> list[tuple[str, Row]]:
+    """Return (group, row) of a read in all groups, by group."""
+    stored = STORED_READS[read]
+    found = ask(EVERYWHERE[read], values=list(values))
+    found.sort(key=lambda row: (row[0], *(row[1 + n] for n in stored.order)))
+    groups = [row[0] for row in found]
+    return list(zip(groups, _converted(stored, (row[1:] for row in found)), strict=True))
 
 
 def _look_up(ask: Ask, stored: StoredRead, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from kgray import kinds, times
-from kgray.errors import StoreError
+from kgray.errors import StoreError, Unwritable
 from kgray.kinds import COMMITTED, Key, Kind, Row
 from kgray.ports.store import Patch, RowChanges
 from kgray.rows import computed
@@ -91,7 +91,7 @@ class BatchWriter:
         there = {id_ for (id_,) in made}
         if lost := [row for row in rows if row["uuid"] not in there]:
             ends = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
-            raise StoreError(
+            raise Unwritable(
                 f"{len(lost)} of {len(rows)} facts end at an entity that is not stored "
                 f"({', '.join(ends[:4])}): nothing was changed"
             )

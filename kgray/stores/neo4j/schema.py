@@ -2,11 +2,13 @@
 
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
-    KgrayMeta    id: 'kgray', schema, embedder, dimensions
-    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer
+    KgrayMeta    id: 'kgray', schema, embedder, dimensions; shards: how many the groups are divided among
+    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer;
+                 every: whether it is a process that took all shards
     KgrayGroup   id: SHA-256 of the name, last, last_recorded, removals; name: only while it can be read;
-                 adopting: token of a copy on its way into it; clearing, cleared_name: the sequence of the
-                 removal whose rows are deleted in pieces, and the name that they have
+                 waiting: when something was last appended (microseconds by the server's clock), while
+                 anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:
+                 the sequence of the removal whose rows are deleted in pieces, and the name that they have
     KgrayCall    id: of a committed append, until a later one of the same process deletes it (appending.py)
     Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
                  source, valid_at, created_at, entity_edges too
@@ -29,7 +31,7 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-VERSION = 4  # of the stored data; a database of another version is refused
+VERSION = 5  # of the stored data; a database of another version is refused
 
 
 Rule = tuple[str, str]  # the name of a constraint or index, and the statement that makes it
@@ -67,6 +69,8 @@ RULES: Mapping[str, str] = dict((
         for label in ("Meta", "Shard", "Group", "Call")
     ),
     *(rule for stored in STORED.values() for rule in _declared(stored)),
+    _range("kgray_groups_waiting", "(n:KgrayGroup)", "waiting"),
+    _range("kgray_operations_asked", "(n:KgrayOperation)", "state"),
     _unique("kgray_values", "(n:Value)", "group_id", "uuid"),
     # No constraint: several rows may have one id, and the engine ensures that at most one is live.
     _range("kgray_episodic", "(n:Episodic)", "group_id", "uuid"),

@@ -133,6 +133,25 @@ def _stored_read(read: Read) -> StoredRead:
 STORED_READS: Mapping[Read, StoredRead] = {read: _stored_read(read) for read in READS}
 
 
+def _everywhere(stored: StoredRead) -> str:
+    """Return the statement that runs a read over all groups: $values; rows: group, `StoredRead.columns`."""
+    read, kind = stored.read, STORED[stored.read.kind]
+    returned = ", ".join(f"n.{kind.property_of(c)}" for c in stored.columns if c is not None)
+    if read.by is None:
+        return f"MATCH {kind.pattern} RETURN n.group_id, {returned}"
+    first, *others = kind.serving((str(read.by),))
+    named = "".join(f" AND n.{p} IS NOT NULL" for p in others)
+    return f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND g.clearing IS NULL AND g.adopting IS NULL
+MATCH {kind.pattern} {_hint(kind, (first, *others))}
+WHERE n.group_id = g.name AND n.{first} IN $values{named}
+RETURN g.name, {returned}
+"""
+
+
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(STORED_READS[read]) for read in kinds.EVERYWHERE}
+
+
 def _keyed(stored: StoredKind) -> str:
     """Return the map that matches a row by its key."""
     return "{group_id: row.group_id, " + ", ".join(f"{p}: row.{p}" for p in stored.key) + "}"

@@ -34,35 +34,47 @@ AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
 # ------------------------------------------------------------------------------------- the fence
 
-# $shard. Makes the shard's node and locks it: SET takes the lock before RETURN reads.
-# One row: epoch, holder, token, host, pid, milliseconds since its last beat by the server's clock.
-LOCK_SHARD = """
-MERGE (s:KgrayShard {id: $shard}) ON CREATE SET s.epoch = 0
-SET s.locked = true
-WITH s RETURN s.epoch, s.holder, s.token, s.host, s.pid, timestamp() - coalesce(s.beat, 0)
+# Locks the meta node: who takes a shard sees the map as it is. One row: the number of shards.
+LOCK_MAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.locked = true WITH m RETURN coalesce(m.shards, 1)"
+# $shards. A new map: who held a shard of the former one is stale.
+NEW_MAP = """
+MATCH (m:KgrayMeta {id: 'kgray'}) SET m.shards = $shards
+WITH m MATCH (s:KgrayShard) SET s.epoch = s.epoch + 1
+REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every
 """
-# $shard, $epoch, $holder, $token, $host, $pid.
-HOLD_SHARD = """
-MATCH (s:KgrayShard {id: $shard})
-SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid,
+# $shards. Makes their nodes and locks them, in one order: SET takes the lock before RETURN reads.
+# Rows: epoch, holder, token, host, pid, whether it took every shard, milliseconds since its last beat
+# by the server's clock.
+LOCK_SHARDS = """
+UNWIND $shards AS id MERGE (s:KgrayShard {id: id}) ON CREATE SET s.epoch = 0
+SET s.locked = true
+WITH s
+RETURN s.epoch, s.holder, s.token, s.host, s.pid, coalesce(s.every, false),
+    timestamp() - coalesce(s.beat, 0)
+"""
+# $shards, $epoch, $holder, $token, $host, $pid, $every.
+HOLD_SHARDS = """
+MATCH (s:KgrayShard) WHERE s.id IN $shards
+SET s.epoch = $epoch, s.holder = $holder, s.token = $token, s.host = $host, s.pid = $pid, s.every = $every,
     s.beat = timestamp()
 """
-# $shard, $token: nothing happens where another holds it.
-FREE_SHARD = """
-MATCH (s:KgrayShard {id: $shard}) SET s.locked = true
-WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat
+# $shards, $token: nothing happens where another holds them.
+FREE_SHARDS = """
+UNWIND $shards AS id MATCH (s:KgrayShard {id: id}) SET s.locked = true
+WITH s WHERE s.token = $token REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every
 """
-# $shard. Locks, renews the lease, and says who holds it (epoch, token): the first statement of each write.
-# If another process holds it, the transaction is rolled back, and the renewal with it.
+# $shards. Locks, renews the lease, and says who holds them (epoch, token): the first statement of each write.
+# If another process holds one, the transaction is rolled back, and the renewal with it.
 FENCE = """
-MATCH (s:KgrayShard {id: $shard}) SET s.beat = timestamp()
+UNWIND $shards AS id MATCH (s:KgrayShard {id: id}) SET s.beat = timestamp()
 WITH s RETURN s.epoch, s.token
 """
 
 # ---------------------------------------------------------------------------------------- groups
 
 _GROUP = (
-    "g {asked: row.name, named: g.name IS NOT NULL, .last, .last_recorded, .removals, .adopting, .clearing}"
+    "g {asked: row.name, named: g.name IS NOT NULL, "
+    ".last, .last_recorded, .removals, .adopting, .clearing, .waiting}"
 )
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: a map with the fields of `groups.LockedGroup`.
@@ -78,8 +90,11 @@ UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
 WITH row, g RETURN {_GROUP}
 """
-# $rows: all properties of locked groups.
-KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row"
+# $rows: all properties of locked groups; appended: something waits from now on.
+KEEP_GROUPS = """
+UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended
+SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
+"""
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
@@ -127,27 +142,44 @@ _WAITS = (
 # Of a locked group, whether it has a name or not.
 PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group', group_key='$group_key')}"
 PENDING_COUNT = f"{OPEN}\n{PENDING_COUNT_LOCKED}"
-PENDING_COUNT_ALL = f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
-WITH {_WAITS.format(group="g.name", group_key="g.id")} AS waiting RETURN sum(waiting)
+# $most.
+PENDING_COUNT_ALL = """
+MATCH (g:KgrayGroup) WHERE g.waiting > 0 AND g.name IS NOT NULL
+CALL (g) {
+    MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk IS NOT NULL
+        AND e.sequence IS NOT NULL
+    RETURN 1 AS one LIMIT $most
+    UNION ALL
+    MATCH (o:KgrayOperation) WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL
+    RETURN 1 AS one LIMIT $most
+}
+WITH one LIMIT $most RETURN count(one)
 """
-# Rows: group, whether anything pending is live. Corrections go before the backfill lane.
+# $ids: of groups in which something has ended.
+SETTLE = f"""
+UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}})
+WHERE g.waiting > 0 AND {_WAITS.format(group="g.name", group_key="g.id")} = 0
+SET g.waiting = null
+"""
+# $mark. Rows: group, whether anything pending is live, when something was last appended. Corrections go
+# before the backfill lane.
 _ANY = (
     "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
     "AND e.sequence IS NOT NULL }}"
 )
 PENDING_GROUPS = f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL
+MATCH (g:KgrayGroup) WHERE g.waiting > $mark AND g.name IS NOT NULL
 WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
     WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
 WHERE live OR {_ANY.format(bulk="true")}
-RETURN g.name, live ORDER BY g.name
+RETURN g.name, live, g.waiting ORDER BY g.name
 """
 # Rows: groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = """
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND EXISTS { MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL AND o.kind IN ['remove', 'retract'] }
-RETURN g.name ORDER BY g.name
+MATCH (o:KgrayOperation) USING INDEX o:KgrayOperation(state)
+WHERE o.state = 0 AND o.kind IN ['remove', 'retract']
+MATCH (g:KgrayGroup {id: o.group_id}) WHERE g.name IS NOT NULL
+RETURN DISTINCT g.name ORDER BY g.name
 """
 # $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
 # all of the group are read.
@@ -161,22 +193,22 @@ CALL () {{
 }}
 RETURN n.sequence
 """
-# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state, an
-# operation's.
+# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state and when
+# it ended, an operation's.
 STATES = """
 UNWIND $rows AS row
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
-RETURN row.group_id, row.sequence, e.state, o.state
+RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
-# Rows: state, how many; neither retracted nor retried.
+# Rows: group, state, how many; neither retracted nor retried.
 COUNT_STATES = f"""
 {OPEN}
 MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.bulk IS NOT NULL
     AND e.sequence IS NOT NULL AND e.retired_at IS NULL
-RETURN e.state, count(*)
+RETURN $group, e.state, count(*)
 """
-# At most one row: entities, facts, calls, prompt tokens, completion tokens.
+# At most one row: group, entities, facts, calls, prompt tokens, completion tokens.
 COUNT_REST = f"""
 {OPEN}
 CALL () {{ MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid IS NOT NULL RETURN count(e) AS entities }}
@@ -191,7 +223,22 @@ CALL () {{
     }}
     RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
 }}
-RETURN entities, facts, calls, prompt, completion
+RETURN $group, entities, facts, calls, prompt, completion
+"""
+# The same of all groups: each walks what it counts, once.
+COUNT_STATES_ALL = (
+    "MATCH (e:KgrayEpisode) WHERE e.retired_at IS NULL RETURN e.group_id, e.state, count(*) AS number"
+)
+_SPENT = (
+    "RETURN x.group_id AS name, 0 AS e, 0 AS f, sum(x.calls) AS c, sum(x.prompt_tokens) AS p, "
+    "sum(x.completion_tokens) AS t"
+)
+COUNT_REST_ALL = f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN g.name AS name, 0 AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH (x:Entity) RETURN x.group_id AS name, count(*) AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH ()-[x:RELATES_TO]->() RETURN x.group_id AS name, 0 AS e, count(*) AS f, 0 AS c, 0 AS p, 0 AS t
+UNION ALL MATCH (x:KgrayExtraction) {_SPENT}
+UNION ALL MATCH (x:KgrayAnswer) {_SPENT}
 """
 
 # ------------------------------------------------------------------------------ facts at entities

@@ -26,10 +26,12 @@ from kgray.stores.neo4j.connection import PATIENCE_S, Connection
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.reading import storable
-from kgray.times import Instant
+from kgray.times import SECOND, Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
+# How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
+_LATE: Instant = 5 * SECOND
 
 
 def open_neo4j(
@@ -73,9 +75,7 @@ class Neo4jStore(Reads):
     remote = True
     schema_version = schema.VERSION
 
-    def __init__(
-        self, db: Connection, server: str, *, dimensions: int, folder: Path | None
-    ) -> None:
+    def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
         """See `open_neo4j`."""
         self._db = db
         self._appender = Appender(db)
@@ -92,9 +92,11 @@ class Neo4jStore(Reads):
         """Run `work` in one transaction that holds the logs of these groups; see `ports.Store`."""
         return self._appender.append(groups, work)
 
-    def pending_groups(self) -> dict[str, bool]:
-        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
-        return {row[0]: row[1] for row in self._db.rows(cypher.PENDING_GROUPS)}
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
+        found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
+        newest = max((row[2] for row in found), default=0)
+        return {row[0]: row[1] for row in found}, max(mark, newest - _LATE)
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
@@ -107,10 +109,10 @@ class Neo4jStore(Reads):
         asked = self._named(group) | {"after": max(0, after), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
-    def pending_count(self, group: str | None = None) -> int:
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         """Return how many episodes and operations have not ended, in one group or in all that exist."""
         if group is None:
-            found = self._db.row(cypher.PENDING_COUNT_ALL)
+            found = self._db.row(cypher.PENDING_COUNT_ALL, most=most)
         else:
             found = self._db.row(cypher.PENDING_COUNT, **self._named(group))
         return int(found[0]) if found else 0
@@ -128,13 +130,18 @@ class Neo4jStore(Reads):
 
     @contextmanager
     def writing(
-        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
     ) -> Iterator[int]:
-        """Hold a shard: folder lock, lease, and a fencing epoch, new or adopted; see `ports.Store`."""
+        """Hold a shard, or all: folder lock, lease, a fencing epoch, new or adopted; see `ports.Store`."""
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shares_folder:
                 stack.enter_context(locks.ingesting(self.folder))
-            held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard))
+            held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
             self._held = held
             try:
                 grouped.finish_all(self._db)
@@ -214,6 +221,10 @@ class Neo4jStore(Reads):
             scanned[group] = self._settled(group)
         yield from reading.read_rows(self._db.rows, read, self._named(group), values)
 
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of a read in all groups, by group."""
+        return reading.read_everywhere(self._db.rows, read, values)
+
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
     ) -> list[Fact]:
@@ -225,10 +236,14 @@ class Neo4jStore(Reads):
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
-    def _counted(self, group: str) -> GroupCounts:
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        if group is None:
+            open_ = self.heads()
+            every = (cypher.COUNT_STATES_ALL, cypher.COUNT_REST_ALL)
+            return alike.counted(*([r for r in self._db.rows(each) if r[0] in open_] for each in every))
         named = self._named(group)
-        states = self._db.rows(cypher.COUNT_STATES, **named)
-        return alike.counted(states, self._db.row(cypher.COUNT_REST, **named) or [0] * 5)
+        one = (cypher.COUNT_STATES, cypher.COUNT_REST)
+        return {group: GroupCounts()} | alike.counted(*(self._db.rows(each, **named) for each in one))
 
     def _named(self, group: str) -> dict[str, Any]:
         return named_group(group, self._adopting.get(group, ""))

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 import apsw
 
+from kgray import times
 from kgray.kinds import Kind, Row
 from kgray.ports import GroupHead
 from kgray.stores.alike import Adoption, known, portions
@@ -63,6 +64,8 @@ class StagedGroup(Adoption):
             self._db.check_epoch(connection)
             self._refuse_known(connection)
             connection.execute(sql.NAME_GROUP, (self._group, digest(self._group), self.no))
+            connection.execute(sql.NOTE_WAITING, (times.now(), self.no))
+            connection.execute(sql.SETTLE, (self.no,))
 
     def undo(self) -> None:
         """Delete what was written if this process may still write; else the next copy's `start` does."""

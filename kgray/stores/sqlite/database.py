@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -308,8 +309,8 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
     pages = _scan(run, sql.OF_READ[read], no) if read.by is None else _look_up(run, read, no, values)
-    for restored in _RESTORED[read]:
-        pages = map(restored, pages)
+    if _RESTORED[read]:
+        pages = map(partial(restored, read), pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
 
@@ -351,6 +352,13 @@ def _restored(read: Read) -> Iterator[Restored]:
 
 
 _RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}
+
+
+def restored(read: Read, page: list[Row]) -> list[Row]:
+    """Return rows of a read with the types that SQLite lacks."""
+    for convert in _RESTORED[read]:
+        page = convert(page)
+    return page
 
 
 # ------------------------------------------------------- what SQLite raises, in one line of ours

@@ -14,7 +14,7 @@ from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores.alike import Reads, counted
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, read_rows
+from kgray.stores.sqlite.database import Database, array, read_rows, restored
 from kgray.times import Instant
 
 
@@ -31,9 +31,11 @@ class StoreReads(Reads):
 
     # ------------------------------------------------------------------------------- pending
 
-    def pending_groups(self) -> dict[str, bool]:
-        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
-        return {name: bool(live) for name, live in self._db.rows(sql.PENDING_GROUPS)}
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
+        found = self._db.rows(sql.PENDING_GROUPS, (mark,))
+        newest = max((waiting for *_, waiting in found), default=mark)  # in the order of commits
+        return {name: bool(live) for name, live, _ in found}, newest
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was not carried out yet, sorted."""
@@ -47,9 +49,9 @@ class StoreReads(Reads):
         found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
         return [(sequence, bool(is_episode)) for sequence, is_episode in found]
 
-    def pending_count(self, group: str | None = None) -> int:
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         """Return how many episodes and operations have not ended."""
-        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group,))
+        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group, most))
         return int(count)
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
@@ -87,6 +89,11 @@ class StoreReads(Reads):
         no = self._db.number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        """Return (group, row) of a read in all groups, by group."""
+        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
+        return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
+
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
     ) -> list[Fact]:
@@ -104,9 +111,9 @@ class StoreReads(Reads):
             ids = [id_ for _, id_ in sorted(newest)[:limit]]
             return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
 
-    def _counted(self, group: str) -> GroupCounts:
-        no = self._db.number(group)
-        if no is None:
-            return GroupCounts()
-        states = self._db.rows(sql.COUNT_STATES, (no,))
-        return counted(states, self._db.rows(sql.COUNT_REST, (no,))[0])
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        no = None if group is None else self._db.number(group)
+        if group is not None and no is None:
+            return {group: GroupCounts()}
+        found = counted(*(self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST)))
+        return found if group is None else {group: next(iter(found.values()))}

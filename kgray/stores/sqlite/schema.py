@@ -15,7 +15,7 @@ from kgray.kinds import Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 5
+VERSION = 6
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
@@ -55,15 +55,18 @@ _INDEXES_BY_HAND = {
 _PENDING = """
 CREATE INDEX episodes_pending ON episodes (no, sequence) WHERE state < 2;
 CREATE INDEX episodes_live ON episodes (no) WHERE state < 2 AND bulk = 0;
+CREATE INDEX operations_asked ON operations (no, kind) WHERE state = 0;
 """
-# groups.name is NULL for a removed group: its digest, last sequence and last record time stay.
+# groups.name is NULL for a removed group: its digest, last sequence and last record time stay. waiting: when
+# something was last appended, while anything is pending; else 0.
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (
     no INTEGER PRIMARY KEY, name TEXT UNIQUE, digest BLOB NOT NULL UNIQUE,
     last INTEGER NOT NULL DEFAULT 0, last_recorded INTEGER NOT NULL DEFAULT 0,
-    removals INTEGER NOT NULL DEFAULT 0
+    removals INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX groups_waiting ON groups (waiting) WHERE waiting > 0;
 """
 
 

@@ -103,6 +103,20 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
 
 OF_READ: Mapping[Read, ReadStatement] = {read: _of_read(read) for read in READS}
 
+
+def _everywhere(read: Read) -> str:
+    """Return the statement that runs a read over all groups: (values as JSON); group, columns."""
+    kind = read.kind
+    joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
+    if read.by is not None:
+        asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
+        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
+    order = f"ORDER BY g.name, {columns_of(order_of(kind))}"
+    return f"SELECT g.name, {columns_of(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
+
+
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
+
 # --------------------------------------------------------------------------------- meta and groups
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
@@ -127,17 +141,21 @@ GROUPS = "SELECT name, no, last, last_recorded, removals FROM groups WHERE name 
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
-# (recorded_at, no, recorded_at): no row where the time is not past the group's last.
-SET_RECORD_TIME = "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? RETURNING 1"
+# (recorded_at, no, recorded_at, rests_on or NULL): no row where the time is not past the group's last, or
+# that is not what the change rests on.
+SET_RECORD_TIME = (
+    "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? "
+    "AND coalesce(?, last_recorded) = last_recorded RETURNING 1"
+)
 
 # --------------------------------------------------------------------------------------- the log
 
-_STATE = "SELECT state FROM {0} WHERE no = ?1 AND sequence = ?2"
-# (no, sequence).
+_STATE = "SELECT state, {1} FROM {0} WHERE no = ?1 AND sequence = ?2"
+# (no, sequence): the state, and when the entry ended.
 STATE_OF: Mapping[Kind | None, str] = {
-    kinds.EPISODES: _STATE.format("episodes"),
-    kinds.OPERATIONS: _STATE.format("operations"),
-    None: f"{_STATE.format('episodes')} UNION ALL {_STATE.format('operations')}",
+    kinds.EPISODES: _STATE.format("episodes", "ended_at"),
+    kinds.OPERATIONS: _STATE.format("operations", "recorded_at"),
+    None: f"{_STATE.format('episodes', 'NULL')} UNION ALL {_STATE.format('operations', 'NULL')}",
 }
 EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
@@ -153,33 +171,54 @@ SAID_BEFORE = (
     "AND reference_time <= ?3 AND sequence < ?4 AND retired_at IS NULL "
     "ORDER BY reference_time DESC, sequence DESC LIMIT ?5"
 )
-# (name, whether any of it is live).
+# (mark): name, whether any of it is live, when something was last appended.
 PENDING_GROUPS = (
-    "SELECT name, live FROM (SELECT name, no, "
-    "EXISTS (SELECT 1 FROM operations WHERE no = groups.no AND state = 0) OR "
+    "SELECT name, live, waiting FROM (SELECT name, no, waiting, "
+    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_asked WHERE no = groups.no AND state = 0) OR "
     "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_live "
-    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live FROM groups WHERE name IS NOT NULL) AS g "
+    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live "
+    "FROM groups INDEXED BY groups_waiting WHERE waiting > 0 AND waiting > ?1 AND name IS NOT NULL) AS g "
     "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
     "ORDER BY name"
 )
+# (now, no): after an append.
+NOTE_WAITING = "UPDATE groups SET waiting = max(?, waiting + 1) WHERE no = ?"
+# (no): nothing waits in the group any more.
+SETTLE = (
+    "UPDATE groups SET waiting = 0 WHERE no = ?1 AND NOT EXISTS (SELECT 1 FROM episodes "
+    "INDEXED BY episodes_pending WHERE no = ?1 AND state < 2) AND NOT EXISTS (SELECT 1 FROM operations "
+    "INDEXED BY operations_asked WHERE no = ?1 AND state = 0)"
+)
 # (name) of groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = (
-    "SELECT name FROM groups WHERE name IS NOT NULL AND EXISTS (SELECT 1 FROM operations "
-    "WHERE no = groups.no AND state = 0 AND kind IN ('remove', 'retract')) ORDER BY name"
+    "SELECT DISTINCT name FROM operations INDEXED BY operations_asked CROSS JOIN groups "
+    "ON groups.no = operations.no WHERE state = 0 AND kind IN ('remove', 'retract') AND name IS NOT NULL "
+    "ORDER BY name"
 )
-# (name, or NULL for all that have one: another may be on its way into the file, adoption.py).
+# (name, or NULL for all that have one: another may be on its way into the file, adoption.py; most).
 PENDING_COUNT = (
-    "WITH named AS (SELECT no FROM groups WHERE name = ?1 OR ?1 IS NULL AND name IS NOT NULL) "
-    "SELECT (SELECT count(*) FROM episodes INDEXED BY episodes_pending WHERE state < 2 AND no IN named) + "
-    "(SELECT count(*) FROM operations WHERE no IN named AND state = 0)"
+    "WITH named AS (SELECT no FROM groups INDEXED BY groups_waiting "
+    "WHERE waiting > 0 AND (name = ?1 OR ?1 IS NULL AND name IS NOT NULL)) "
+    "SELECT count(*) FROM (SELECT 1 FROM named CROSS JOIN episodes INDEXED BY episodes_pending "
+    "ON episodes.no = named.no AND state < 2 UNION ALL SELECT 1 FROM named CROSS JOIN operations "
+    "INDEXED BY operations_asked ON operations.no = named.no AND state = 0 LIMIT ?2)"
 )
-COUNT_STATES = "SELECT state, count(*) FROM episodes WHERE no = ?1 AND retired_at IS NULL GROUP BY state"
-# One row: entities, facts, calls, prompt tokens, completion tokens.
+_COUNTED = "groups AS g WHERE g.no = ?1 OR ?1 IS NULL AND g.name IS NOT NULL"
+# (no, or NULL for all): name, state, how many.
+COUNT_STATES = (
+    f"SELECT name, state, count(*) FROM (SELECT g.no, g.name FROM {_COUNTED}) AS g CROSS JOIN episodes AS e "
+    "INDEXED BY episodes_state ON e.no = g.no WHERE retired_at IS NULL GROUP BY g.no, state"
+)
+# (no, or NULL for all): name, entities, facts, calls, prompt tokens, completion tokens.
 COUNT_REST = (
-    "SELECT (SELECT count(*) FROM entities WHERE no = ?1), (SELECT count(*) FROM facts WHERE no = ?1), "
-    "coalesce(sum(calls), 0), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM ("
-    "SELECT calls, prompt_tokens, completion_tokens FROM extractions WHERE no = ?1 UNION ALL "
-    "SELECT calls, prompt_tokens, completion_tokens FROM answers WHERE no = ?1)"
+    "SELECT name, (SELECT count(*) FROM entities WHERE no = g.no), (SELECT count(*) FROM facts "
+    "WHERE no = g.no), "
+    + ", ".join(
+        f"(SELECT coalesce(sum({cost}), 0) FROM extractions WHERE no = g.no) + "
+        f"(SELECT coalesce(sum({cost}), 0) FROM answers WHERE no = g.no)"
+        for cost in ("calls", "prompt_tokens", "completion_tokens")
+    )
+    + f" FROM {_COUNTED}"
 )
 
 # --------------------------------------------------------------------------------- a group that goes whole

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from kgray import locks
+from kgray import locks, times
 from kgray.errors import StoreError
 from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
@@ -85,13 +85,18 @@ class SqliteStore(StoreReads, Store):
 
     @contextmanager
     def writing(
-        self, *, epoch: int | None = None, shard: int = 0, shares_folder: bool = False
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
     ) -> Iterator[int]:
         """Hold the folder's ingest lock and a fencing epoch, new or adopted; see `ports.Store`."""
         if shares_folder:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
-        if shard:
-            raise StoreError(f"the embedded store is one shard, 0, and has no shard {shard}")
+        if shard or (shards or 1) != 1:
+            raise StoreError(f"the embedded store is one shard, 0: it has no shard {shard} of {shards or 1}")
         with locks.ingesting(self.folder), self._db.fenced(epoch) as held:
             yield held
 
@@ -107,6 +112,8 @@ class SqliteStore(StoreReads, Store):
             changed = RowWriter(connection, self.dimensions)
             for change in changes:
                 self._apply(connection, change, changed)
+            for group in alike.ended_in(changes):
+                connection.execute(sql.SETTLE, (self._db.known_group(connection, group),))
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -131,7 +138,7 @@ class SqliteStore(StoreReads, Store):
         if not _applies(connection, no, change):
             return
         if change.recorded_at is not None:
-            times = (change.recorded_at, no, change.recorded_at)
+            times = (change.recorded_at, no, change.recorded_at, change.rests_on)
             if not one(connection, sql.SET_RECORD_TIME, times):
                 raise alike.outrun(change)
         changed.no = no
@@ -158,10 +165,10 @@ def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
     """Whether the entry exists and is in one of the states in which the change applies."""
     row = one(connection, sql.STATE_OF[change.ledger], (no, change.sequence))
     if row is not None:
-        return row[0] in change.states
+        return alike.applies(change, *row)
     last = one(connection, sql.GROUP_HEAD, (no,))[1]
     if change.sequence <= last:
-        return False
+        return alike.applies(change, None, None)
     raise alike.no_sequence(change, last)
 
 
@@ -205,6 +212,7 @@ class Append(Appending):
             no = self._db.group(self._connection, group)
             values = (group if head.named else None, head.last, head.last_recorded, no)
             self._connection.execute(sql.SET_HEAD, values)
+            self._connection.execute(sql.NOTE_WAITING, (times.now(), no))
         changed = RowWriter(self._connection, self._dimensions)
         for (group, kind), rows in self._puts.items():
             changed.no = self._db.group(self._connection, group)

@@ -1,0 +1,38 @@
+"""bench groups: what many groups cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.commands.options import count, out_option, progress, show, store_option
+from kgray.cli.frame import Call, common
+
+if TYPE_CHECKING:
+    from bench.empty_stores import StoreKind
+
+
+@click.command(short_help="What ten thousand groups cost.")
+@count("--groups", 10_000)
+@count("--deep", 200, "So many more have 20 episodes each, which are ingested.")
+@store_option
+@out_option
+@common
+def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | None) -> int:
+    r"""Measure a look for what is pending, the counts, the failures, and how often a group's state is loaded.
+
+    \b
+    Example:
+      python -m bench groups --groups 1000 --deep 50
+    """
+    from bench import groups as measured
+
+    found = measured.run(store, groups, deep, progress)
+    show(call, asdict(found), out, lambda: measured.table(found))
+    return 0
+
+
+COMMANDS = (groups,)

@@ -1,0 +1,114 @@
+"""`python -m bench groups`: what many groups cost, on either store: a look, the counts, loads, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import kgray
+from bench.empty_stores import StoreKind, empty_store
+from bench.processes import rss_mb
+from kgray import times
+from kgray.ingest.committer import Committer
+from kgray.ingest.runner import Runner
+from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT, GroupState
+from kgray.ledger import accept, failures
+from kgray.records import Draft
+
+_AT_ONCE = 500  # drafts of one accepting transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """Seconds of each call, the median of nine; loads an episode where a tenth of the states fits."""
+
+    store: str
+    groups: int
+    look_s: float
+    everything_s: float
+    withdrawing_s: float
+    counts_s: float
+    failures_s: float
+    episodes: int
+    loads_an_episode: float
+    episodes_per_s: float
+    memory_mb: float
+
+
+def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]) -> GroupFigures:
+    """Accept an episode in each group and measure; then ingest 20 in each of `deep` others."""
+    with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
+        memory = kgray.open(place.data, **dict[str, Any](place.settings))
+        store, names = memory.store, [f"g{n:06}" for n in range(groups)]
+        said = [_said(name, 0) for name in names]
+        for start in range(0, groups, _AT_ONCE):
+            accept(store, said[start : start + _AT_ONCE], now=times.now())
+        progress(f"{groups} groups have one episode each")
+        _, mark = store.newly_pending(0)
+        accept(store, [_said(names[0], 1)], now=times.now())
+        calls: dict[str, Callable[[], object]] = {
+            "look_s": lambda: store.newly_pending(mark),
+            "everything_s": store.pending_groups,
+            "withdrawing_s": store.withdrawing,
+            "counts_s": store.counts,
+            "failures_s": lambda: failures(store),
+        }
+        took = {name: _median_s(call) for name, call in calls.items()}
+        many = [f"d{n:06}" for n in range(deep)]
+        drafts = [_said(name, n) for n in range(20) for name in many]
+        for start in range(0, len(drafts), _AT_ONCE):
+            accept(store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
+        progress(f"{deep} groups have 20 episodes each")
+        fits = deep // 10 * 20 * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
+        runner = Runner(replace(memory.parts, state_bytes=fits))
+        loads = _counted_loads(runner.committer)
+        began = time.monotonic()
+        with store.writing():
+            asyncio.run(runner.run(groups=set(many)))
+        seconds = time.monotonic() - began
+        found = GroupFigures(
+            store=kind, groups=groups, episodes=len(drafts), loads_an_episode=len(loads) / len(drafts),
+            episodes_per_s=runner.totals.committed / seconds, memory_mb=rss_mb(os.getpid()) or 0.0, **took,
+        )  # fmt: skip
+        memory.close()
+        return found
+
+
+def _said(group: str, number: int) -> Draft:
+    text, id_ = f"Alice {group} works at Firm {number}.", str(number)
+    return Draft(group=group, source="s", kind="text", text=text, reference_time=number, client_id=id_)
+
+
+def _median_s(call: Callable[[], object]) -> float:
+    took = []
+    for _ in range(9):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return median(took)
+
+
+def _counted_loads(committer: Committer) -> list[str]:
+    """Return a list that grows with each group whose state is read from the store."""
+    loads: list[str] = []
+    state = committer.state
+
+    async def counted(group: str) -> GroupState:
+        if committer.kept(group) is None:
+            loads.append(group)
+        return await state(group)
+
+    committer.state = counted  # type: ignore[method-assign]
+    return loads
+
+
+def table(found: GroupFigures) -> str:
+    """Return the figures for people."""
+    return "\n".join(f"{name:18} {value}" for name, value in asdict(found).items())

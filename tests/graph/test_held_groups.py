@@ -1,0 +1,147 @@
+"""A fault stays in its group (R24): it is held, with its reason in the ledger; every other group goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kgray import holds, kinds, times
+from kgray.derivation.repair import differences
+from kgray.errors import SettingsError, Unwritable
+from kgray.ingest.committer import Direct
+from kgray.ingest.runner import Runner
+from kgray.ledger import request
+from kgray.ports import ExtractionRequest, RowChanges
+from kgray.ports.ingest import Totals
+from kgray.records import Extraction, Operation
+from tests.graph.engine import Engine, engine_on, in_group, reading
+from tests.waiting import HANGS_S
+
+EACH = 4
+PAUSE_S = 600  # longer than any test takes: none is tried again by itself
+
+
+@pytest.fixture(autouse=True)
+def _long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "_FIRST_PAUSE_S", PAUSE_S)
+    monkeypatch.setattr(holds, "_LONGEST_PAUSE_S", 100 * PAUSE_S)
+
+
+class Faulty:
+    """A reader that has a defect, of whatever kind, which some episodes of the group `bad` meet."""
+
+    identity = "faulty"
+
+    def __init__(self, engine: Engine, error: Exception | None) -> None:
+        self._inner, self.error = engine.parts.extractor, error
+
+    async def extract(self, asked: ExtractionRequest) -> Extraction:
+        """Read an episode, or fail."""
+        if self.error is not None and asked.episode.group.endswith("bad") and asked.episode.sequence == 2:
+            raise self.error
+        return await self._inner.extract(asked)
+
+
+def filled(stores: Any) -> Engine:
+    """Return an engine with pending episodes in a group that will be held, and in two others."""
+    engine = engine_on(stores)
+    facts = [{"source": "Al", "relation": "KNOWS", "target": "Bo"}]
+    engine.accept(*(in_group(reading(n, [], facts), g) for n in range(EACH) for g in ("bad", "one", "two")))
+    return engine
+
+
+def run(engine: Engine, **parts: Any) -> tuple[Totals, Runner]:
+    """Run until nothing more can be done."""
+    runner = Runner(replace(engine.parts, **parts))
+    groups = [engine.named(group) for group in ("bad", "one", "two")]
+    with engine.store.writing():
+        return asyncio.run(runner.run(groups=groups)), runner
+
+
+def state(engine: Engine, group: str = "bad") -> tuple[int, int, int]:
+    """Return how many episodes of a group are committed, pending and held."""
+    found = engine.store.counts(engine.named(group))[engine.named(group)]
+    return found.committed, found.accepted + found.extracted, found.held
+
+
+def test_a_defect_holds_its_group_and_the_others_go_on(stores):
+    engine = filled(stores)
+    model = Faulty(engine, RuntimeError("said: Al's secret"))
+
+    totals, _ = run(engine, extractor=model)
+
+    assert totals.committed == 2 * EACH + 1
+    assert (state(engine), state(engine, "one")) == ((1, EACH - 1, EACH - 1), (EACH, 0, 0))
+    one = holds.held(engine.store)[engine.named("bad")]
+    assert (one.sequence, one.tries, one.reason) == (2, 1, "RuntimeError, a fault of kgray")
+    assert 0 < one.again_at - times.now() <= PAUSE_S * times.SECOND
+    model.error = None
+    run(engine, extractor=model)
+    assert state(engine) == (1, EACH - 1, EACH - 1)  # its pause is not over
+
+    holds.try_again(engine.store, engine.named("bad"))
+    run(engine, extractor=model)
+
+    assert state(engine) == (EACH, 0, 0)
+    assert engine.named("bad") not in holds.held(engine.store)
+
+
+def test_each_failure_makes_the_pause_longer(stores):
+    engine = filled(stores)
+    model = Faulty(engine, RuntimeError("a bug"))
+    pauses = []
+    for tries in (1, 2, 3):
+        run(engine, extractor=model)
+        one = holds.held(engine.store)[engine.named("bad")]
+        assert one.tries == tries
+        pauses.append((one.again_at - times.now()) / times.SECOND)
+        holds.try_again(engine.store, None)
+    assert [pytest.approx(n * PAUSE_S, abs=HANGS_S / 2) for n in (1, 4, 16)] == pauses
+
+
+def test_what_the_store_refuses_of_one_group_holds_that_one(stores):
+    """A transaction that is too large for the server's memory, or a defect in writing."""
+    engine = filled(stores)
+
+    class Refusing(Direct):
+        async def write(self, changes: Sequence[RowChanges]) -> None:
+            bad = [c for c in changes if c.group.endswith("bad")]
+            if any(c.sequence == 3 and c.recorded_at is not None for c in bad):
+                raise Unwritable("too little memory for one transaction")
+            await super().write(changes)
+
+    totals, _ = run(engine, writer=Refusing(engine.store))
+
+    assert totals.committed == 2 * EACH + state(engine)[0]
+    assert state(engine)[0] < EACH == sum(state(engine)[:2])
+    assert holds.held(engine.store)[engine.named("bad")].reason.startswith("too little memory")
+    assert differences(engine.store, engine.named("bad")) == []
+    holds.try_again(engine.store, None)
+    run(engine)
+    assert state(engine) == (EACH, 0, 0)
+    assert differences(engine.store, engine.named("bad")) == []
+
+
+def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
+    engine = filled(stores)
+    group, model = engine.named("bad"), Faulty(engine, RuntimeError("a bug"))
+    run(engine, extractor=model)
+    (row,) = engine.store.rows(kinds.EPISODES_AT, group, [2])
+    request(engine.store, Operation(group=group, kind="remove", episodes=(row[1],)))
+
+    run(engine, extractor=model)
+
+    assert state(engine) == (EACH - 1, 0, 0)
+    assert group not in holds.held(engine.store)
+
+
+def test_what_concerns_the_models_server_ends_the_run(stores):
+    """A wrong key or name: no group is to blame."""
+    engine = filled(stores)
+    with pytest.raises(SettingsError, match="wrong key"):
+        run(engine, extractor=Faulty(engine, SettingsError("the server refused: wrong key")))
+    assert engine.named("bad") not in holds.held(engine.store)

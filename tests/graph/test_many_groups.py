@@ -1,0 +1,83 @@
+"""Ten thousand groups: a look costs what changed, counts and failures are one query each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kgray import kinds
+from kgray.ledger import failures
+from kgray.ports import Patch
+from tests.graph.by_hand import append, draft, failed, told
+from tests.graph.stores import Stores
+
+
+def test_a_look_finds_what_was_appended_since_the_last(store, mine, group, other):
+    found, mark = store.newly_pending(0)
+    assert mine(found) == {}
+    append(store, draft("Al says one", group=group))
+    found, mark = store.newly_pending(mark)
+    assert mine(found) == {group: True}
+    append(store, draft("Bo says two", group=other), draft("Cy says three", group=group))
+    assert mine(store.newly_pending(mark)[0]) == {group: True, other: True}
+    with store.writing():
+        store.apply([told(1, "Al", "one", 10, group=group), told(1, "Bo", "two", 10, group=other)])
+        assert mine(store.newly_pending(0)[0]) == mine(store.pending_groups()) == {group: True}
+        store.apply([told(2, "Cy", "three", 20, group=group)])
+        assert mine(store.pending_groups()) == {}
+    assert store.pending_count(group) == 0
+    append(store, draft("Al says four", group=group))  # it waits again
+    assert mine(store.newly_pending(mark)[0]) == mine(store.pending_groups()) == {group: True}
+
+
+def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group):
+    append(store, draft("a", group=group), draft("b", group=group))
+    with store.writing():
+        store.apply([failed(1, 10, group=group), told(2, "Bo", "two", 20, group=group)])
+        assert mine(store.pending_groups()) == {}
+    (row,) = store.rows(kinds.EPISODES_IN_STATE, group, [kinds.FAILED])
+
+    def again(log):
+        log.patch(group, Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((row[0], 30),)))
+        log.take_sequence(group)
+        log.put(kinds.EPISODES, group, (3, *row[1:10], kinds.ACCEPTED, *row[11:13], *[None] * 5))
+
+    store.append([group], again)
+    assert mine(store.pending_groups()) == {group: True}
+    assert [one.episode.group for one in failures(store) if one.episode.group == group] == []
+
+
+@pytest.mark.slow
+def test_ten_thousand_groups(stores: Stores, store):
+    """A look at one change <= 20 ms, counts of all <= 1 s."""
+    names = [f"{stores.prefix}g{n:05}" for n in range(10_000)]
+    for start in range(0, len(names), 500):
+        append(store, *(draft(f"{name} says it", group=name) for name in names[start : start + 500]))
+    with store.writing():
+        for start in range(0, len(names), 50):
+            store.apply([failed(1, 10, group=name) for name in names[start : start + 50]])
+    _, mark = store.newly_pending(0)
+    append(store, draft("one more", group=names[77]))
+    took = {
+        "look": median(lambda: store.newly_pending(mark)),
+        "all": median(store.pending_groups),
+        "withdrawing": median(store.withdrawing),
+        "pending": median(lambda: store.pending_count(most=200)),
+        "counts": median(store.counts, 3),
+    }
+    assert list(store.newly_pending(mark)[0]) == [names[77]]
+    assert max(took["look"], took["all"], took["withdrawing"], took["pending"]) <= 0.02
+    assert took["counts"] <= 1.0
+    assert len(stores.mine({row.episode.group: row for row in failures(store)})) == 10_000
+
+
+def median(call: Callable[[], object], times: int = 9) -> float:
+    """Return the median seconds of a call."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return sorted(took)[times // 2]

@@ -1,0 +1,192 @@
+"""A group has one owner (R23): the store says how it is divided, and a commit says what it rests on.
+
+The model never answers the same twice, so that whoever decides on anything but what is stored is seen at
+once: the stored graph is then not what the records derive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kgray.derivation.repair import differences
+from kgray.errors import Locked, Outrun, StaleWriter, StoreError
+from kgray.ingest.runner import Runner
+from kgray.kinds import COMMITTED, EPISODE_HEADS
+from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, shard_of
+from kgray.records import Draft, Extraction
+from tests.graph.by_hand import append, draft, told
+from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
+from tests.graph.stores import Stores
+
+EPISODES, GROUPS = 12, ("g", "h")
+NAMES = ("Ada", "Bo", "Cy", "Dee")
+
+
+class Fickle:
+    """A model that reads something else, and judges otherwise, each time that it is asked."""
+
+    identity = "fickle"
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Read an employer that no other call has read."""
+        await asyncio.sleep(self._rng.random() * 0.004)
+        fact = {
+            "source": self._rng.choice(NAMES),
+            "relation": "WORKS_AT",
+            "target": f"Firm {self._rng.randrange(10_000)}",
+        }
+        text = reading(1, [], [fact]).text
+        return await ReadsItself().extract(replace(request, episode=replace(request.episode, text=text)))
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key."""
+        return request.key(self.identity)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Answer each question; any answer that is valid will do."""
+        await asyncio.sleep(self._rng.random() * 0.004)
+        salted = [replace(q, text=f"{q.text} {self._rng.random()}") for q in request.questions]
+        return Judged(answers=tuple(WildJudge._answer(q) for q in salted), calls=1)
+
+
+def filled(stores: Stores) -> Engine:
+    """Return an engine with pending episodes in two new groups."""
+    engine = Engine(store=stores.open(), prefix=stores.fresh())
+    said: list[Draft] = [in_group(reading(n, [], []), GROUPS[n % len(GROUPS)]) for n in range(EPISODES)]
+    engine.accept(*said)
+    return engine
+
+
+def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
+    """Assert that each episode was told committed once, is, and that the graph follows from the records."""
+    assert len(steps) == len(set(steps))
+    for group in map(engine.named, GROUPS):
+        told_of = {sequence for name, sequence in steps if name == group}
+        rows = engine.store.rows(EPISODE_HEADS, group)
+        assert {row[0] for row in rows if row[5] == COMMITTED} == told_of
+        assert differences(engine.store, group) == []
+
+
+def runners(engine: Engine, seed: int, steps: list[tuple[str, int]], *stores: Any) -> list[Any]:
+    """Return the runs of as many runners as stores, each with a model and a memory of its own."""
+
+    def told_of(group: str, sequence: int, outcome: str) -> None:
+        if outcome == "committed":
+            steps.append((group, sequence))
+
+    groups = [engine.named(group) for group in GROUPS]
+    made = []
+    for number, store in enumerate(stores):
+        model = Fickle(2 * seed + number)
+        parts = replace(engine.parts, store=store, extractor=model, judge=model, window=8, streams=4)
+        made.append(Runner(parts).run(groups=groups, on_step=told_of))
+    return made
+
+
+def two_deciders(stores: Stores, seed: int) -> None:
+    """Two runners that both pass the fence: one writer that two commit through."""
+    engine, steps = filled(stores), list[tuple[str, int]]()
+    store = engine.store
+
+    async def both() -> None:
+        await asyncio.gather(*runners(engine, seed, steps, store, store))
+
+    with store.writing():
+        asyncio.run(both())
+    assert len(steps) == EPISODES
+    checked(engine, steps)
+
+
+def taken_over(stores: Stores, seed: int) -> None:
+    """Let a second process take the hold from a run that lives: the first ends as stale."""
+    engine, steps = filled(stores), list[tuple[str, int]]()
+    other = stores.open()
+
+    async def both() -> list[Any]:
+        first, second = runners(engine, seed, steps, engine.store, other)
+        going = asyncio.create_task(first)
+        await asyncio.sleep(random.Random(seed).random() * 0.02)
+        stores.lose_hold()
+        with other.writing():
+            return await asyncio.gather(going, second, return_exceptions=True)
+
+    with engine.store.writing():
+        ended = asyncio.run(both())
+    assert ended[0] is None or not isinstance(ended[0], Exception) or isinstance(ended[0], StaleWriter)
+    assert not isinstance(ended[1], Exception)
+    checked(engine, steps)
+
+
+@pytest.mark.parametrize("case", [two_deciders, taken_over])
+def test_two_runners_of_one_group_never_make_a_graph_that_its_records_deny(stores, case):
+    for seed in range(12 if "Sqlite" in type(stores).__name__ else 2):
+        case(stores, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [two_deciders, taken_over])
+def test_two_runners_of_one_group_many_times(stores, case):
+    for seed in range(100, 200 if "Sqlite" in type(stores).__name__ else 115):
+        case(stores, seed)
+
+
+# ---------------------------------------------------------------------- what a commit rests on
+
+
+def resting(change: RowChanges, on: int) -> RowChanges:
+    return replace(change, rests_on=on)
+
+
+def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
+    append(store, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
+    first, mine = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 30, group=group)
+    theirs = told(2, "Bo", "another", 20, group=group)
+    with store.writing():
+        store.apply([resting(first, 0), resting(theirs, 10)])
+        for stale in (resting(mine, 10), resting(mine, 0), resting(told(3, "Cy", "x", 40, group=group), 10)):
+            with pytest.raises(Outrun, match="since it was decided"):
+                store.apply([stale])
+        store.apply([resting(first, 0), resting(theirs, 10)])  # sent again: the answer was lost
+        store.apply([resting(told(3, "Cy", "three", 40, group=group), 20)])
+    assert store.heads([group])[group].last_recorded == 40
+
+
+# ------------------------------------------------------------------- the map of groups to shards
+
+
+@pytest.mark.neo4j
+@pytest.mark.parametrize("stores", [pytest.param("neo4j", marks=pytest.mark.neo4j)], indirect=True)
+def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
+    one, other, local = stores.open(), stores.open(), stores.open()
+    append(one, draft("Al says one", group=group))
+    own = shard_of(group, 3)
+    with one.writing(shard=own, shards=3) as epoch:
+        with pytest.raises(StoreError, match=r"divided among 3 shards.*this deployment has 2"):
+            other.writing(shard=0, shards=2).__enter__()
+        with pytest.raises(Locked, match="is ingesting"):
+            local.writing().__enter__()
+        beside = (own + 1) % 3
+        with (
+            other.writing(shard=beside, shards=3),
+            pytest.raises(StaleWriter, match="another shard of the 3"),
+        ):
+            other.apply([told(1, "Al", "one", 10, group=group)])
+        one.apply([told(1, "Al", "one", 10, group=group)])
+    with local.writing() as newer:
+        assert newer > epoch
+        with pytest.raises(Locked, match="is ingesting"):
+            one.writing(shard=0, shards=3).__enter__()
+        with pytest.raises(Locked, match="is ingesting"):
+            other.writing(shard=0, shards=2).__enter__()
+    with other.writing(shard=0, shards=2), pytest.raises(StaleWriter):  # nobody held one: divided anew
+        one.writing(epoch=epoch, shard=own, shards=3).__enter__()
+    with one.writing(shard=0, shards=1):
+        pass
