@@ -15,7 +15,7 @@ from kgray.kinds import Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 5
+VERSION = 6
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
@@ -30,6 +30,7 @@ PAGE_BYTES = 4096
 _LONG = {
     kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
     kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
+    kinds.COMMUNITIES, kinds.COMMUNITY_TEXTS,
 }  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
@@ -37,7 +38,7 @@ _TYPES = {
 # The columns that may be long stand last, so that a scan of the words, signs and what is short reads no
 # overflow page of a text or a vector.
 _LAST = {
-    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2,
+    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2, "members": 2, "summary": 2,
 }  # fmt: skip
 # Declared indexes that are more than their columns:
 #     episodes.state       holds all that counting the ledger reads
