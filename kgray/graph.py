@@ -14,6 +14,8 @@ from kgray.records import Place, Value
 from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
+_MEMBERS = 10  # of a community that a hit lists
+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,34 @@ class Fact:
         """Whether it held in the world at `instant`."""
         started = self.valid_at is None or self.valid_at <= instant
         return started and (self.invalid_at is None or instant < self.invalid_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Community:
+    """Entities that belong together, in one published run.
+
+    level       0 is the finest
+    members     ids, the most central first; above level 0 only the most central
+    report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
+    writer      what wrote the text
+    recorded_at the last record time that the run has seen
+    """
+
+    id: str
+    level: int
+    parent: str | None
+    size: int
+    name: str
+    summary: str
+    members: tuple[str, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+    writer: str = ""
+    recorded_at: Instant = 0
+
+    @property
+    def text(self) -> str:
+        """Its name and its summary."""
+        return f"{self.name}: {self.summary}"
 
 
 # ------------------------------------------------------------------------------------- as callers get them
@@ -118,6 +148,7 @@ class Hit:
     signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
     entity                                  of an entity hit
+    community                               of a community hit
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
     told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
     """
@@ -131,6 +162,7 @@ class Hit:
     signals: Mapping[str, float] = field(default_factory=dict)
     fact: FactSpan | None = None
     entity: Entity | None = None
+    community: Community | None = None
     client_id: str | None = None
     reference_time: datetime | None = None
     speaker: str | None = None
@@ -173,6 +205,10 @@ class Hit:
             row |= self.fact.as_dict()
         elif self.entity is not None:
             row |= {"aliases": list(self.entity.aliases), "labels": list(self.entity.labels)}
+        elif (one := self.community) is not None:
+            row |= {"name": one.name, "summary": one.summary, "level": one.level, "size": one.size}
+            row |= {"members": list(one.members[:_MEMBERS]), "rating": one.report.get("rating")}
+            row |= {"known_at": show(one.recorded_at)}
         elif self.scope == "episode":
             said = _written(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}

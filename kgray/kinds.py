@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
-SearchScope = Literal["fact", "entity", "episode"]
+SearchScope = Literal["fact", "entity", "episode", "community"]
 Row = tuple[Any, ...]
 Key = tuple[Any, ...]  # the values of a kind's key columns
 
@@ -271,8 +271,9 @@ FACTS = Kind(
 
 # ------------------------------------------------------------------------------- communities
 
-# Runs of a group: 1, 2, 3 ...; the greatest is current, the one before is kept. watermark, recorded_at: the last
-# sequence and record time that it has seen; entities: of the group then, cold_entities: at its last cold run.
+# Runs of a group: 1, 2, 3 ...; the greatest is current, the one before is kept. watermark, recorded_at: the
+# last sequence and record time that it has seen; entities: of the group then, cold_entities: at its last
+# cold run.
 COMMUNITY_RUNS = Kind(
     name="community_runs",
     key=("run",),
@@ -287,8 +288,8 @@ COMMUNITIES = Kind(
     key=("run", "id"),
     columns=_columns("run int, id text, level int, parent text?, size int, members texts"),
 )
-# None for a community whose text a removal took. report: JSON or ""; content: the hash of what was shown to the
-# writer; sources: the sequences whose words it rests on, uint32; vector: float32.
+# None for a community whose text a removal took. report: JSON or ""; content: the hash of what was shown to
+# the writer; sources: the sequences whose words it rests on, uint32; vector: float32.
 COMMUNITY_TEXTS = Kind(
     name="community_texts",
     key=("run", "id"),

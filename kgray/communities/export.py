@@ -144,13 +144,13 @@ def runs(store: Store | Appending, group: str) -> list[Run]:
 
 def current(store: Store | Appending, group: str) -> Run | None:
     """Return the current run; None before the first."""
-    return (runs(store, group) or [None])[-1]
+    return found[-1] if (found := runs(store, group)) else None
 
 
 def listed(store: Store, group: str, run: int) -> list[Listed]:
     """Return the communities of a run, by id."""
     found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
-    return [Listed(*row[:5], tuple(row[5])) for row in found]
+    return [Listed(r[0], r[1], r[2], r[3], r[4], tuple(r[5])) for r in found]
 
 
 def texts_of(store: Store, group: str, run: int) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""An undirected graph with whole weights, as arrays: everything about it is exact, whatever the order of rows."""
+"""An undirected graph with whole weights, as arrays: exact, whatever the order of rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hash_of(id_: str) -> int:
 
 
 def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
-    """Return the graph of pairs of nodes; those of a node with itself are left out, equal pairs are added up."""
+    """Return the graph of pairs of nodes; none of a node with itself, equal pairs added up."""
     nodes = len(hashes)
     apart = a != b
     heads, ends = np.concatenate((a[apart], b[apart])), np.concatenate((b[apart], a[apart]))

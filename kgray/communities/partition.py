@@ -127,9 +127,7 @@ def _with_hubs(graph: Graph, labels: Ints, hubs: NDArray[np.bool_], cap: int) ->
     return found
 
 
-def plurality(
-    labels: Ints, weights: Ints, sizes: Ints, graph: Graph, cap: int
-) -> tuple[int, int] | None:
+def plurality(labels: Ints, weights: Ints, sizes: Ints, graph: Graph, cap: int) -> tuple[int, int] | None:
     """Return the label with most weight, then size, then hash, that has room, and its weight."""
     known = labels != NOBODY
     found, inverse = np.unique(labels[known], return_inverse=True)

@@ -37,7 +37,7 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
     turn = 0
     while len(nodes):
         wishes = _wishes(graph, labels, sizes, cap, nodes)
-        moving = _admitted(_winners(graph, wishes, turn), labels, sizes, cap, graph.hashes)
+        moving = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
         left = labels[moving.nodes]
         labels[moving.nodes] = moving.targets
         np.subtract.at(sizes, left, 1)
@@ -49,7 +49,7 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
 
 
 def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> _Wishes:
-    """Return which of these nodes want to move: those for which another community has a greater key."""
+    """Return which of these nodes want to move: for them another community has a greater key."""
     rows, entries = graph.entries(nodes)
     own = labels[nodes]
     # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
@@ -75,7 +75,7 @@ def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> _
 
 
 def _winners(graph: Graph, wishes: _Wishes, turn: int) -> _Wishes:
-    """Return the wishes of nodes whose number of this round is greater than that of each wanting neighbour."""
+    """Return the wishes of nodes whose number of this round beats that of each wanting neighbour."""
     numbers = np.zeros(graph.nodes, np.uint64)
     numbers[wishes.nodes] = _mixed(graph.hashes[wishes.nodes], turn)
     rows, entries = graph.entries(wishes.nodes)
@@ -84,7 +84,7 @@ def _winners(graph: Graph, wishes: _Wishes, turn: int) -> _Wishes:
     return _chosen(wishes, won)
 
 
-def _admitted(wishes: _Wishes, labels: Ints, sizes: Ints, cap: int, hashes: Hashes) -> _Wishes:
+def _admitted(wishes: _Wishes, sizes: Ints, cap: int, hashes: Hashes) -> _Wishes:
     """Return the wishes for which there is room: of each target the greatest gains, then hashes."""
     order = np.lexsort((hashes[wishes.nodes], wishes.gains, wishes.targets))[::-1]
     targets = wishes.targets[order]
@@ -101,7 +101,7 @@ def _chosen(wishes: _Wishes, those: NDArray[np.bool_]) -> _Wishes:
 
 
 def _mixed(hashes: Hashes, turn: int) -> Hashes:
-    """Return a different order of the nodes each round: splitmix64, one to one. Source: Steele et al. 2014."""
+    """Return another order of the nodes each round: splitmix64, one to one (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = hashes + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

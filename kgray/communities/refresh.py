@@ -8,7 +8,6 @@ answers of the model, in the journal, by the hash of what was shown: they are no
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from kgray.communities.export import Run, Snapshot, current, runs, snapshot, wit
 from kgray.communities.found import Clustering, Found, clustered, communities, is_cold
 from kgray.communities.texts import OFFLINE, Text
 from kgray.errors import ContentError, Cost, Unavailable
-from kgray.kinds import Row
+from kgray.kinds import Kind, Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
 
@@ -75,8 +74,8 @@ class Refresh:
     dry_run: bool = False
     cluster: Clustering = clustered
     on_text: Callable[[], None] = lambda: None
-    _spent: int = 0
-    _gone: str = ""  # why the model is asked no more
+    spent: int = 0  # tokens, estimated before a call and counted after it
+    gone: str = ""  # why the model is asked no more
 
     async def group(self, group: str) -> Refreshed:
         """Refresh one group. Raises Unavailable where it is withdrawn from faster than it can be read."""
@@ -97,10 +96,10 @@ class Refresh:
             if self.dry_run:
                 return done
             vectors = await self._embedded(shown, texts)
-            run, listed, told = _rows(shown, found, texts, vectors, done, self._identity)
-            if self.store.append([group], lambda at: _published(at, shown, run, listed, told)):
+            made = _rows(shown, found, texts, vectors, done, self._identity)
+            if self.store.append([group], partial(_published, shown=shown, made=made)):
                 return done
-        raise Unavailable(f"group {group} is removed from faster than its communities can be found: run it again")
+        raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
     @property
     def _identity(self) -> str:
@@ -121,11 +120,9 @@ class Refresh:
         """Return the vectors of the texts; those that the current run has already are taken from it."""
         there = {(row[2], row[3]): row[8] for row in shown.texts.values()}
         new = [id_ for id_, text in texts.items() if (text.name, text.summary) not in there]
-        made = await self.embedder.embed([f"{texts[i].name}\n{texts[i].summary}" for i in new]) if new else []
+        made = await self.embedder.embed([f"{texts[i].name}\n{texts[i].summary}" for i in new])
         vectors = {id_: rows.vector_bytes(vector) for id_, vector in zip(new, made, strict=True)}
-        return {
-            id_: vectors.get(id_) or there[text.name, text.summary] for id_, text in texts.items()
-        }
+        return {id_: vectors.get(id_) or there[text.name, text.summary] for id_, text in texts.items()}
 
 
 def _unchanged(shown: Snapshot) -> Refreshed:
@@ -207,9 +204,9 @@ class _Writer:
         for row in refresh.store.rows(kinds.ANSWERS_TO, group, [key]):
             return rows.answers(row)[0], False
         price = count_tokens(request.head) + count_tokens(request.data) + request.room
-        if refresh._gone or (refresh.max_tokens is not None and refresh._spent + price > refresh.max_tokens):
+        if refresh.gone or (refresh.max_tokens is not None and refresh.spent + price > refresh.max_tokens):
             return None, False
-        refresh._spent += price
+        refresh.spent += price
         if refresh.dry_run:
             self._count(Cost(1, price - request.room, request.room))
             return None, True
@@ -217,10 +214,10 @@ class _Writer:
             reply, cost = await summarizer.write(request)
         except (ContentError, Unavailable) as error:
             if isinstance(error, Unavailable):
-                refresh._gone = str(error)
+                refresh.gone = str(error)
             self._count(error.spent)
             return None, True
-        refresh._spent += cost.prompt_tokens + cost.completion_tokens - price
+        refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
         self._count(cost)
         sources = sorted(one.sources(self.shown))
         row = rows.answers_row(key, [reply], *cost)
@@ -257,12 +254,11 @@ def _rows(
     vectors: Mapping[str, bytes],
     done: Refreshed,
     writer: str,
-) -> tuple[Row, list[Row], list[Row]]:
+) -> dict[Kind, list[Row]]:
+    """Return the rows of a run."""
     entities = len(shown.entities)
     then = entities if done.cold or shown.parent is None else shown.parent.cold_entities
-    run = Run(
-        done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer
-    )
+    run = Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
     listed: list[Row] = []
     told: list[Row] = []
     for one in (one for level in found for one in level):
@@ -272,24 +268,24 @@ def _rows(
         report = rows.pack(dict(text.report)) if text.report else ""
         sources = np.array(sorted(one.sources(shown)), "<u4").tobytes()
         told.append(
-            (run.run, one.id, text.name, text.summary, report, text.content, text.writer, sources, vectors[one.id])
-        )
-    return tuple(asdict(run).values()), listed, told
+            (
+                run.run, one.id, text.name, text.summary, report, text.content, text.writer, sources,
+                vectors[one.id],
+            )
+        )  # fmt: skip
+    row = tuple(asdict(run).values())
+    return {kinds.COMMUNITY_RUNS: [row], kinds.COMMUNITIES: listed, kinds.COMMUNITY_TEXTS: told}
 
 
-def _published(at: Appending, shown: Snapshot, run: Row, listed: Sequence[Row], told: Sequence[Row]) -> bool:
+def _published(at: Appending, *, shown: Snapshot, made: Mapping[Kind, Sequence[Row]]) -> bool:
     """Make a run the current one, and drop what is older than the one before; False where it is void."""
     group = shown.group
     if withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
         return False
     if current(at, group) != shown.parent:
         return False
-    for kind, made in (
-        (kinds.COMMUNITY_RUNS, [run]),
-        (kinds.COMMUNITIES, listed),
-        (kinds.COMMUNITY_TEXTS, told),
-    ):
-        for row in made:
+    for kind, found in made.items():
+        for row in found:
             at.put(kind, group, row)
     for old in runs(at, group)[: -(KEPT_RUNS - 1) or None]:
         at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
@@ -297,4 +293,3 @@ def _published(at: Appending, shown: Snapshot, run: Row, listed: Sequence[Row], 
             at.drop(kinds.COMMUNITIES, group, row[:2])
             at.drop(kinds.COMMUNITY_TEXTS, group, row[:2])
     return True
-

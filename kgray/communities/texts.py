@@ -30,7 +30,7 @@ _LISTED = 8  # members or children that an offline summary names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A community's text. report: rating, reason and findings of an upper community, where a model wrote it."""
+    """A community's text. report: rating, reason, findings of an upper one, where a model wrote it."""
 
     name: str
     summary: str
@@ -197,7 +197,8 @@ def _parts(shown: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 def written(request: SummaryRequest, reply: Mapping[str, Any], writer: str, content: str) -> Text:
     """Return the text of a checked reply; its findings cite the ids of facts."""
     findings = [
-        {**finding, "facts": [request.facts[at] for at in finding["facts"]]} for finding in reply.get("findings", ())
+        {**finding, "facts": [request.facts[at] for at in finding["facts"]]}
+        for finding in reply.get("findings", ())
     ]
     rated = {name: reply[name] for name in ("rating", "reason") if name in reply}
     return Text(

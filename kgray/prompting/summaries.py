@@ -1,4 +1,4 @@
-"""Replies about communities: their schemas, and what is kept of a reply (the field rules stand in `prompts/`)."""
+"""Replies about communities: their schemas, and what is kept of a reply; `prompts/` has the rules."""
 
 from __future__ import annotations
 

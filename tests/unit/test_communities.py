@@ -75,7 +75,7 @@ def test_each_round_raises_the_weight_inside_or_the_squared_sizes(made):
         wishes = _wishes(graph, labels, sizes, cap, nodes)
         if not len(wishes.nodes):
             break
-        moving = _admitted(_winners(graph, wishes, turn), labels, sizes, cap, graph.hashes)
+        moving = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
         before, labels = potential(graph, labels), labels.copy()
         labels[moving.nodes] = moving.targets
         assert len(moving.nodes) >= 1

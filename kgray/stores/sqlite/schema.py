@@ -38,7 +38,8 @@ _TYPES = {
 # The columns that may be long stand last, so that a scan of the words, signs and what is short reads no
 # overflow page of a text or a vector.
 _LAST = {
-    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2, "members": 2, "summary": 2,
+    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2,
+    "members": 2, "summary": 2,
 }  # fmt: skip
 # Declared indexes that are more than their columns:
 #     episodes.state       holds all that counting the ledger reads
