@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kgray.errors import InvalidAnswer
+from kgray.prompting.summaries import parse_summary
+from tests.doors.chat_server import ChatServer, as_json, at
 from tests.doors.shell import told, triple
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "refresh_communities.py"
@@ -83,3 +86,51 @@ def test_the_job_is_the_same_command(filled):
         cwd=filled.folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert '"communities": 1' in done.stdout
+
+
+@pytest.fixture
+def model(filled):
+    """A model server that names what it is shown; its first reply has no name."""
+    asked = []
+
+    def answer(call):
+        asked.append(call)
+        shown = call.sections["MEMBERS"]
+        name = "" if len(asked) == 1 else f"Acme people, {len(shown)}"
+        return as_json({"name": name, "summary": f"{len(call.sections['FACTS'])} facts."})
+
+    server = ChatServer(answer)
+    filled.env = at(server.url)
+    yield asked
+    server.close()
+
+
+def test_a_model_writes_what_is_not_written_yet(filled, model):
+    foreseen = filled("communities", "refresh", "--group", "team", "--dry-run", "--json").json
+    assert (foreseen["groups"]["team"]["calls"], model) == (1, [])
+
+    first = filled("communities", "refresh", "--group", "team", "--json").json["groups"]["team"]
+    assert (first["written"], first["offline"]) == (1, 0)
+    assert [call.task for call in model] == ["community", "community"], "a reply without a name is repaired"
+    assert first["calls"] >= 2
+    (listed,) = filled("communities", "list", "--group", "team", "--json").json["communities"]
+    assert listed["name"] == "Acme people, 5"
+
+    spent = len(model)
+    cold = filled("communities", "refresh", "--group", "team", "--cold", "--json").json["groups"]["team"]
+    assert (cold["kept"], cold["calls"], len(model)) == (1, 0, spent)
+    bounded = filled("communities", "refresh", "--group", "shop", "--max-tokens", "5", "--json").json
+    assert (bounded["groups"]["shop"]["offline"], len(model)) == (1, spent)
+
+
+def test_what_is_kept_of_a_report():
+    reply = {"name": " a,\tb ", "summary": "s", "rating": 7, "reason": "r", "findings": [
+        {"summary": "one", "explanation": "why", "facts": [0, 9, True, 0]}, {"explanation": "none"}, 5,
+    ]}  # fmt: skip
+    assert parse_summary(reply, "community_report", 2) == {
+        "name": "a, b", "summary": "s", "rating": 7, "reason": "r",
+        "findings": [{"summary": "one", "explanation": "why", "facts": [0]}],
+    }  # fmt: skip
+    for fault in ({"rating": 11}, {"rating": "7"}, {"name": " "}, {"summary": None}):
+        with pytest.raises(InvalidAnswer):
+            parse_summary(reply | fault, "community_report", 2)
