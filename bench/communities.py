@@ -1,8 +1,8 @@
 """How well and how fast communities are found in graphs whose communities are known, beside networkx.
 
 The graphs are like those of Lancichinetti, Fortunato and Radicchi (2008): degrees and sizes of communities
-follow power laws (exponents 2.5 and 1.5), the share mu of each node's edges leads anywhere. A third of the pairs
-have two or three facts.
+follow power laws (exponents 2.5 and 1.5), the share mu of each node's edges leads anywhere. A third of the
+pairs have two or three facts.
 """
 
 from __future__ import annotations

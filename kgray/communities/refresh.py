@@ -80,7 +80,7 @@ class Refresh:
     async def group(self, group: str) -> Refreshed:
         """Refresh one group. Raises Unavailable where it is withdrawn from faster than it can be read."""
         for _ in range(_TRIES):
-            shown = await asyncio.to_thread(snapshot, self.store, group)
+            shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
             if self._is_current(shown):
                 return _unchanged(shown)
             cold = self.cold or is_cold(shown)

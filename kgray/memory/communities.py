@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from kgray.communities.found import Clustering, clustered
@@ -19,6 +20,8 @@ OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how man
 class Communities(GroupReads):
     """Communities of the groups of one store."""
 
+    clustering: Clustering = staticmethod(clustered)  # where communities are found: here, or on Ray
+    groups_at_once = 1
     _summarizer: Callable[[], Summarizer | None] | None = None
 
     async def refresh_communities(
@@ -28,7 +31,6 @@ class Communities(GroupReads):
         cold: bool = False,
         max_tokens: int | None = None,
         dry_run: bool = False,
-        cluster: Clustering = clustered,
         on_group: OnGroup = lambda *_: None,
     ) -> dict[str, Refreshed]:
         """Find, name and summarise the communities of these groups (none: of all); return what was done.
@@ -51,13 +53,18 @@ class Communities(GroupReads):
             cold=cold,
             max_tokens=max_tokens,
             dry_run=dry_run,
-            cluster=cluster,
+            cluster=self.clustering,
         )
         done: dict[str, Refreshed] = {}
-        for number, group in enumerate(chosen, 1):
-            done[group] = await refresh.group(group)
-            on_group(group, number, len(chosen))
-        return done
+        gate = asyncio.Semaphore(self.groups_at_once)
+
+        async def one(group: str) -> None:
+            async with gate:
+                done[group] = await refresh.group(group)
+            on_group(group, len(done), len(chosen))
+
+        await asyncio.gather(*map(one, chosen))
+        return {group: done[group] for group in chosen}
 
     async def communities(
         self, *, group: str, level: int | None = None, known_at: When | None = None

@@ -90,7 +90,7 @@ def test_the_job_is_the_same_command(filled):
 
 @pytest.fixture
 def model(filled):
-    """A model server that names what it is shown; its first reply has no name."""
+    """Serve a model that names what it is shown; its first reply has no name."""
     asked = []
 
     def answer(call):
