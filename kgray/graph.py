@@ -17,7 +17,6 @@ Scope = Literal["fact", "entity", "episode", "community"]
 _MEMBERS = 10  # of a community that a hit lists
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
     """An entity as it shows, with merges and splits applied."""
@@ -63,32 +62,38 @@ class Fact:
         return started and (self.invalid_at is None or instant < self.invalid_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Community:
-    """Entities that belong together, in one published run.
+    """Entities that belong together, in one published run; its fields are the columns of `kinds.COMMUNITIES`.
 
     level       0 is the finest
-    members     ids, the most central first; above level 0 only the most central
     report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
-    writer      what wrote the text
-    recorded_at the last record time that the run has seen
+    stale       something was learned of its members since the run
     """
 
+    run: int
     id: str
     level: int
     parent: str | None
     size: int
     name: str
     summary: str
-    members: tuple[str, ...] = ()
-    report: Mapping[str, Any] = field(default_factory=dict)
-    writer: str = ""
-    recorded_at: Instant = 0
+    report: Mapping[str, Any]
+    writer: str
+    content: str
+    members: tuple[str, ...]
+    sources: bytes = field(repr=False)
+    vector: bytes = field(repr=False)
+    stale: bool = False
 
     @property
     def text(self) -> str:
         """Its name and its summary."""
         return f"{self.name}: {self.summary}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of a row of `kgray communities list --json`."""
+        return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
 # ------------------------------------------------------------------------------------- as callers get them
@@ -148,7 +153,7 @@ class Hit:
     signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
     entity                                  of an entity hit
-    community                               of a community hit
+    community, known_at                     of a community hit; known_at: what its run has seen
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
     told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
     """
@@ -163,6 +168,7 @@ class Hit:
     fact: FactSpan | None = None
     entity: Entity | None = None
     community: Community | None = None
+    known_at: datetime | None = None
     client_id: str | None = None
     reference_time: datetime | None = None
     speaker: str | None = None
@@ -208,7 +214,7 @@ class Hit:
         elif (one := self.community) is not None:
             row |= {"name": one.name, "summary": one.summary, "level": one.level, "size": one.size}
             row |= {"members": list(one.members[:_MEMBERS]), "rating": one.report.get("rating")}
-            row |= {"known_at": show(one.recorded_at)}
+            row |= {"known_at": _written(self.known_at)}
         elif self.scope == "episode":
             said = _written(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}

@@ -282,20 +282,15 @@ COMMUNITY_RUNS = Kind(
         "writer text"
     ),
 )
-# members: shown entities at level 0, the most central first; above, the most central few.
+# members: shown entities, the most central first; above level 0 only the first. content: the hash of what was
+# shown to the writer; sources: the sequences whose words it rests on, uint32; vector: float32.
+# A retraction or removal drops the rows that rest on what it takes.
 COMMUNITIES = Kind(
     name="communities",
     key=("run", "id"),
-    columns=_columns("run int, id text, level int, parent text?, size int, members texts"),
-)
-# None for a community whose text a removal took. report: JSON or ""; content: the hash of what was shown to
-# the writer; sources: the sequences whose words it rests on, uint32; vector: float32.
-COMMUNITY_TEXTS = Kind(
-    name="community_texts",
-    key=("run", "id"),
     columns=_columns(
-        "run int, id text, name text, summary text, report text, content text, writer text, sources bytes, "
-        "vector bytes"
+        "run int, id text, level int, parent text?, size int, name text, summary text, report text, "
+        "writer text, content text, members texts, sources bytes, vector bytes"
     ),
 )
 
@@ -303,7 +298,7 @@ COMMUNITY_TEXTS = Kind(
 KINDS: tuple[Kind, ...] = (
     EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, BIRTHS, MENTIONS, EVIDENCE, RULINGS, VERDICTS,
     NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
-    COMMUNITY_RUNS, COMMUNITIES, COMMUNITY_TEXTS,
+    COMMUNITY_RUNS, COMMUNITIES,
 )  # fmt: skip
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
@@ -395,9 +390,7 @@ NAME_SIGNS_OF = Read("signs of names of entities", NAME_VECTORS, (*_SURFACE, "si
 NAME_VECTORS_OF = Read("vectors of names of entities", NAME_VECTORS, (*_SURFACE, "vector"), by="entity")
 COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
 COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
-COMMUNITY_TEXTS_OF_RUN = Read("texts of a run's communities", COMMUNITY_TEXTS, by="run")
-COMMUNITY_TEXTS_AT = Read("texts of communities by id", COMMUNITY_TEXTS, by=("run", "id"))
-COMMUNITY_SOURCES = Read("sources of communities", COMMUNITY_TEXTS, ("run", "id", "sources"))
+COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (
     *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
     TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
@@ -406,5 +399,5 @@ READS: tuple[Read, ...] = (
     FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF, EPISODE_WORDS, EPISODE_WORDS_AT,
     EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
     EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
-    COMMUNITIES_OF_RUN, COMMUNITIES_AT, COMMUNITY_TEXTS_OF_RUN, COMMUNITY_TEXTS_AT, COMMUNITY_SOURCES,
+    COMMUNITIES_OF_RUN, COMMUNITIES_AT, COMMUNITY_SOURCES,
 )  # fmt: skip

@@ -75,13 +75,10 @@ def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
     Example:
       kgray communities list --group team --level 0
     """
-    from kgray.communities.reading import BLANK
-
     with call.reader(group) as memory:
         found = finished(memory.communities(group=group, **how))
     rows = [
-        [printing.short(one.id), one.level, one.size, "stale" if one.stale else "", one.name or BLANK]
-        for one in found
+        [printing.short(one.id), one.level, one.size, "stale" if one.stale else "", one.name] for one in found
     ]
     nothing = "No communities: `kgray communities refresh` finds them."
     styles = (printing.DIM, None, None, printing.DIM, printing.BOLD)
@@ -110,10 +107,8 @@ def show(call: Call, identifier: str, group: str, **how: Any) -> int:  # noqa: A
 
 
 def _print_shown(found: ShownCommunity) -> None:
-    from kgray.communities.reading import BLANK
-
     one = found.community
-    click.echo(click.style(printing.plain(one.name or BLANK), bold=True) + f"  {printing.short(one.id)}")
+    click.echo(click.style(printing.plain(one.name), bold=True) + f"  {printing.short(one.id)}")
     stale = ", stale: facts of its members have changed since" if one.stale else ""
     click.echo(f"  level {one.level}, as of {printing.moment(found.as_of)}{stale}")
     if one.summary:

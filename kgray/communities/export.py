@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from kgray import kinds, rows
 from kgray.derivation.stored import garbage_not_collected, in_pieces
 from kgray.errors import Unavailable
-from kgray.graph import Entity, Fact
+from kgray.graph import Community, Entity, Fact
 from kgray.kinds import Row
 from kgray.ports import Appending, Store, at_one_moment
+from kgray.search.summaries import communities_of
 from kgray.times import Instant
 
 HOLDS, ENDED, MOST = 2, 1, 6  # what a fact weighs between its ends, and all facts of one pair
@@ -30,18 +31,6 @@ class Run:
     writer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A community without its text, by the columns of `kinds.COMMUNITIES`."""
-
-    run: int
-    id: str
-    level: int
-    parent: str | None
-    size: int
-    members: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A group up to its watermark.
@@ -50,8 +39,7 @@ class Snapshot:
     places      episode id -> sequence
     mentioned   entity -> the sequences that mention it
     withdrawn   the retractions and removals that have been carried out: a run made from other ones is void
-    parent      the current run, with its communities
-    blank       how many of these have lost their text
+    parent      the current run; listed: its communities
     """
 
     group: str
@@ -63,8 +51,7 @@ class Snapshot:
     mentioned: Mapping[str, set[int]] = field(default_factory=dict)
     withdrawn: tuple[int, ...] = ()
     parent: Run | None = None
-    listed: Sequence[Listed] = ()
-    texts: Mapping[str, Row] = field(default_factory=dict)
+    listed: Sequence[Community] = ()
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
@@ -116,8 +103,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         mentioned=_mentioned(store, group) if texts else {},
         withdrawn=withdrawn(list(store.rows(kinds.ALL["operations"], group))),
         parent=parent,
-        listed=[] if parent is None else listed(store, group, parent.run),
-        texts={} if parent is None else texts_of(store, group, parent.run),
+        listed=[] if parent is None else communities_of(store, group, parent.run),
     )
 
 
@@ -145,14 +131,3 @@ def runs(store: Store | Appending, group: str) -> list[Run]:
 def current(store: Store | Appending, group: str) -> Run | None:
     """Return the current run; None before the first."""
     return found[-1] if (found := runs(store, group)) else None
-
-
-def listed(store: Store, group: str, run: int) -> list[Listed]:
-    """Return the communities of a run, by id."""
-    found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
-    return [Listed(r[0], r[1], r[2], r[3], r[4], tuple(r[5])) for r in found]
-
-
-def texts_of(store: Store, group: str, run: int) -> dict[str, Row]:
-    """Return community -> its row of `kinds.COMMUNITY_TEXTS`, of those that have a text."""
-    return {row[1]: row for row in store.rows(kinds.COMMUNITY_TEXTS_OF_RUN, group, [run])}

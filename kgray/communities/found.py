@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kgray.communities.export import Listed, Snapshot
+from kgray.communities.export import Snapshot
 from kgray.communities.graph import Graph, Ints, graph_of
 from kgray.communities.matching import assigned, carried
 from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, partition
-from kgray.graph import Fact
+from kgray.graph import Community, Fact
 
 Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
 GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
@@ -145,7 +145,7 @@ def _members_then(snapshot: Snapshot) -> dict[int, dict[str, list[str]]]:
         if one.level:
             continue
         members = [member for member in one.members if member in snapshot.entities]
-        upper: Listed | None = one
+        upper: Community | None = one
         while upper is not None:
             found.setdefault(upper.level, {}).setdefault(upper.id, []).extend(members)
             upper = above.get(upper.parent or "")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,12 @@ from kgray.communities.export import Run, Snapshot, current, runs, snapshot, wit
 from kgray.communities.found import Clustering, Found, clustered, communities, is_cold
 from kgray.communities.texts import OFFLINE, Text
 from kgray.errors import ContentError, Cost, Unavailable
-from kgray.kinds import Kind, Row
+from kgray.graph import Community
+from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
 
-KEPT_RUNS = 2
+_KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
 _AT_ONCE = 16  # communities that are written at the same time: ingestion has the rest of the model's streams
 
@@ -55,13 +56,19 @@ class Refreshed:
         """Return the form that `kgray communities refresh --json` prints."""
         return asdict(self)
 
+    def pay(self, cost: Cost) -> None:
+        """Count what calls cost."""
+        self.calls += cost.calls
+        self.prompt_tokens += cost.prompt_tokens
+        self.completion_tokens += cost.completion_tokens
+
 
 @dataclass(slots=True, kw_only=True)
 class Refresh:
     """How groups are refreshed.
 
-    summarizer  None = offline texts
-    max_tokens  of all groups together; None = any number. What is over is written offline
+    summarizer  None = texts without a model
+    max_tokens  of all groups together; None = any number. What is over is written without the model
     dry_run     count the calls and estimate their tokens; ask nothing, publish nothing
     cluster     finds communities: here, or elsewhere
     """
@@ -73,66 +80,61 @@ class Refresh:
     max_tokens: int | None = None
     dry_run: bool = False
     cluster: Clustering = clustered
-    on_text: Callable[[], None] = lambda: None
     spent: int = 0  # tokens, estimated before a call and counted after it
-    gone: str = ""  # why the model is asked no more
+    gone: bool = False  # the model is out of reach, and asked no more
 
     async def group(self, group: str) -> Refreshed:
-        """Refresh one group. Raises Unavailable where it is withdrawn from faster than it can be read."""
+        """Refresh one group. Raises Unavailable where it changes faster than it can be read."""
+        writer = OFFLINE if self.summarizer is None else self.summarizer.identity
         for _ in range(_TRIES):
             shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
-            if self._is_current(shown):
-                return _unchanged(shown)
-            cold = self.cold or is_cold(shown)
-            find = partial(communities, shown, cold=cold, cluster=self.cluster)
+            parent, count = shown.parent, len(shown.listed)
+            if parent is not None and not self.cold and self._says_all(shown, parent, writer):
+                levels = len({one.level for one in shown.listed})
+                return Refreshed(run=parent.run, news=False, levels=levels, communities=count, kept=count)
+            done = Refreshed(run=parent.run + 1 if parent else 1, cold=self.cold or is_cold(shown))
+            find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
             found = await asyncio.to_thread(find)
-            done = Refreshed(
-                run=shown.parent.run + 1 if shown.parent else 1,
-                cold=cold,
-                levels=len(found),
-                communities=sum(map(len, found)),
-            )
+            done.levels, done.communities = len(found), sum(map(len, found))
             texts = await _Writer(self, shown, done).all(found)
             if self.dry_run:
                 return done
-            vectors = await self._embedded(shown, texts)
-            made = _rows(shown, found, texts, vectors, done, self._identity)
-            if self.store.append([group], partial(_published, shown=shown, made=made)):
+            made = await self._made(shown, done, found, texts)
+            if self.store.append(
+                [group], partial(_published, shown=shown, made=made, run=_run(shown, done, writer))
+            ):
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
-    @property
-    def _identity(self) -> str:
-        return OFFLINE if self.summarizer is None else self.summarizer.identity
-
-    def _is_current(self, shown: Snapshot) -> bool:
+    def _says_all(self, shown: Snapshot, parent: Run, writer: str) -> bool:
         """Whether the current run says all that there is to say, in the words of this writer."""
-        parent = shown.parent
-        return (
-            parent is not None
-            and not self.cold
-            and (parent.recorded_at, parent.writer) == (shown.recorded_at, self._identity)
-            and len(shown.texts) == len(shown.listed)
-            and (self.summarizer is None or all(row[6] != OFFLINE for row in shown.texts.values()))
-        )
+        written = self.summarizer is None or all(one.writer == writer for one in shown.listed)
+        return (parent.recorded_at, parent.writer) == (shown.recorded_at, writer) and written
 
-    async def _embedded(self, shown: Snapshot, texts: Mapping[str, Text]) -> dict[str, bytes]:
-        """Return the vectors of the texts; those that the current run has already are taken from it."""
-        there = {(row[2], row[3]): row[8] for row in shown.texts.values()}
-        new = [id_ for id_, text in texts.items() if (text.name, text.summary) not in there]
-        made = await self.embedder.embed([f"{texts[i].name}\n{texts[i].summary}" for i in new])
-        vectors = {id_: rows.vector_bytes(vector) for id_, vector in zip(new, made, strict=True)}
-        return {id_: vectors.get(id_) or there[text.name, text.summary] for id_, text in texts.items()}
-
-
-def _unchanged(shown: Snapshot) -> Refreshed:
-    assert shown.parent is not None  # noqa: S101 - there is a current run
-    count = len(shown.listed)
-    levels = len({one.level for one in shown.listed})
-    return Refreshed(run=shown.parent.run, news=False, levels=levels, communities=count, kept=count)
+    async def _made(
+        self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
+    ) -> list[Community]:
+        """Return the communities with their texts and vectors; a text that was there keeps its vector."""
+        vectors = {one.text: one.vector for one in shown.listed}
+        told = {id_: f"{text.name}: {text.summary}" for id_, text in texts.items()}
+        new = sorted(set(told.values()) - vectors.keys())
+        pairs = zip(new, await self.embedder.embed(new), strict=True)
+        vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
+        return [
+            Community(
+                run=done.run, id=one.id, level=one.level, parent=one.parent, size=one.size,
+                members=tuple(one.members if not one.level else one.members[:_CENTRAL]),
+                sources=np.array(sorted(one.sources(shown)), "<u4").tobytes(), vector=vectors[told[one.id]],
+                **asdict(texts[one.id]),
+            )
+            for level in found for one in level
+        ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------ texts
+def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:
+    entities = len(shown.entities)
+    then = entities if done.cold or shown.parent is None else shown.parent.cold_entities
+    return Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
 
 
 @dataclass(slots=True)
@@ -147,95 +149,69 @@ class _Writer:
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
         texts = await asyncio.to_thread(writing.offline, self.shown, found)
+        before = {one.id: one.content for one in self.shown.listed}
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(community: Found) -> Text:
             async with gate:
-                return await self._text(community, texts)
+                return await self._text(community, texts, before.get(community.id))
 
         for level in found:
-            made = await asyncio.gather(*map(one, level))
-            for community, text in zip(level, made, strict=True):
-                texts[community.id] = writing.told_apart(text, self.names)
+            for community, text in zip(level, await asyncio.gather(*map(one, level)), strict=True):
+                self.names[text.name] += 1  # no two communities have one name
+                count = self.names[text.name]
+                texts[community.id] = text if count == 1 else replace(text, name=f"{text.name} ({count})")
         return texts
 
-    async def _text(self, one: Found, texts: Mapping[str, Text]) -> Text:
-        text = texts[one.id]
-        before = self.shown.texts.get(one.id)
-        if self.refresh.summarizer is not None:
-            said, asked = await self._asked(one, texts, self.refresh.summarizer)
-            if said is not None:
-                self.done.kept += not asked
-                self.done.written += asked
-                return said
-        elif before is not None and before[5] == text.content:
+    async def _text(self, one: Found, texts: Mapping[str, Text], before: str | None) -> Text:
+        text, summarizer = texts[one.id], self.refresh.summarizer
+        if summarizer is not None:
+            request = writing.request_of(self.shown, one, texts)
+            key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
+            journaled = f"community {key}"
+            known = [rows.answers(row)[0] for row in self._rows(kinds.ANSWERS_TO, [journaled])]
+            reply = known[0] if known else await self._asked(one, request, summarizer, journaled)
+            if reply is not None:
+                self.done.kept += bool(known)
+                self.done.written += not known
+                return writing.written(request, reply, summarizer.identity, key)
+        elif before == text.content:
             self.done.kept += 1
             return text
         self.done.offline += 1
         return text
 
+    def _rows(self, read: kinds.Read, values: Sequence[Any]) -> list[Row]:
+        return list(self.refresh.store.rows(read, self.shown.group, values))
+
     async def _asked(
-        self, one: Found, texts: Mapping[str, Text], summarizer: Summarizer
-    ) -> tuple[Text | None, bool]:
-        """Return what the model says of a community, and whether it was called for that.
-
-        None where it is asked no more, or says nothing usable.
-        """
-        parts, whole = writing.requests(self.shown, one, texts)
-        summaries, asked = [], False
-        for part in parts:
-            reply, called = await self._reply(one, part, summarizer)
-            if reply is None:
-                return None, called
-            asked |= called
-            summaries.append(reply["summary"])
-        whole = whole or writing.reduced(self.shown, one, summaries)
-        reply, called = await self._reply(one, whole, summarizer)
-        if reply is None:
-            return None, called
-        key = _key(whole, summarizer)
-        return writing.written(whole, reply, summarizer.identity, key), asked or called
-
-    async def _reply(
-        self, one: Found, request: SummaryRequest, summarizer: Summarizer
-    ) -> tuple[Mapping[str, Any] | None, bool]:
-        refresh, group = self.refresh, self.shown.group
-        key = f"community {_key(request, summarizer)}"
-        for row in refresh.store.rows(kinds.ANSWERS_TO, group, [key]):
-            return rows.answers(row)[0], False
-        price = count_tokens(request.head) + count_tokens(request.data) + request.room
+        self, one: Found, request: SummaryRequest, summarizer: Summarizer, key: str
+    ) -> Mapping[str, Any] | None:
+        """Return what the model says; None where it is not asked any more, or says nothing usable."""
+        refresh = self.refresh
+        prompt = count_tokens(request.head) + count_tokens(request.data)
+        price = prompt + request.room
         if refresh.gone or (refresh.max_tokens is not None and refresh.spent + price > refresh.max_tokens):
-            return None, False
+            return None
         refresh.spent += price
         if refresh.dry_run:
-            self._count(Cost(1, price - request.room, request.room))
-            return None, True
+            self.done.pay(Cost(1, prompt, request.room))
+            return None
         try:
             reply, cost = await summarizer.write(request)
         except (ContentError, Unavailable) as error:
-            if isinstance(error, Unavailable):
-                refresh.gone = str(error)
-            self._count(error.spent)
-            return None, True
+            refresh.gone |= isinstance(error, Unavailable)
+            self.done.pay(error.spent)
+            return None
         refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
-        self._count(cost)
-        sources = sorted(one.sources(self.shown))
-        row = rows.answers_row(key, [reply], *cost)
-        refresh.store.append([group], lambda at: _journaled(at, group, row, sources))
-        refresh.on_text()
-        return reply, True
-
-    def _count(self, cost: Cost) -> None:
-        self.done.calls += cost.calls
-        self.done.prompt_tokens += cost.prompt_tokens
-        self.done.completion_tokens += cost.completion_tokens
+        self.done.pay(cost)
+        sources, answer = sorted(one.sources(self.shown)), rows.answers_row(key, [reply], *cost)
+        keep = partial(_journaled, group=self.shown.group, answer=answer, sources=sources)
+        refresh.store.append([self.shown.group], keep)
+        return reply
 
 
-def _key(request: SummaryRequest, summarizer: Summarizer) -> str:
-    return writing.key_of(summarizer.identity, request.task, request.head, request.data)
-
-
-def _journaled(at: Appending, group: str, answer: Row, sources: Sequence[int]) -> None:
+def _journaled(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
     """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
     there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources)}
     if sources and there.issuperset(sources):
@@ -244,52 +220,18 @@ def _journaled(at: Appending, group: str, answer: Row, sources: Sequence[int]) -
             at.put(kinds.ANSWER_USES, group, (sequence, answer[0]))
 
 
-# ------------------------------------------------------------------------------------ publishing
-
-
-def _rows(
-    shown: Snapshot,
-    found: Sequence[Sequence[Found]],
-    texts: Mapping[str, Text],
-    vectors: Mapping[str, bytes],
-    done: Refreshed,
-    writer: str,
-) -> dict[Kind, list[Row]]:
-    """Return the rows of a run."""
-    entities = len(shown.entities)
-    then = entities if done.cold or shown.parent is None else shown.parent.cold_entities
-    run = Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
-    listed: list[Row] = []
-    told: list[Row] = []
-    for one in (one for level in found for one in level):
-        members = tuple(one.members if not one.level else one.members[:10])
-        listed.append((run.run, one.id, one.level, one.parent, one.size, members))
-        text = texts[one.id]
-        report = rows.pack(dict(text.report)) if text.report else ""
-        sources = np.array(sorted(one.sources(shown)), "<u4").tobytes()
-        told.append(
-            (
-                run.run, one.id, text.name, text.summary, report, text.content, text.writer, sources,
-                vectors[one.id],
-            )
-        )  # fmt: skip
-    row = tuple(asdict(run).values())
-    return {kinds.COMMUNITY_RUNS: [row], kinds.COMMUNITIES: listed, kinds.COMMUNITY_TEXTS: told}
-
-
-def _published(at: Appending, *, shown: Snapshot, made: Mapping[Kind, Sequence[Row]]) -> bool:
+def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run: Run) -> bool:
     """Make a run the current one, and drop what is older than the one before; False where it is void."""
     group = shown.group
     if withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
         return False
     if current(at, group) != shown.parent:
         return False
-    for kind, found in made.items():
-        for row in found:
-            at.put(kind, group, row)
-    for old in runs(at, group)[: -(KEPT_RUNS - 1) or None]:
+    at.put(kinds.COMMUNITY_RUNS, group, astuple(run))
+    for one in made:
+        at.put(kinds.COMMUNITIES, group, rows.community_row(one))
+    for old in runs(at, group)[: -(_KEPT_RUNS - 1)]:
         at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
         for row in at.rows(kinds.COMMUNITIES_OF_RUN, group, [old.run]):
             at.drop(kinds.COMMUNITIES, group, row[:2])
-            at.drop(kinds.COMMUNITY_TEXTS, group, row[:2])
     return True

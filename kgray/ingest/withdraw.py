@@ -146,14 +146,14 @@ async def _whole(
     if not hard:
         retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
         patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
-        blanked = {kinds.COMMUNITY_TEXTS: rests}
+        blanked = {kinds.COMMUNITIES: rests}
         return changes.corrected(
             operation, result, recorded_at, difference, drops=blanked, patches=patches
         ), ()
     if operation.everything:
         return changes.cleared(operation, result, recorded_at), ()
     drops = _rows_of(store, group, gone, changed.records.operations)
-    drops |= {kinds.COMMUNITY_TEXTS: rests} | {
+    drops |= {kinds.COMMUNITIES: rests} | {
         kind: [key for key, left in sorted(rows_left.items()) if left is None]
         for kind, rows_left in (
             (kinds.OPERATIONS, {(at,): left for at, left in changed.operations.items()}),
@@ -217,7 +217,7 @@ def _restated(changed: Withdrawn) -> list[Patch]:
 
 
 def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
-    """Return the keys of the texts on communities, of all runs, that rest on these episodes (R25)."""
+    """Return the keys of the communities, of all runs, whose texts rest on these episodes (R25)."""
     those = np.array(sorted(gone), "<u4")
     return [
         (run, id_)

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from kgray.communities.found import Clustering, clustered
-from kgray.communities.reading import ShownCommunity, ToldCommunity, list_of, one_of
+from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import InputError, NotFound
+from kgray.graph import Community
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When, _instant
 from kgray.ports import Summarizer
@@ -68,7 +69,7 @@ class Communities(GroupReads):
 
     async def communities(
         self, *, group: str, level: int | None = None, known_at: When | None = None
-    ) -> list[ToldCommunity]:
+    ) -> list[Community]:
         """Return the communities, by level, the largest first; none where no run was known then."""
         return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
 

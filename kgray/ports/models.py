@@ -184,7 +184,7 @@ class ResponseCache(Protocol):
         ...
 
 
-SummaryTask = Literal["community", "community_part", "community_report"]
+SummaryTask = Literal["community", "community_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class Summarizer(Protocol):
     identity: str  # model and parameters: part of the key of what it wrote
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
-        """Return a checked reply (`replies.parse_summary`) and what it cost.
+        """Return a checked reply (`summaries.parse_summary`) and what it cost.
 
         Raises Refused, InvalidAnswer, Unavailable; each with what it cost.
         """

@@ -20,7 +20,7 @@ from kgray.rows import folded
 from kgray.search.query import Filters, Query, Recipe, within
 from kgray.search.question import Question
 from kgray.search.ranking import Scores
-from kgray.search.summaries import communities_at
+from kgray.search.summaries import Summaries, communities_of
 from kgray.search.walk import HOPS, Walk, known, walk
 from kgray.times import Instant
 
@@ -60,7 +60,7 @@ class SearchRun:
     moment    when facts must hold; None = any time
     ranked    scope -> its first stage
     linked    recorded entities of which the question has a whole name
-    run       the run of the communities that are searched; 0 = none
+    told      the communities that are searched
     """
 
     store: Store
@@ -71,7 +71,7 @@ class SearchRun:
     moment: Instant | None
     ranked: Mapping[SearchScope, Ranked]
     linked: Sequence[str] = ()
-    run: int = 0
+    told: Summaries | None = None
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -158,8 +158,8 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
         return [[episodes[number]] if number in episodes else [] for number in records]
     if scope == "entity":
         return [[*shown] for shown in view.entities_of(records)]
-    if scope == "community":
-        there = {one.id: one for one in communities_at(run.store, view.group, run.run, records)}
+    if scope == "community" and run.told is not None:
+        there = {one.id: one for one in communities_of(run.store, view.group, run.told.run, records)}
         return [[there[id_]] if id_ in there else [] for id_ in records]
     return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 

@@ -281,7 +281,7 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
     if hit.entity is not None:
         return f"{safe(hit.entity.name)}{_about(hit.entity)}"
     if hit.community is not None:
-        return f"{safe(hit.text)} (as of {_shown(to_datetime(hit.community.recorded_at))})"
+        return f"{safe(hit.text)} (as of {_shown(hit.known_at or _START)})"
     who = f"{safe(hit.speaker)}: " if hit.speaker else ""
     return f"{who}{safe(excerpt(hit.text, asked))}"
 

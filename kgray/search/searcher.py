@@ -29,7 +29,7 @@ from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.summaries import Summaries, run_at, summaries_of
+from kgray.search.summaries import Summaries, communities_of, run_at
 from kgray.times import Instant, now, to_datetime
 
 ViewAt = Callable[[], GraphView]
@@ -107,7 +107,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, run=told.run if told else 0,
+                ranked=ranked, linked=linked, told=told,
             )  # fmt: skip
             return _answer(run, vector)
 
@@ -126,7 +126,8 @@ class Searcher:
             return None
         held = self._summaries.get(group)
         if held is None or held.run != known[0]:
-            held = summaries_of(self.store, group, known[0], self.embedder.dimensions)
+            found = communities_of(self.store, group, known[0])
+            held = Summaries(*known, self.embedder.dimensions, found)
             if len(self._summaries) >= _HELD:
                 self._summaries.clear()
             self._summaries[group] = held
@@ -295,9 +296,10 @@ def _by_signal(signal: str, candidate: Candidate) -> float:
 def _hits(run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks) -> list[Hit]:
     """Return the chosen rows as hits, in order; two reads, however many."""
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
+    at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = run.ways.fusion == "weighted" and run.ways.reranker in {"none", "cross_encoder"}
     return [
-        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded)
+        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded, known_at=at)
         for _, candidate in chosen
     ]
 
@@ -309,6 +311,7 @@ def _hit(
     methods: Mapping[str, int],
     *,
     bounded: bool,
+    known_at: datetime | None,
 ) -> Hit:
     """Return a row as a hit. spans: fact id -> the fact as callers get it; bounded: show s as s / (1 + s)."""
     row, score = candidate.row, candidate.score
@@ -319,7 +322,7 @@ def _hit(
     if isinstance(row, Entity):
         return hit(scope="entity", text=row.name, entity=row)
     if isinstance(row, Community):
-        return hit(scope="community", text=row.text, community=row)
+        return hit(scope="community", text=row.text, community=row, known_at=known_at)
     return hit(
         scope="episode",
         text=row.text,

@@ -31,7 +31,6 @@ _CALLED: Mapping[str, str] = {
     "episode_vectors": "vectors",
     "shown_entities": "shown entities",
     "community_runs": "runs of communities",
-    "community_texts": "summaries",
 }
 
 _ENDED: Mapping[Kind, int] = {EPISODES: 13, OPERATIONS: 4}  # the column of the record time

@@ -125,8 +125,7 @@ STORED: Mapping[Kind, StoredKind] = {
             indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
         ),
         StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
-        StoredKind(kinds.COMMUNITIES, "KgrayCommunity"),
-        StoredKind(kinds.COMMUNITY_TEXTS, "Community", renamed={"id": "uuid"}),
+        StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
     )
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ PAGE_BYTES = 4096
 _LONG = {
     kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
     kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
-    kinds.COMMUNITIES, kinds.COMMUNITY_TEXTS,
+    kinds.COMMUNITIES,
 }  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
