@@ -40,6 +40,7 @@ class Snapshot:
     mentioned   entity -> the sequences that mention it
     withdrawn   the retractions and removals that have been carried out: a run made from other ones is void
     parent      the current run; listed: its communities
+    corrected   something was merged, split, undone, retracted or removed since
     """
 
     group: str
@@ -52,6 +53,7 @@ class Snapshot:
     withdrawn: tuple[int, ...] = ()
     parent: Run | None = None
     listed: Sequence[Community] = ()
+    corrected: bool = False
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
@@ -93,6 +95,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     entities = sorted(map(rows.entity, store.rows(kinds.ALL["entities"], group)), key=lambda e: e.id)
     parent = current(store, group)
     heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
+    operations = list(store.rows(kinds.ALL["operations"], group))
     return Snapshot(
         group=group,
         watermark=first[0][0] - 1 if first else head.last,
@@ -101,7 +104,8 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
         places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
         mentioned=_mentioned(store, group) if texts else {},
-        withdrawn=withdrawn(list(store.rows(kinds.ALL["operations"], group))),
+        withdrawn=withdrawn(operations),
+        corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
         listed=[] if parent is None else communities_of(store, group, parent.run),
     )

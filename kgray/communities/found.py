@@ -70,7 +70,8 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
     if not cold and snapshot.parent is not None:
         previous = labels_then(snapshot, ids)
         news = snapshot.touched(snapshot.parent.recorded_at)
-        touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
+        if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
+            touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
     _, levels = cluster(graph, cap_for(graph.nodes), previous, touched)
     central = _centrality(graph, levels)
     found = _numbered(snapshot, ids, levels, central)

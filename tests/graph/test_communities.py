@@ -144,9 +144,7 @@ def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
 
     memory.remove(group="team", everything=True)
     left = kept(memory)
-    assert [left[name] for name in ("community_runs", "communities", "communities", "answers")] == [
-        []
-    ] * 4
+    assert [left[name] for name in ("community_runs", "communities", "answers")] == [[]] * 3
 
 
 def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
