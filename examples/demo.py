@@ -138,6 +138,11 @@ def ask(folder: Path, between: str) -> None:
     heading("What an agent would be told before it answers Martha")
     wrong = "What was wrong with the pages of Martha's printer, and what helped?"
     kgray(folder, "context", wrong, "--group", "support", "--tokens", "800")
+    heading("Who and what belongs together in the team's chat")
+    kgray(folder, "communities", "refresh", "--group", "team")
+    kgray(folder, "communities", "list", "--group", "team")
+    who = ("search", "Who is at Lumen Systems?", "--group", "team", "--scope", "community")
+    kgray(folder, *who, "--limit", "1")
     heading("What a customer's printer went through, and one person's jobs, each line with its source")
     picture(folder, "Kestrel LaserPro M28", "support")
     picture(folder, "Alice Nguyen", "team", "--relation", "WORKS_AT")

@@ -14,6 +14,7 @@ from kgray.records import Place, Value
 from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
+_MEMBERS = 10  # of a community that a hit lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,40 @@ class Fact:
         """Whether it held in the world at `instant`."""
         started = self.valid_at is None or self.valid_at <= instant
         return started and (self.invalid_at is None or instant < self.invalid_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Community:
+    """Entities that belong together, in one published run; its fields are the columns of `kinds.COMMUNITIES`.
+
+    level       0 is the finest
+    report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
+    stale       something was learned of its members since the run
+    """
+
+    run: int
+    id: str
+    level: int
+    parent: str | None
+    size: int
+    name: str
+    summary: str
+    report: Mapping[str, Any]
+    writer: str
+    content: str
+    members: tuple[str, ...]
+    sources: bytes = field(repr=False)
+    vector: bytes = field(repr=False)
+    stale: bool = False
+
+    @property
+    def text(self) -> str:
+        """Its name and its summary."""
+        return f"{self.name}: {self.summary}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of a row of `kgray communities list --json`."""
+        return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
 # ------------------------------------------------------------------------------------- as callers get them
@@ -118,6 +153,7 @@ class Hit:
     signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
     entity                                  of an entity hit
+    community, known_at                     of a community hit; known_at: what its run has seen
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
     told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
     """
@@ -131,6 +167,8 @@ class Hit:
     signals: Mapping[str, float] = field(default_factory=dict)
     fact: FactSpan | None = None
     entity: Entity | None = None
+    community: Community | None = None
+    known_at: datetime | None = None
     client_id: str | None = None
     reference_time: datetime | None = None
     speaker: str | None = None
@@ -173,6 +211,10 @@ class Hit:
             row |= self.fact.as_dict()
         elif self.entity is not None:
             row |= {"aliases": list(self.entity.aliases), "labels": list(self.entity.labels)}
+        elif (one := self.community) is not None:
+            row |= {"name": one.name, "summary": one.summary, "level": one.level, "size": one.size}
+            row |= {"members": list(one.members[:_MEMBERS]), "rating": one.report.get("rating")}
+            row |= {"known_at": _written(self.known_at)}
         elif self.scope == "episode":
             said = _written(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
-SearchScope = Literal["fact", "entity", "episode"]
+SearchScope = Literal["fact", "entity", "episode", "community"]
 Row = tuple[Any, ...]
 Key = tuple[Any, ...]  # the values of a kind's key columns
 
@@ -277,10 +277,36 @@ FACTS = Kind(
     indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
 )
 
+# ------------------------------------------------------------------------------- communities
+
+# Runs of a group: 1, 2, 3 ...; the greatest is current, the one before is kept. watermark, recorded_at: the
+# last sequence and record time that it has seen; entities: of the group then, cold_entities: at its last
+# cold run.
+COMMUNITY_RUNS = Kind(
+    name="community_runs",
+    key=("run",),
+    columns=_columns(
+        "run int, watermark int, recorded_at int, made_at int, cold bool, entities int, cold_entities int, "
+        "writer text"
+    ),
+)
+# members: shown entities, the most central first; above level 0 only the first. content: the hash of what was
+# shown to the writer; sources: the sequences whose words it rests on, uint32; vector: float32.
+# A retraction or removal drops the rows that rest on what it takes.
+COMMUNITIES = Kind(
+    name="communities",
+    key=("run", "id"),
+    columns=_columns(
+        "run int, id text, level int, parent text?, size int, name text, summary text, report text, "
+        "writer text, content text, members texts, sources bytes, vector bytes"
+    ),
+)
+
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = (
     EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, HOLDS, BIRTHS, MENTIONS, EVIDENCE, RULINGS,
     VERDICTS, NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
+    COMMUNITY_RUNS, COMMUNITIES,
 )  # fmt: skip
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
@@ -370,6 +396,9 @@ _SURFACE = ("entity", "surface")
 NAME_SIGNS = Read("signs of names", NAME_VECTORS, (*_SURFACE, "signs"))
 NAME_SIGNS_OF = Read("signs of names of entities", NAME_VECTORS, (*_SURFACE, "signs"), by="entity")
 NAME_VECTORS_OF = Read("vectors of names of entities", NAME_VECTORS, (*_SURFACE, "vector"), by="entity")
+COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
+COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
+COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (
     *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
     TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
@@ -378,6 +407,7 @@ READS: tuple[Read, ...] = (
     FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF, EPISODE_WORDS, EPISODE_WORDS_AT,
     EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
     EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
+    COMMUNITIES_OF_RUN, COMMUNITIES_AT, COMMUNITY_SOURCES,
 )  # fmt: skip
 # Those that are run over all groups at once (`Store.everywhere`).
 EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

@@ -9,7 +9,9 @@ from typing import Any
 
 from kgray.memory import Memory
 from kgray.settings import Settings, config_file, data_folder, load
-from kgray.wiring import build_answerer, check_models, ingesting, open_reader
+from kgray.wiring import build_answerer, build_summarizer, check_models, ingesting, open_reader
+
+_ON_RAY = 8  # groups whose communities are found at the same time
 
 
 def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
@@ -51,7 +53,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         from kgray.runtime.ingest import RayIngest
 
         ingest = RayIngest(settings, folder, reader.store)
-    return Memory(
+    memory = Memory(
         reader.store,
         reader.embedder,
         partial(ingesting, reader),
@@ -59,4 +61,8 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         data=folder,
         previous=settings.pipeline.previous_episodes,
         answerer=partial(build_answerer, settings),
+        summarizer=partial(build_summarizer, settings),
     )
+    if ingest is not None:
+        memory.clustering, memory.groups_at_once = ingest.cluster, _ON_RAY
+    return memory

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray.errors import StoreError
-from kgray.graph import Entity, Fact
+from kgray.graph import Community, Entity, Fact
 from kgray.kinds import (
     ACCEPTED,
     COMMITTED,
+    COMMUNITIES,
     DONE,
     EPISODES,
     EVIDENCE,
@@ -374,3 +375,16 @@ def fact(row: Row) -> Fact:
     held = value_type and Value(value_type, value, unit)
     named = {**_FACT.named(row[:7]), **_FACT_DATES.named(row[10:15])}
     return Fact(value=held, ended_by=ended_by, **named)
+
+
+def community_row(one: Community) -> Row:
+    """Return the row of a community."""
+    named = {name: getattr(one, name) for name in COMMUNITIES.names}
+    return tuple((named | {"report": pack(dict(one.report)) if one.report else ""}).values())
+
+
+def community(row: Row) -> Community:
+    """Read a row of `kinds.COMMUNITIES`."""
+    report = json.loads(row[7]) if row[7] else {}
+    named = dict(zip(COMMUNITIES.names, row, strict=True))
+    return Community(**named | {"report": report, "members": tuple(row[10])})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Answerer, Embedder, Extractor, Judge, ResponseCache, Store
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, ResponseCache, Store, Summarizer
     from kgray.prompting.prompts import Prompts
 
 
@@ -227,6 +227,16 @@ def build_answerer(settings: Settings) -> Answerer:
         f'model.backend = "{settings.model.backend}" writes no answers: set model.backend = "openai" with '
         "model.base_url and model.name (KGRAY_MODEL_BACKEND, ...); kgray context needs no model."
     )
+
+
+def build_summarizer(settings: Settings) -> Summarizer | None:
+    """Return what summarises communities; None where no language model is configured."""
+    if settings.model.backend != "openai":
+        return None
+    require(settings, "model")
+    from kgray.backends.openai_api.summarizer import OpenAISummarizer
+
+    return OpenAISummarizer(build_client(settings, "model"))
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:

@@ -1,4 +1,4 @@
-"""bench quality, bench ingest, bench store: how good, how fast, how it grows."""
+"""bench quality, bench ingest, bench store, bench communities: how good, how fast, how it grows."""
 
 from __future__ import annotations
 
@@ -136,4 +136,29 @@ def _stores(given: str) -> list[StoreKind]:
     return found
 
 
-COMMANDS = (quality, ingest, store)
+@click.command(short_help="How well communities are found.")
+@count("--nodes", 10_000, "Entities of a graph.", least=100)
+@listed("--mu", "0.1,0.2,0.3,0.4,0.5", "Shares of the edges that lead anywhere.")
+@listed("--beside", "fast_label_propagation,asyn_lpa,louvain", "Algorithms of networkx.", "NAME,...")
+@count("--seed", 1, "Of the graphs.")
+@out_option
+@common
+def communities(call: Call, nodes: int, mu: str, beside: str, seed: int, out: Path | None) -> None:
+    r"""Find communities in generated graphs that have some, beside networkx's algorithms.
+
+    \b
+    Example:
+      python -m bench communities --nodes 100000 --mu 0.2,0.3 --beside fast_label_propagation
+    """
+    from bench import communities as measured
+
+    try:
+        shares = [float(part) for part in mu.split(",")]
+    except ValueError:
+        raise click.BadParameter("a list of numbers, such as 0.1,0.3", param_hint="--mu") from None
+    results = measured.run(nodes, shares, seed, [name for name in beside.split(",") if name])
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+COMMANDS = (quality, ingest, store, communities)

@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, str] = {
     "entities": "looking:entities",
     "history": "looking:history",
     "show": "looking:show",
+    "communities": "grouping:communities",
     "merge": "correcting:merge",
     "split": "correcting:split",
     "duplicates": "looking:duplicates",

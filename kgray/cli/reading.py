@@ -22,7 +22,7 @@ from kgray.cli.frame import (
     known_at_option,
     together,
 )
-from kgray.errors import InputError, NotBuilt
+from kgray.errors import InputError
 
 if TYPE_CHECKING:
     from kgray.graph import Hit
@@ -76,8 +76,6 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search; `given` loses the filters, which become one."""
     from kgray.search import SCOPES, Filters
 
-    if "community" in scopes:
-        raise NotBuilt("--scope community is not built in this version: use fact, entity or episode")
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
     reached: list[SearchScope] = [

@@ -137,7 +137,7 @@ def begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> Row
     whole       all that it changes; the operation stays pending, with its result
     hidden      the sequences of the removed episodes: from now on none was ever committed
     """
-    kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS)
+    kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
     (ended,) = whole.puts[kinds.OPERATIONS]
     at = whole.recorded_at
     marks = tuple((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))

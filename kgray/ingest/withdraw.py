@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from kgray import kinds, rows, times
 from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
@@ -140,16 +142,20 @@ async def _whole(
     new = GroupGraph.build(changed.records)
     difference = compare(old, new)
     live = [row for row in found if row[5] is None]  # an earlier retirement is kept
+    rests = _texts_on(store, group, {row[0] for row in found})
     counted: dict[str, Any] = {"after": _after(store, operation), "episodes": len(found if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
     if not hard:
         retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
         patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
-        return changes.corrected(operation, result, recorded_at, difference, patches=patches), ()
+        blanked = {kinds.COMMUNITIES: rests}
+        return changes.corrected(
+            operation, result, recorded_at, difference, drops=blanked, patches=patches
+        ), ()
     if operation.everything:
         return changes.cleared(operation, result, recorded_at), ()
     drops = _rows_of(store, group, gone, changed.records.operations)
-    drops |= {
+    drops |= {kinds.COMMUNITIES: rests} | {
         kind: [key for key, left in sorted(rows_left.items()) if left is None]
         for kind, rows_left in (
             (kinds.OPERATIONS, {(at,): left for at, left in changed.operations.items()}),
@@ -210,6 +216,16 @@ def _restated(changed: Withdrawn) -> list[Patch]:
         Patch(kind=kinds.OPERATIONS, columns=("payload",), rows=tuple(corrected)),
     )
     return [patch for patch in patches if patch.rows]
+
+
+def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
+    """Return the keys of the communities, of all runs, whose texts rest on these episodes (R25)."""
+    those = np.array(sorted(gone), "<u4")
+    return [
+        (run, id_)
+        for run, id_, sources in store.rows(kinds.COMMUNITY_SOURCES, group)
+        if np.isin(np.frombuffer(sources, "<u4"), those).any()
+    ]
 
 
 def _after(store: Store, operation: Operation) -> int:

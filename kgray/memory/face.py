@@ -20,13 +20,14 @@ from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.answers import ToldFailure, told_failures
+from kgray.memory.communities import Communities
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
-from kgray.memory.reads import GroupReads, When
+from kgray.memory.reads import When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
-from kgray.ports import Answerer, Embedder, GroupCounts, Store
+from kgray.ports import Answerer, Embedder, GroupCounts, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.settings import PipelineSettings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kgray.search.answering import Answered, OnText
 
 
-class Memory(GroupReads):
+class Memory(Communities):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
@@ -50,6 +51,7 @@ class Memory(GroupReads):
         data: Path | None = None,
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
+        summarizer: Callable[[], Summarizer | None] | None = None,
     ) -> None:
         """Take over an open store and the embedder that its vectors are from.
 
@@ -58,10 +60,11 @@ class Memory(GroupReads):
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer    returns the model that answers questions; None = there is none
+        summarizer  returns the model that summarises communities; None, or if it returns None: there is none
         """
         super().__init__(store, embedder)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
-        self._build, self._answerer = build, answerer
+        self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
         self._corrections = Corrections(store, self._carry_out)
         self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)

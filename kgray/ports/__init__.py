@@ -22,6 +22,9 @@ from kgray.ports.models import (
     QuestionRequest,
     Reranker,
     ResponseCache,
+    Summarizer,
+    SummaryRequest,
+    SummaryTask,
     Vector,
 )
 from kgray.ports.store import (
@@ -60,6 +63,9 @@ __all__ = [
     "RowChanges",
     "SearchScope",
     "Store",
+    "Summarizer",
+    "SummaryRequest",
+    "SummaryTask",
     "Vector",
     "Writer",
     "at_one_moment",

@@ -182,3 +182,35 @@ class ResponseCache(Protocol):
     def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
         """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
         ...
+
+
+SummaryTask = Literal["community", "community_report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest:
+    """What a model is to summarise.
+
+    head, data  the prompt: instructions; what is shown, fenced
+    room        most tokens of the reply
+    facts       ids of the facts that are shown, by their index there
+    """
+
+    task: SummaryTask
+    head: str
+    data: str
+    room: int
+    facts: tuple[str, ...] = ()
+
+
+class Summarizer(Protocol):
+    """Names and summarises communities."""
+
+    identity: str  # model and parameters: part of the key of what it wrote
+
+    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
+        """Return a checked reply (`summaries.parse_summary`) and what it cost.
+
+        Raises Refused, InvalidAnswer, Unavailable; each with what it cost.
+        """
+        ...

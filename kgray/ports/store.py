@@ -164,11 +164,15 @@ class Appending(Protocol):
         ...
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
-        """Append a row of a log kind."""
+        """Append a row of a log kind, or put one of a kind without words or vectors."""
         ...
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""
+        ...
+
+    def drop(self, kind: Kind, group: str, key: Key) -> None:
+        """Drop a row that was in the store before this transaction, of a kind without words or vectors."""
         ...
 
 

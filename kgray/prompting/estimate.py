@@ -132,4 +132,3 @@ def _questions(pipeline: PipelineSettings, episode: Episode) -> _Calls:
         apart = task == "contradiction"  # the one that is not shown the episode
         data = questions_data(None if apart else episode, (_STATEMENT if apart else _NAME,))
         yield task, data, REPLY_TOKENS + ANSWER_TOKENS, calls
-

@@ -19,7 +19,8 @@ MAX_ITEMS = 100  # bounds a decoder that repeats itself; an episode with more is
 _ABSENT = frozenset({"", "null", "none", "n/a"})
 
 
-def _object(**properties: Schema) -> Schema:
+def object_of(**properties: Schema) -> Schema:
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "required": list(properties),
@@ -28,7 +29,8 @@ def _object(**properties: Schema) -> Schema:
     }
 
 
-def _list(items: Schema) -> Schema:
+def listed_of(items: Schema) -> Schema:
+    """Return the schema of a list, bounded."""
     return {"maxItems": MAX_ITEMS, "type": "array", "items": items}
 
 
@@ -41,9 +43,9 @@ _INDEX: Schema = {"type": "integer"}
 _FLAG: Schema = {"type": "boolean"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
-_VALUE = _object(type=_one_of("text", "number", "date", "boolean"), value=_TEXT, unit=_TEXT_OR_NULL)
+_VALUE = object_of(type=_one_of("text", "number", "date", "boolean"), value=_TEXT, unit=_TEXT_OR_NULL)
 _DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
-_ENTITY = _object(name=_TEXT, type=_TEXT)
+_ENTITY = object_of(name=_TEXT, type=_TEXT)
 # A fact's ends are indexes only: a model may misspell a name that it writes again.
 _FACT = {
     "source": _INDEX,
@@ -54,21 +56,23 @@ _FACT = {
 }
 _OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
 EXTRACTION_TASKS: Mapping[str, Schema] = {
-    "combined": _object(entities=_list(_ENTITY), facts=_list(_object(**_FACT, **_DATES, **_OBJECT))),
-    "extract_entities": _object(entities=_list(_ENTITY)),
-    "reflect": _object(entities=_list(_ENTITY)),
-    "extract_facts": _object(facts=_list(_object(**_FACT, **_OBJECT))),
-    "date_facts": _object(facts=_list(_object(id=_INDEX, **_DATES))),
+    "combined": object_of(
+        entities=listed_of(_ENTITY), facts=listed_of(object_of(**_FACT, **_DATES, **_OBJECT))
+    ),
+    "extract_entities": object_of(entities=listed_of(_ENTITY)),
+    "reflect": object_of(entities=listed_of(_ENTITY)),
+    "extract_facts": object_of(facts=listed_of(object_of(**_FACT, **_OBJECT))),
+    "date_facts": object_of(facts=listed_of(object_of(id=_INDEX, **_DATES))),
 }
-_DUPLICATE = _object(id=_INDEX, duplicate_of=_INDEX_OR_NULL)
+_DUPLICATE = object_of(id=_INDEX, duplicate_of=_INDEX_OR_NULL)
 _ANSWERS: Mapping[str, Schema] = {
     "entity": _DUPLICATE,
     "variant": _DUPLICATE,
-    "relation": _object(id=_INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
-    "cardinality": _object(
+    "relation": object_of(id=_INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
+    "cardinality": object_of(
         id=_INDEX, cardinality={"enum": ["single", "single_object", "many", "depends"], "type": "string"}
     ),
-    "verdict": _object(id=_INDEX, reason=_TEXT, contradicts=_list(_INDEX)),
+    "verdict": object_of(id=_INDEX, reason=_TEXT, contradicts=listed_of(_INDEX)),
 }
 
 
@@ -77,7 +81,7 @@ def answers_schema(kinds: Iterable[str]) -> Schema:
     asked = set(kinds)
     items = [schema for kind, schema in _ANSWERS.items() if kind in asked]
     distinct = [item for place, item in enumerate(items) if item not in items[:place]]
-    return _object(answers=_list(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
+    return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
 
 
 # ------------------------------------------------------------------------- from the wire to replies

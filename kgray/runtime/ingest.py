@@ -7,6 +7,7 @@ the driver or a sequencer may die, and whoever looks next sees the true state.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -14,6 +15,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.communities.found import clustered
+from kgray.communities.graph import Graph, Ints
+from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
@@ -35,7 +42,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
-from kgray.runtime.session import Session, head_listens, open_session, require_ray
+from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
 
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
+_TASK_BYTES = 200 << 20  # of a task that finds communities, without its graph
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -55,6 +63,7 @@ class RayIngest:
         """Start nothing: reading never needs Ray."""
         self._settings, self._data, self._store = settings, data, store
         self._session: Session | None = None
+        self._joining = threading.Lock()
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -96,6 +105,31 @@ class RayIngest:
                 reason = reason or (OUTAGES.why() if stopped else "")
                 return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
             await asyncio.sleep(_LOOK_S)
+
+    def cluster(
+        self, graph: Graph, cap: int, previous: Ints | None, touched: NDArray[np.bool_] | None
+    ) -> tuple[Ints, Levels]:
+        """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
+
+        A group's graph is one task: its memory is asked for. Raises Unavailable where the task is lost.
+        """
+        head = heads.read(self._data)
+        if not runs_already(self._settings, head):
+            return clustered(graph, cap, previous, touched)
+        require_ray()
+        with self._joining:
+            if self._session is None:
+                profile = heads.profile_for(self._settings, head)
+                self._session = open_session(self._settings, head, profile, silent)
+        import ray
+
+        task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(graph.ends))(clustered)
+        try:
+            labels, levels = ray.get(task.remote(graph, cap, previous, touched))
+        except ray.exceptions.RayError as error:
+            why = str(error).strip().splitlines()[0][:200]
+            raise Unavailable(f"the task that finds communities was lost ({why}): run it again") from None
+        return labels, levels
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""

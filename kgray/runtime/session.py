@@ -142,6 +142,11 @@ def open_session(settings: Settings, head: Head | None, profile: Profile, tell: 
     return join(in_job) if in_job else start(settings, profile, tell)
 
 
+def runs_already(settings: Settings, head: Head | None) -> bool:
+    """Whether `open_session` would join a Ray, and start none."""
+    return head is not None or settings.runtime.address is not None or _JOB_VARIABLE in os.environ
+
+
 def head_listens() -> bool:
     """Whether the head of this process's Ray listens.
 

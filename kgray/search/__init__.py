@@ -3,6 +3,7 @@
 query       what is asked: recipe, weights, filters
 question    what the query's text says: words, phrases, speakers, dates
 index       a group's words and vectors in memory
+summaries   of communities, as a scope of their own
 ranking     the first stage: the score of every row by every signal
 candidates  the rows that the view shows, filters pass and graph steps reach; walk: the steps
 searcher    a search from its query to its hits: fusion, one list over all scopes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import Any
 
-from kgray.graph import Entity, Fact
+from kgray.graph import Community, Entity, Fact
 from kgray.ledger import sequences_of
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.records import Episode
@@ -20,10 +20,11 @@ from kgray.rows import folded
 from kgray.search.query import Filters, Query, Recipe, within
 from kgray.search.question import Question
 from kgray.search.ranking import Scores
+from kgray.search.summaries import Summaries, communities_of
 from kgray.search.walk import HOPS, Walk, known, walk
 from kgray.times import Instant
 
-FoundRow = Fact | Entity | Episode
+FoundRow = Fact | Entity | Episode | Community
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class SearchRun:
     moment    when facts must hold; None = any time
     ranked    scope -> its first stage
     linked    recorded entities of which the question has a whole name
+    told      the communities that are searched
     """
 
     store: Store
@@ -69,6 +71,7 @@ class SearchRun:
     moment: Instant | None
     ranked: Mapping[SearchScope, Ranked]
     linked: Sequence[str] = ()
+    told: Summaries | None = None
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -95,6 +98,8 @@ class SearchRun:
         filters = self.query.filters
         if isinstance(row, Entity):
             return not filters.labels or not set(filters.labels).isdisjoint(row.labels)
+        if isinstance(row, Community):
+            return True
         if isinstance(row, Episode):
             return _is_told_by(row, filters) and within(row.reference_time, filters.said)
         return (
@@ -153,6 +158,9 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
         return [[episodes[number]] if number in episodes else [] for number in records]
     if scope == "entity":
         return [[*shown] for shown in view.entities_of(records)]
+    if scope == "community" and run.told is not None:
+        there = {one.id: one for one in communities_of(run.store, view.group, run.told.run, records)}
+        return [[there[id_]] if id_ in there else [] for id_ in records]
     return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 
 

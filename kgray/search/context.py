@@ -34,8 +34,10 @@ _NO_ROOM = "What this memory holds on the question does not fit here."
 _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
     "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...)"),
+    "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
     "episode": ("EPISODES", "What was said, word for word: [n] DATE SPEAKER: TEXT; no date: the same day"),
 }
+_CITED = frozenset({"fact", "episode"})
 _START = datetime.min.replace(tzinfo=UTC)
 # A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
 # blanks, slashes and invisible characters allowed between the two; or of a chat turn's mark ("<|im_end|>").
@@ -60,8 +62,8 @@ class Context:
 
     @property
     def cited(self) -> tuple[Hit, ...]:
-        """The hits that have a number in the text: the first is [1]. Entities have none."""
-        return tuple(hit for hit in self.hits if hit.scope != "entity")
+        """The hits that have a number in the text: the first is [1]. Entities and communities have none."""
+        return tuple(hit for hit in self.hits if hit.scope in _CITED)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray context --json` prints."""
@@ -208,9 +210,9 @@ def _text(moments: str, chosen: Sequence[_Line]) -> str:
     for scope, (tag, head) in _HEADS.items():
         before: Hit | None = None
         for line in (line for line in ordered if line.hit.scope == scope):
-            hit, number = line.hit, number + (scope != "entity")
+            hit, number = line.hit, number + (scope in _CITED)
             written += [] if before else [head, f"<{tag}>"]
-            mark = ("" if _follows(before, hit) else "- ") + ("" if scope == "entity" else f"[{number}] ")
+            mark = ("" if _follows(before, hit) else "- ") + (f"[{number}] " if scope in _CITED else "")
             day = f"{_day(hit)[0]} ".lstrip() if _day(hit) != _day(before) else ""
             written.append(f"{mark}{day}{line.body}".rstrip())
             before = hit
@@ -224,8 +226,10 @@ def _order(hit: Hit) -> tuple[Any, ...]:
         return 0, hit.fact.valid_at or _START, hit.id, hit.text
     if hit.entity is not None:
         return 1, hit.text, hit.id
+    if hit.community is not None:
+        return 2, hit.community.level, hit.text, hit.id
     said = hit.reference_time or _START
-    return 2, said.date(), hit.told_in or "", hit.sequence or 0, said, hit.id, hit.text, hit.speaker or ""
+    return 3, said.date(), hit.told_in or "", hit.sequence or 0, said, hit.id, hit.text, hit.speaker or ""
 
 
 def _heard(hit: Hit) -> tuple[str | None, int]:
@@ -277,6 +281,8 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
         return f"{safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
     if hit.entity is not None:
         return f"{safe(hit.entity.name)}{_about(hit.entity)}"
+    if hit.community is not None:
+        return f"{safe(hit.text)} (as of {_shown(hit.known_at or _START)})"
     who = f"{safe(hit.speaker)}: " if hit.speaker else ""
     return f"{who}{safe(excerpt(hit.text, asked))}"
 

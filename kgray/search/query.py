@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-from kgray.errors import InputError, NotBuilt
+from kgray.errors import InputError
 from kgray.ports import SearchScope
 from kgray.records import check_group
 from kgray.times import Instant, from_datetime
@@ -16,10 +16,11 @@ from kgray.times import Instant, from_datetime
 Method = Literal["bm25", "cosine", "bfs"]
 Fusion = Literal["weighted", "rrf"]
 Reranker = Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
+_BESIDE = 2  # communities among other hits, where the query does not ask for them
 METHODS: tuple[Method, ...] = ("bm25", "cosine", "bfs")
 FUSIONS: tuple[Fusion, ...] = ("weighted", "rrf")
 RERANKERS: tuple[Reranker, ...] = ("none", "mmr", "episode_mentions", "node_distance", "cross_encoder")
-SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode")
+SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Weights:
     rows                factor for episodes of triples, whose facts say it better
     neighbours          of the score of the messages one and two places away in the session: added
     session             of the session's own score by words: added
+    communities         factor for summaries of communities
     steps               of the score of what a graph step starts from: added, for each further step once more
     floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
     tail                share of the best row's score below which a row is not returned
@@ -52,6 +54,7 @@ class Weights:
     rows: float = 0.5
     neighbours: tuple[float, ...] = (0.35, 0.15)
     session: float = 0.2
+    communities: float = 0.5
     steps: float = 0.35
     floor: float = 0.02
     tail: float = 0.15
@@ -76,7 +79,7 @@ class Recipe:
     fusion: Fusion = "weighted"
     reranker: Reranker = "none"
     weights: Weights = Weights()
-    places: Mapping[SearchScope, int] = field(default_factory=dict)
+    places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": _BESIDE})
     once: bool = True
 
 
@@ -98,7 +101,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
     }
 )
-_NOT_BUILT = {("scope", "community"): "fact, entity or episode"}
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
 Moment = Instant | datetime
@@ -162,7 +164,7 @@ def within(instant: Instant | None, span: Range | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A question to one group; a value, checked when it is made (InputError, NotBuilt).
+    """A question to one group; a value, checked when it is made (InputError).
 
     text        any text that is not blank; never read as a query language
     as_of       the moment the facts hold at; None = now (R5)
@@ -208,12 +210,16 @@ class Query:
     def ways(self) -> Recipe:
         """The recipe, with what the query sets itself."""
         recipe = self.recipe if isinstance(self.recipe, Recipe) else RECIPES[self.recipe]
-        return replace(
-            recipe,
-            scopes=self.scopes or recipe.scopes,
-            methods=self.methods or recipe.methods,
-            reranker=self.reranker or recipe.reranker,
-        )
+        methods, reranker = self.methods or recipe.methods, self.reranker or recipe.reranker
+        scopes, places = self.scopes or recipe.scopes, recipe.places
+        if "community" in self.scopes:
+            places = {scope: most for scope, most in places.items() if scope != "community"}
+        elif "community" in scopes:
+            # A summary tells of the run's own time; and only the weighted score compares it with other rows.
+            scored = recipe.fusion == "weighted" and reranker in {"none", "cross_encoder"}
+            if self.as_of is not None or not scored or methods == ("bfs",):
+                scopes = tuple(scope for scope in scopes if scope != "community")
+        return replace(recipe, scopes=scopes, methods=methods, reranker=reranker, places=places)
 
     def _check_names(self) -> None:
         given = self.recipe if isinstance(self.recipe, str) else "hybrid"
@@ -224,12 +230,14 @@ class Query:
             ("reranker", "reranker", (self.reranker or "none",), RERANKERS),
         ):
             for name in names:
-                if instead := _NOT_BUILT.get((noun, name)):
-                    raise NotBuilt(f"{noun} {name} is not built in this version: use {instead}")
                 if name not in known:
                     raise InputError(f"{noun} {name!r} is unknown: use {', '.join(known)}", field=named)
 
     def _check_start(self) -> None:
+        if "community" in self.scopes and (
+            self.ways.fusion != "weighted" or self.ways.reranker not in {"none", "cross_encoder"}
+        ):
+            raise InputError("communities have no score by rank: use another recipe", field="scopes")
         if self.ways.reranker == "node_distance" and self.centre is None:
             raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
         if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:

@@ -18,6 +18,7 @@ from kgray.ports import Vector
 from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Vectors, Words
 from kgray.search.query import Weights
 from kgray.search.question import Question
+from kgray.search.summaries import Summaries
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
@@ -125,6 +126,14 @@ class FirstStage:
         level, total = self._together(own, near)
         phrase = self._factor(self._weights.phrase, self._quoted(held.words))
         return self._scores(level, total * phrase, {"words": own, "vectors": near, "phrase": phrase})
+
+    def summaries(self, held: Summaries) -> Scores:
+        """Return the scores of the summaries of communities; they count less: a summary has many words."""
+        own = self._by_words(held.words, self._asked({}))
+        near = self._by_vectors(held.vectors, len(held.ids), lambda _: ())
+        level, total = self._together(own, near)
+        total *= np.float32(self._weights.communities)
+        return self._scores(level, total, {"words": own, "vectors": near})
 
     def names(self, exact: Exact) -> tuple[Scores, list[int]]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.

@@ -12,10 +12,10 @@ from functools import partial
 
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
-from kgray.graph import Entity, Fact, FactSpan, Hit
+from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
 from kgray.records import Episode
-from kgray.search.candidates import Candidate, Ranked, SearchRun, gather, steps
+from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, gather, steps
 from kgray.search.index import (
     MESSAGE_VECTORS,
     NAME_VECTORS,
@@ -29,12 +29,14 @@ from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
+from kgray.search.summaries import Summaries, communities_of, run_at
 from kgray.times import Instant, now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _LETTERS = "hashing-"  # how the identity of the embedder begins that knows letters, not what words mean
+_HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -59,6 +61,7 @@ class Searcher:
         """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
         self.store, self.embedder, self.reranker = store, embedder, reranker
         self._indexes = Indexes(store, embedder.dimensions)
+        self._summaries: dict[str, Summaries] = {}
 
     async def search(self, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
         """Return what answers the query best, as one list: see `ranking`."""
@@ -94,8 +97,8 @@ class Searcher:
         if "cosine" in ways.methods or ways.reranker == "mmr":
             vector = (await self.embedder.embed([question.topic]))[0]
         with self._indexes.of(group) as index:
-            weights = self._weights(ways)
-            ranked, linked = _first_stage(self.store, index, question, query, weights, vector)
+            weights, told = self._weights(ways), self._told(query)
+            ranked, linked = _first_stage(self.store, index, question, query, weights, vector, told)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
@@ -104,7 +107,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked,
+                ranked=ranked, linked=linked, told=told,
             )  # fmt: skip
             return _answer(run, vector)
 
@@ -115,6 +118,20 @@ class Searcher:
         pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
+    def _told(self, query: Query) -> Summaries | None:
+        """Return the summaries of the communities as known then; None where there are none, or none asked."""
+        group, asked = query.group, "community" in query.ways.scopes
+        known = run_at(self.store, group, query.known_at) if asked else None
+        if known is None:
+            return None
+        held = self._summaries.get(group)
+        if held is None or held.run != known[0]:
+            found = communities_of(self.store, group, known[0])
+            held = Summaries(*known, self.embedder.dimensions, found)
+            if len(self._summaries) >= _HELD:
+                self._summaries.clear()
+            self._summaries[group] = held
+        return held
 
     def _weights(self, ways: Recipe) -> Weights:
         """Return the weights of the methods that are used, with this embedder."""
@@ -134,6 +151,7 @@ def _first_stage(
     query: Query,
     weights: Weights,
     vector: Vector | None,
+    told: Summaries | None = None,
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
@@ -161,6 +179,8 @@ def _first_stage(
     if "episode" in ways.scopes:
         messages = index.messages
         ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
+    if told is not None and told.ids:
+        ranked["community"] = Ranked(scores=stage.summaries(told), records=told.chosen)
     return ranked, linked
 
 
@@ -235,7 +255,7 @@ def one_list(
             break
         row = candidate.row
         sources: set[str] = set()
-        if once and not isinstance(row, Entity):
+        if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
         if sources and sources <= (told if scope == "episode" else shown):
             said.append((scope, candidate))
@@ -273,14 +293,13 @@ def _by_signal(signal: str, candidate: Candidate) -> float:
 # ------------------------------------------------------------------------------------------------- the hits
 
 
-def _hits(
-    run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks
-) -> list[Hit]:
+def _hits(run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks) -> list[Hit]:
     """Return the chosen rows as hits, in order; two reads, however many."""
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
+    at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = run.ways.fusion == "weighted" and run.ways.reranker in {"none", "cross_encoder"}
     return [
-        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded)
+        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded, known_at=at)
         for _, candidate in chosen
     ]
 
@@ -292,6 +311,7 @@ def _hit(
     methods: Mapping[str, int],
     *,
     bounded: bool,
+    known_at: datetime | None,
 ) -> Hit:
     """Return a row as a hit. spans: fact id -> the fact as callers get it; bounded: show s as s / (1 + s)."""
     row, score = candidate.row, candidate.score
@@ -301,6 +321,8 @@ def _hit(
         return hit(scope="fact", text=row.text, fact=spans[row.id])
     if isinstance(row, Entity):
         return hit(scope="entity", text=row.name, entity=row)
+    if isinstance(row, Community):
+        return hit(scope="community", text=row.text, community=row, known_at=known_at)
     return hit(
         scope="episode",
         text=row.text,
@@ -313,7 +335,7 @@ def _hit(
     )
 
 
-def _text(row: Fact | Entity | Episode) -> str:
+def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
 
 

@@ -30,6 +30,7 @@ _CALLED: Mapping[str, str] = {
     "statement_vectors": "vectors",
     "episode_vectors": "vectors",
     "shown_entities": "shown entities",
+    "community_runs": "runs of communities",
 }
 
 _ENDED: Mapping[Kind, int] = {EPISODES: 13, OPERATIONS: 4}  # the column of the record time

@@ -16,17 +16,9 @@ from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
 COMMANDS = (
-    "world",
-    "model-server",
-    "quality",
-    "ingest",
-    "store",
-    "retrieval",
-    "equality",
-    "chaos",
-    "soak",
-    "groups",
-)
+    "world", "model-server", "quality", "ingest", "store", "communities", "retrieval", "equality", "chaos",
+    "soak", "groups",
+)  # fmt: skip
 
 
 def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contributors(bench):
@@ -54,6 +46,16 @@ def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, 
     assert len((bench.folder / "rows.jsonl").read_text("utf-8").splitlines()) > 5 * 65
     assert list((tmp_path / "kgray-retrieval").iterdir()) == stores
     assert "== handmade: 60 questions, overall" in again.out
+
+
+def test_communities_are_measured_beside_networkx(bench):
+    answer = bench.here("communities", "--nodes", "2000", "--mu", "0.2", "--beside", "louvain", "--json")
+    rows = {row["what"]: row for row in json.loads(answer.out)["results"]}
+
+    assert {"kgray", "networkx louvain"} <= rows.keys()
+    assert rows["kgray"]["nmi"] > 0.9
+    assert rows["kgray"]["nmi"] > rows["networkx louvain"]["nmi"]
+    assert bench.here("communities", "--mu", "half").code == 2
 
 
 def test_a_world_can_be_written_and_added(kgray, bench):

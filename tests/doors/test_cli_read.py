@@ -401,12 +401,10 @@ def test_a_malformed_group_name_exits_2(team, command, group):
     assert (answer.code, answer.out) == (2, "")
 
 
-def test_the_community_scope_is_known_and_not_built(team):
-    answer = team("search", "x", "--group", "team", "--scope", "community")
-    assert (answer.code, answer.err) == (
-        2,
-        "kgray: --scope community is not built in this version: use fact, entity or episode\n",
-    )
+def test_without_communities_their_scope_is_empty(team):
+    answer = team("search", "Acme", "--group", "team", "--scope", "community", "--json")
+    assert (answer.code, json.loads(answer.out)["hits"]) == (0, [])
+
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def demo(folder, runtime):
 
 
 def test_the_demo_prints_what_changed(tmp_path):
-    *_, jobs, prices, dana, context, pictures = demo(tmp_path / "demo", "local")
+    *_, jobs, prices, dana, context, together, pictures = demo(tmp_path / "demo", "local")
 
     for part, expected in (
         (jobs, ["Lumen Systems", "Harbor Analytics", "Brightwater"]),
@@ -155,6 +155,7 @@ def test_the_demo_prints_what_changed(tmp_path):
         assert [word in text for word, text in zip(expected, answers, strict=True)] == [True] * len(expected)
     assert "toner cartridge" in context
     assert "faint copy" in context
+    assert re.search(r"^[0-9a-f]{8} +0 +\d+ .*Lumen Systems", together, re.MULTILINE)
     printer, alice = re.split(r"^\$ .*$", pictures, flags=re.MULTILINE)[1:]
     assert re.search(
         r"^Martha Oduya owns Kestrel LaserPro M28 +┣━+┫ +2026-01-05 - 2026-06-20 +said in ",

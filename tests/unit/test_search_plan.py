@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgray.errors import InputError, NotBuilt
+from kgray.errors import InputError
 from kgray.search import RECIPES, Filters, Query, Recipe
 
 
@@ -38,10 +38,16 @@ def test_a_query_that_cannot_be_asked_is_refused(changes, field):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"scopes": ("community",)}])
-def test_what_the_interface_knows_and_this_version_lacks_says_so(changes):
-    with pytest.raises(NotBuilt, match="not built in this version"):
-        Query(text="who?", group="demo", **changes)
+def test_communities_are_searched_where_their_score_is_comparable_and_their_time_is_now():
+    def scopes(**changes):
+        return Query(text="?", group="g", **changes).ways.scopes
+
+    assert "community" in scopes()
+    assert "community" not in scopes(as_of=5)
+    assert "community" not in scopes(reranker="mmr")
+    assert scopes(scopes=("community",), as_of=5) == ("community",)
+    with pytest.raises(InputError, match="no score by rank"):
+        Query(text="?", group="g", scopes=("community",), recipe="paper")
 
 
 def test_an_empty_range_is_refused():
@@ -53,7 +59,7 @@ def test_an_empty_range_is_refused():
 def test_a_recipe_names_methods_and_reranker_and_each_may_be_set_alone():
     assert Query(text="?", group="g").ways == RECIPES["hybrid"]
     changed = Query(text="?", group="g", recipe="lexical", reranker="mmr")
-    assert changed.ways == Recipe(methods=("bm25",), reranker="mmr")
+    assert changed.ways == Recipe(scopes=("fact", "entity", "episode"), methods=("bm25",), reranker="mmr")
 
 
 def test_recipes_cannot_be_changed():

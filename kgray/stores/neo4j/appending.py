@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kgray.errors import KgrayError
-from kgray.kinds import Kind, Read, Row
+from kgray.kinds import Key, Kind, Read, Row
 from kgray.ports.store import Appending, Patch
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -48,7 +48,7 @@ class AppendingTransaction(Appending):
         return self._groups[group].take_record_time(now)
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
-        """Append a row of a log kind."""
+        """Put a row."""
         self.appended = True
         self._collected.put(group, kind, row)
 
@@ -56,6 +56,11 @@ class AppendingTransaction(Appending):
         """Change rows that were in the store before this transaction."""
         self.appended = True
         self._collected.patch(group, patch)
+
+    def drop(self, kind: Kind, group: str, key: Key) -> None:
+        """Drop a row."""
+        self.appended = True
+        self._collected.drop(group, kind, key)
 
     def write(self) -> None:
         """Send what was appended, and the groups' counters."""

@@ -124,6 +124,8 @@ STORED: Mapping[Kind, StoredKind] = {
             },
             indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
         ),
+        StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
+        StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
     )
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ PAGE_BYTES = 4096
 _LONG = {
     kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
     kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
+    kinds.COMMUNITIES,
 }  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
@@ -38,6 +39,7 @@ _TYPES = {
 # overflow page of a text or a vector.
 _LAST = {
     "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2,
+    "members": 2, "summary": 2,
 }  # fmt: skip
 # Declared indexes that are more than their columns:
 #     episodes.state       holds all that counting the ledger reads

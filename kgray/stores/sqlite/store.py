@@ -12,7 +12,7 @@ import apsw
 
 from kgray import locks, times
 from kgray.errors import StoreError
-from kgray.kinds import EPISODES, TAKEN_IDS, Kind, Read, Row
+from kgray.kinds import EPISODES, TAKEN_IDS, Key, Kind, Read, Row
 from kgray.ports import Patch, ResponseCache
 from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
 from kgray.stores import alike
@@ -184,6 +184,7 @@ class Append(Appending):
         self._heads: dict[str, Counters] = {}
         self._puts: dict[tuple[str, Kind], list[Row]] = {}
         self._patches: list[tuple[str, Patch]] = []
+        self._drops: dict[tuple[str, Kind], list[Key]] = {}
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read, without what this transaction appended."""
@@ -199,12 +200,16 @@ class Append(Appending):
         return self._head(group).take_record_time(now)
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
-        """Append a row of a log kind."""
+        """Put a row."""
         self._puts.setdefault((group, kind), []).append(row)
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""
         self._patches.append((group, patch))
+
+    def drop(self, kind: Kind, group: str, key: Key) -> None:
+        """Drop a row that was there before this transaction."""
+        self._drops.setdefault((group, kind), []).append(key)
 
     def finish(self) -> None:
         """Write what was put, taken and patched."""
@@ -214,6 +219,9 @@ class Append(Appending):
             self._connection.execute(sql.SET_HEAD, values)
             self._connection.execute(sql.NOTE_WAITING, (times.now(), no))
         changed = RowWriter(self._connection, self._dimensions)
+        for (group, kind), keys in self._drops.items():
+            changed.no = self._db.group(self._connection, group)
+            changed.drop(kind, keys)
         for (group, kind), rows in self._puts.items():
             changed.no = self._db.group(self._connection, group)
             changed.put(kind, rows)

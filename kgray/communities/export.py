@@ -1,0 +1,137 @@
+"""A group as one moment shows it: what a run of its communities is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kgray import kinds, rows
+from kgray.derivation.stored import garbage_not_collected, in_pieces
+from kgray.errors import Unavailable
+from kgray.graph import Community, Entity, Fact
+from kgray.kinds import Row
+from kgray.ports import Appending, Store, at_one_moment
+from kgray.search.summaries import communities_of
+from kgray.times import Instant
+
+HOLDS, ENDED, MOST = 2, 1, 6  # what a fact weighs between its ends, and all facts of one pair
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A published run, by the columns of `kinds.COMMUNITY_RUNS`."""
+
+    run: int
+    watermark: int
+    recorded_at: Instant
+    made_at: Instant
+    cold: bool
+    entities: int
+    cold_entities: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A group up to its watermark.
+
+    entities    by id, in the order of their ids
+    places      episode id -> sequence
+    mentioned   entity -> the sequences that mention it
+    withdrawn   the retractions and removals that have been carried out: a run made from other ones is void
+    parent      the current run; listed: its communities
+    corrected   something was merged, split, undone, retracted or removed since
+    """
+
+    group: str
+    watermark: int
+    recorded_at: Instant
+    entities: Mapping[str, Entity]
+    facts: Sequence[Fact]
+    places: Mapping[str, int] = field(default_factory=dict)
+    mentioned: Mapping[str, set[int]] = field(default_factory=dict)
+    withdrawn: tuple[int, ...] = ()
+    parent: Run | None = None
+    listed: Sequence[Community] = ()
+    corrected: bool = False
+
+    def pairs(self) -> list[tuple[str, str, int]]:
+        """Return (entity, entity, weight) for each pair that facts connect."""
+        weights: dict[tuple[str, str], int] = {}
+        for fact in self.facts:
+            if fact.target is not None and fact.target != fact.source:
+                pair = (min(fact.ends), max(fact.ends))
+                weights[pair] = weights.get(pair, 0) + (HOLDS if fact.holds_at(self.recorded_at) else ENDED)
+        return [(a, b, min(weight, MOST)) for (a, b), weight in weights.items()]
+
+    def touched(self, since: Instant) -> set[str]:
+        """Return the entities whose facts were learned, or learned to have ended, after a record time."""
+        return {
+            end
+            for fact in self.facts
+            if fact.created_at > since or (fact.expired_at or 0) > since
+            for end in fact.ends
+        }
+
+
+def snapshot(store: Store, group: str, *, texts: bool = True) -> Snapshot:
+    """Read a group at one moment. texts: with what only writing needs.
+
+    Raises Unavailable while a large removal is being carried out.
+    """
+
+    def read() -> Snapshot:
+        if in_pieces(store, group):
+            raise Unavailable(f"a removal of group {group} is being carried out: run it again")
+        with garbage_not_collected():
+            return _read(store, group, texts=texts)
+
+    return at_one_moment(store, read)
+
+
+def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
+    head = store.heads([group])[group]
+    first = store.pending_sequences(group, 0, 1)
+    entities = sorted(map(rows.entity, store.rows(kinds.ALL["entities"], group)), key=lambda e: e.id)
+    parent = current(store, group)
+    heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
+    operations = list(store.rows(kinds.ALL["operations"], group))
+    return Snapshot(
+        group=group,
+        watermark=first[0][0] - 1 if first else head.last,
+        recorded_at=head.last_recorded,
+        entities={entity.id: entity for entity in entities},
+        facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
+        places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
+        mentioned=_mentioned(store, group) if texts else {},
+        withdrawn=withdrawn(operations),
+        corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
+        parent=parent,
+        listed=[] if parent is None else communities_of(store, group, parent.run),
+    )
+
+
+def _mentioned(store: Store, group: str) -> dict[str, set[int]]:
+    shown: dict[str, list[str]] = {}
+    for recorded, id_ in store.rows(kinds.ALL["shown_entities"], group):
+        shown.setdefault(recorded, []).append(id_)
+    found: dict[str, set[int]] = {}
+    for sequence, recorded, _ in store.rows(kinds.MENTIONED, group):
+        for id_ in shown.get(recorded, (recorded,)):
+            found.setdefault(id_, set()).add(sequence)
+    return found
+
+
+def withdrawn(operations: Sequence[Row]) -> tuple[int, ...]:
+    """Return the sequences of the retractions and removals that have been carried out, or begun."""
+    return tuple(row[0] for row in operations if row[1] in {"retract", "remove"} and row[4] is not None)
+
+
+def runs(store: Store | Appending, group: str) -> list[Run]:
+    """Return the runs that are kept, the current one last."""
+    return [Run(*row) for row in store.rows(kinds.ALL["community_runs"], group)]
+
+
+def current(store: Store | Appending, group: str) -> Run | None:
+    """Return the current run; None before the first."""
+    return found[-1] if (found := runs(store, group)) else None

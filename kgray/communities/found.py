@@ -1,0 +1,180 @@
+"""The communities of a snapshot: found, numbered, with what each is about. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kgray.communities.export import Snapshot
+from kgray.communities.graph import Graph, Ints, graph_of
+from kgray.communities.matching import assigned, carried
+from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, partition
+from kgray.graph import Community, Fact
+
+Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
+GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
+CENTRAL = 10  # members of an upper community that are kept by name
+_NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """A community, and what is known of it.
+
+    members     the entities in it, the most central first
+    facts       between its members, or of one and a value; above level 0 between its children
+    children    the communities in it
+    """
+
+    id: str
+    level: int
+    members: Sequence[str]
+    facts: list[Fact] = field(default_factory=list)
+    parent: str | None = None
+    children: list[Found] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many entities there are in it."""
+        return len(self.members)
+
+    def sources(self, snapshot: Snapshot) -> set[int]:
+        """Return the sequences of the episodes from which a text on it may have words."""
+        own = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
+        told = own.union(*(snapshot.mentioned.get(member, set()) for member in self.members))
+        return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
+
+
+def clustered(
+    graph: Graph, cap: int, previous: Ints | None, touched: np.ndarray | None
+) -> tuple[Ints, Levels]:
+    """Return a graph's communities and their levels: all that takes long, a function of arrays alone."""
+    labels = partition(graph, cap, previous, touched)
+    return labels, levels_of(graph, labels)
+
+
+def is_cold(snapshot: Snapshot) -> bool:
+    """Whether the next run starts from nothing: the first, or the group has grown by half since the last."""
+    parent = snapshot.parent
+    return parent is None or len(snapshot.entities) > GROWN * parent.cold_entities
+
+
+def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Found]]:
+    """Return the communities of a group by level, each level in the order of ids."""
+    ids = list(snapshot.entities)
+    graph = graph_of(ids, snapshot.pairs())
+    previous, touched = None, None
+    if not cold and snapshot.parent is not None:
+        previous = labels_then(snapshot, ids)
+        news = snapshot.touched(snapshot.parent.recorded_at)
+        if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
+            touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
+    _, levels = cluster(graph, cap_for(graph.nodes), previous, touched)
+    central = _centrality(graph, levels)
+    found = _numbered(snapshot, ids, levels, central)
+    _tell_facts(snapshot, found)
+    return [sorted(level, key=lambda one: one.id) for level in _without_only_children(found)]
+
+
+def labels_then(snapshot: Snapshot, ids: Sequence[str]) -> Ints:
+    """Return the level-0 community of each entity in the current run, as its least member that is there."""
+    place = {id_: at for at, id_ in enumerate(ids)}
+    labels = np.full(len(ids), NOBODY)
+    for one in snapshot.listed:
+        if one.level == 0 and (members := [place[m] for m in one.members if m in place]):
+            labels[members] = min(members)
+    return labels
+
+
+def placed(snapshot: Snapshot) -> dict[str, str]:
+    """Return entity -> its level-0 community as of now: the run's, with who has come since."""
+    ids = list(snapshot.entities)
+    labels = labels_then(snapshot, ids)
+    by_member = {m: one.id for one in snapshot.listed if one.level == 0 for m in one.members}
+    owner = {label: by_member[ids[label]] for label in set(labels.tolist()) - {NOBODY}}
+    run = snapshot.parent
+    if run is not None and run.recorded_at < snapshot.recorded_at:
+        born = {e.id: e.born for e in snapshot.entities.values() if e.id not in by_member}
+        place = {id_: at for at, id_ in enumerate(ids)}
+        newcomers = [place[id_] for id_ in sorted(born, key=lambda id_: (born[id_], id_))]
+        labels = assigned(graph_of(ids, snapshot.pairs()), labels, newcomers, cap_for(len(ids)))
+    return {id_: owner[label] for id_, label in zip(ids, labels.tolist(), strict=True) if label != NOBODY}
+
+
+def _centrality(graph: Graph, levels: Levels) -> Ints:
+    """Return for each node its weight to nodes of its own community of level 0."""
+    label = np.full(graph.nodes, NOBODY)
+    for number, members in enumerate(levels.members[0]):
+        label[members] = number
+    heads = graph.heads
+    inside = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
+    return np.bincount(heads[inside], graph.weights[inside], graph.nodes).astype(np.int64)
+
+
+def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, central: Ints) -> list[list[Found]]:
+    """Return the communities with ids, those of the current run where most of both is the same."""
+
+    def fresh(level: int) -> Callable[[str], str]:
+        parts = (snapshot.group, snapshot.watermark, level)
+        return lambda least: str(uuid.uuid5(_NAMESPACE, "\n".join(map(str, (*parts, least)))))
+
+    found: list[list[Found]] = []
+    then = _members_then(snapshot)
+    for level, groups in enumerate(levels.members):
+        named = [
+            [ids[n] for n in members[np.lexsort((members, -central[members]))].tolist()] for members in groups
+        ]
+        numbers = carried(then.get(level, {}), named, fresh(level))
+        pairs = zip(numbers, named, strict=True)
+        found.append([Found(id=id_, level=level, members=members) for id_, members in pairs])
+    for below, above, parents in zip(found, found[1:], levels.parents, strict=False):
+        for child, parent in zip(below, parents, strict=True):
+            if parent is not None:
+                above[parent].children.append(child)
+                child.parent = above[parent].id
+    return found
+
+
+def _members_then(snapshot: Snapshot) -> dict[int, dict[str, list[str]]]:
+    """Return level -> community of the current run -> its members that are still there."""
+    above = {one.id: one for one in snapshot.listed}
+    found: dict[int, dict[str, list[str]]] = {}
+    for one in snapshot.listed:
+        if one.level:
+            continue
+        members = [member for member in one.members if member in snapshot.entities]
+        upper: Community | None = one
+        while upper is not None:
+            found.setdefault(upper.level, {}).setdefault(upper.id, []).extend(members)
+            upper = above.get(upper.parent or "")
+    return found
+
+
+def _tell_facts(snapshot: Snapshot, found: Sequence[Sequence[Found]]) -> None:
+    """Give each fact to the lowest community in which all its ends are."""
+    owner = {member: one for one in found[0] for member in one.members}
+    by_id = {one.id: one for level in found for one in level}
+    for fact in snapshot.facts:
+        ends: list[Found | None] = [owner.get(end) for end in fact.ends]
+        while None not in ends and len({id(end) for end in ends}) > 1:
+            ends = [by_id.get(end.parent or "") for end in ends if end is not None]
+        if ends[0] is not None and None not in ends:
+            ends[0].facts.append(fact)
+
+
+def _without_only_children(found: Sequence[Sequence[Found]]) -> Iterable[list[Found]]:
+    """Leave out communities that hold one other alone: it stands for both."""
+    by_id: Mapping[str, Found] = {one.id: one for level in found for one in level}
+    for level in reversed(found[1:]):
+        for one in level:
+            if len(one.children) == 1:
+                (child,) = one.children
+                child.parent = one.parent
+                if one.parent is not None:
+                    upper = by_id[one.parent]
+                    upper.children[upper.children.index(one)] = child
+    levels = [[one for one in level if not one.level or len(one.children) > 1] for level in found]
+    return [level for level in levels if level]

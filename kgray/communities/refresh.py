@@ -1,0 +1,237 @@
+"""A run of a group's communities: found, written, and published in one transaction.
+
+Readers see the run before it or this one, whole. A retraction or removal that comes in between voids it, and
+it is made again; so does another refresh that was first. A process that is killed leaves nothing behind but
+answers of the model, in the journal, by the hash of what was shown: they are not asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kgray import kinds, rows, times
+from kgray.communities import texts as writing
+from kgray.communities.export import Run, Snapshot, current, runs, snapshot, withdrawn
+from kgray.communities.found import Clustering, Found, clustered, communities, is_cold
+from kgray.communities.texts import OFFLINE, Text
+from kgray.errors import ContentError, Cost, Unavailable
+from kgray.graph import Community
+from kgray.kinds import Row
+from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
+from kgray.prompting.tokens import count_tokens
+
+_KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
+_TRIES = 10
+_AT_ONCE = 16  # communities that are written at the same time: ingestion has the rest of the model's streams
+
+
+@dataclass(slots=True, kw_only=True)
+class Refreshed:
+    """What a refresh did, of one group.
+
+    kept, written, offline    communities whose text was there, that a model wrote, and that none did
+    news        False: nothing was recorded since the run before, so that is the current one still
+    """
+
+    run: int
+    cold: bool = False
+    news: bool = True
+    levels: int = 0
+    communities: int = 0
+    kept: int = 0
+    written: int = 0
+    offline: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray communities refresh --json` prints."""
+        return asdict(self)
+
+    def pay(self, cost: Cost) -> None:
+        """Count what calls cost."""
+        self.calls += cost.calls
+        self.prompt_tokens += cost.prompt_tokens
+        self.completion_tokens += cost.completion_tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class Refresh:
+    """How groups are refreshed.
+
+    summarizer  None = texts without a model
+    max_tokens  of all groups together; None = any number. What is over is written without the model
+    dry_run     count the calls and estimate their tokens; ask nothing, publish nothing
+    cluster     finds communities: here, or elsewhere
+    """
+
+    store: Store
+    embedder: Embedder
+    summarizer: Summarizer | None = None
+    cold: bool = False
+    max_tokens: int | None = None
+    dry_run: bool = False
+    cluster: Clustering = clustered
+    spent: int = 0  # tokens, estimated before a call and counted after it
+    gone: bool = False  # the model is out of reach, and asked no more
+
+    async def group(self, group: str) -> Refreshed:
+        """Refresh one group. Raises Unavailable where it changes faster than it can be read."""
+        writer = OFFLINE if self.summarizer is None else self.summarizer.identity
+        for _ in range(_TRIES):
+            shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
+            parent, count = shown.parent, len(shown.listed)
+            if parent is not None and not self.cold and self._says_all(shown, parent, writer):
+                levels = len({one.level for one in shown.listed})
+                return Refreshed(run=parent.run, news=False, levels=levels, communities=count, kept=count)
+            done = Refreshed(run=parent.run + 1 if parent else 1, cold=self.cold or is_cold(shown))
+            find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
+            found = await asyncio.to_thread(find)
+            done.levels, done.communities = len(found), sum(map(len, found))
+            texts = await _Writer(self, shown, done).all(found)
+            if self.dry_run:
+                return done
+            made = await self._made(shown, done, found, texts)
+            if self.store.append(
+                [group], partial(_published, shown=shown, made=made, run=_run(shown, done, writer))
+            ):
+                return done
+        raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
+
+    def _says_all(self, shown: Snapshot, parent: Run, writer: str) -> bool:
+        """Whether the current run says all that there is to say, in the words of this writer."""
+        written = self.summarizer is None or all(one.writer == writer for one in shown.listed)
+        return (parent.recorded_at, parent.writer) == (shown.recorded_at, writer) and written
+
+    async def _made(
+        self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
+    ) -> list[Community]:
+        """Return the communities with their texts and vectors; a text that was there keeps its vector."""
+        vectors = {one.text: one.vector for one in shown.listed}
+        told = {id_: f"{text.name}: {text.summary}" for id_, text in texts.items()}
+        new = sorted(set(told.values()) - vectors.keys())
+        pairs = zip(new, await self.embedder.embed(new), strict=True)
+        vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
+        return [
+            Community(
+                run=done.run, id=one.id, level=one.level, parent=one.parent, size=one.size,
+                members=tuple(one.members if not one.level else one.members[:_CENTRAL]),
+                sources=np.array(sorted(one.sources(shown)), "<u4").tobytes(), vector=vectors[told[one.id]],
+                **asdict(texts[one.id]),
+            )
+            for level in found for one in level
+        ]  # fmt: skip
+
+
+def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:
+    entities = len(shown.entities)
+    then = entities if done.cold or shown.parent is None else shown.parent.cold_entities
+    return Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """The texts of one run."""
+
+    refresh: Refresh
+    shown: Snapshot
+    done: Refreshed
+    names: Counter[str] = field(default_factory=Counter)
+
+    async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
+        """Return a text of each community, level by level: an upper one is shown those below it."""
+        texts = await asyncio.to_thread(writing.offline, self.shown, found)
+        before = {one.id: one.content for one in self.shown.listed}
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(community: Found) -> Text:
+            async with gate:
+                return await self._text(community, texts, before.get(community.id))
+
+        for level in found:
+            for community, text in zip(level, await asyncio.gather(*map(one, level)), strict=True):
+                self.names[text.name] += 1  # no two communities have one name
+                count = self.names[text.name]
+                texts[community.id] = text if count == 1 else replace(text, name=f"{text.name} ({count})")
+        return texts
+
+    async def _text(self, one: Found, texts: Mapping[str, Text], before: str | None) -> Text:
+        text, summarizer = texts[one.id], self.refresh.summarizer
+        if summarizer is not None:
+            request = writing.request_of(self.shown, one, texts)
+            key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
+            journaled = f"community {key}"
+            known = [rows.answers(row)[0] for row in self._rows(kinds.ANSWERS_TO, [journaled])]
+            reply = known[0] if known else await self._asked(one, request, summarizer, journaled)
+            if reply is not None:
+                self.done.kept += bool(known)
+                self.done.written += not known
+                return writing.written(request, reply, summarizer.identity, key)
+        elif before == text.content:
+            self.done.kept += 1
+            return text
+        self.done.offline += 1
+        return text
+
+    def _rows(self, read: kinds.Read, values: Sequence[Any]) -> list[Row]:
+        return list(self.refresh.store.rows(read, self.shown.group, values))
+
+    async def _asked(
+        self, one: Found, request: SummaryRequest, summarizer: Summarizer, key: str
+    ) -> Mapping[str, Any] | None:
+        """Return what the model says; None where it is not asked any more, or says nothing usable."""
+        refresh = self.refresh
+        prompt = count_tokens(request.head) + count_tokens(request.data)
+        price = prompt + request.room
+        if refresh.gone or (refresh.max_tokens is not None and refresh.spent + price > refresh.max_tokens):
+            return None
+        refresh.spent += price
+        if refresh.dry_run:
+            self.done.pay(Cost(1, prompt, request.room))
+            return None
+        try:
+            reply, cost = await summarizer.write(request)
+        except (ContentError, Unavailable) as error:
+            refresh.gone |= isinstance(error, Unavailable)
+            self.done.pay(error.spent)
+            return None
+        refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
+        self.done.pay(cost)
+        sources, answer = sorted(one.sources(self.shown)), rows.answers_row(key, [reply], *cost)
+        keep = partial(_journaled, group=self.shown.group, answer=answer, sources=sources)
+        refresh.store.append([self.shown.group], keep)
+        return reply
+
+
+def _journaled(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
+    """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
+    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources)}
+    if sources and there.issuperset(sources):
+        at.put(kinds.ANSWERS, group, answer)
+        for sequence in sources:
+            at.put(kinds.ANSWER_USES, group, (sequence, answer[0]))
+
+
+def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run: Run) -> bool:
+    """Make a run the current one, and drop what is older than the one before; False where it is void."""
+    group = shown.group
+    if withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
+        return False
+    if current(at, group) != shown.parent:
+        return False
+    at.put(kinds.COMMUNITY_RUNS, group, astuple(run))
+    for one in made:
+        at.put(kinds.COMMUNITIES, group, rows.community_row(one))
+    for old in runs(at, group)[: -(_KEPT_RUNS - 1)]:
+        at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
+        for row in at.rows(kinds.COMMUNITIES_OF_RUN, group, [old.run]):
+            at.drop(kinds.COMMUNITIES, group, row[:2])
+    return True

@@ -1,0 +1,151 @@
+"""Names and summaries: what a model is shown of a community, and the text that needs none."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgray.communities.export import Snapshot
+from kgray.communities.found import Found
+from kgray.graph import Fact
+from kgray.ports import SummaryRequest, SummaryTask
+from kgray.prompting.prompts import load, section
+from kgray.prompting.tokens import count_tokens
+from kgray.search.context import dates, safe
+from kgray.search.question import languages
+from kgray.times import to_datetime
+from kgray.words import plain_words
+
+OFFLINE = "offline 1"  # the writer that asks no model, and its version
+_CARDS, _FACTS, _CARD, _FACT = 20, 30, 240, 160  # the best members and facts are shown; characters of each
+_CHILDREN_TOKENS = 3000  # of the summaries that a report is made of: the largest communities first
+_ROOM: Mapping[SummaryTask, int] = {"community": 300, "community_report": 900}
+_NAMED, _TOLD, _TERMS, _LISTED = 3, 3, 4, 8  # without a model: members in a name; facts, words, names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A community's text; content: the hash of exactly what it was made from."""
+
+    name: str
+    summary: str
+    writer: str
+    content: str
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+def key_of(*content: str) -> str:
+    """Return the hash of what a text is made from."""
+    joined = "\0".join(content).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(joined, digest_size=32).hexdigest()
+
+
+def offline(snapshot: Snapshot, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
+    """Return a text of each community from its central members, best supported facts and own words."""
+    terms = _terms(snapshot, found[0] if found else ())
+    texts: dict[str, Text] = {}
+    for one in (one for level in found for one in level):
+        name = ", ".join(_names(snapshot, one.members[:_NAMED]))
+        summary = _summary(snapshot, one, terms.get(one.id, ()), texts)
+        texts[one.id] = Text(name=name, summary=summary, writer=OFFLINE, content=key_of(name, summary))
+    return texts
+
+
+def _summary(snapshot: Snapshot, one: Found, words: Sequence[str], texts: Mapping[str, Text]) -> str:
+    inside = [texts[child.id].name for child in one.children] or _names(snapshot, one.members)
+    many = f" in {len(one.children)} communities" if one.children else ""
+    more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
+    joined = ("; " if one.children else ", ").join(inside[:_LISTED])
+    parts = [f"{one.size} members{many}: {joined}{more}."]
+    parts += [f"{_told(fact)}." for fact in best_facts(snapshot, one)[:_TOLD]]
+    parts += [f"Often: {', '.join(words)}."] if words else []
+    years = [to_datetime(at).year for fact in one.facts for at in (fact.valid_at, fact.invalid_at) if at]
+    parts += [f"{len(one.facts)} facts, {min(years)} to {max(years)}."] if years else []
+    return " ".join(parts)
+
+
+def _names(snapshot: Snapshot, members: Iterable[str]) -> list[str]:
+    return [safe(snapshot.entities[member].name) for member in members]
+
+
+def _told(fact: Fact) -> str:
+    text = safe(fact.text).rstrip(".")
+    start, end = (None if at is None else to_datetime(at) for at in (fact.valid_at, fact.invalid_at))
+    return text if fact.event else f"{text} ({dates(start, end)})"
+
+
+def best_facts(snapshot: Snapshot, one: Found) -> list[Fact]:
+    """Return the facts of a community that hold, the best supported first, then the newest."""
+    holding = [fact for fact in one.facts if fact.holds_at(snapshot.recorded_at)]
+    return sorted(holding, key=lambda f: (-len(f.episodes), -(f.valid_at or 0), f.id))
+
+
+def _terms(snapshot: Snapshot, lowest: Sequence[Found]) -> dict[str, list[str]]:
+    """Return the words that set each community apart from the others: class TF-IDF of its facts' words.
+
+    Without stop words and the names that a fact is about. Source: Grootendorst, arXiv 2203.05794.
+    """
+    stops = languages()["en"].stops
+    named = {id_: set(plain_words(entity.name)) for id_, entity in snapshot.entities.items()}
+    own: dict[str, Counter[str]] = {one.id: Counter() for one in lowest}
+    every: Counter[str] = Counter()
+    for one in lowest:
+        for fact in one.facts:
+            left_out = stops.union(*(named.get(end, set()) for end in fact.ends))
+            words = (w for w in plain_words(fact.text) if len(w) > 2 and w not in left_out)
+            own[one.id].update(word for word in words if not word.isdigit())
+        every.update(own[one.id])
+    mean = every.total() / max(1, len(own))
+
+    def best(counted: Counter[str]) -> list[str]:
+        scores = {word: times * math.log(1 + mean / every[word]) for word, times in counted.items()}
+        return sorted(scores, key=lambda word: (-scores[word], word))[:_TERMS]
+
+    return {id_: best(counted) for id_, counted in own.items()}
+
+
+def request_of(snapshot: Snapshot, one: Found, texts: Mapping[str, Text]) -> SummaryRequest:
+    """Return what a model is asked about a community.
+
+    Members and facts, or the summaries of the communities in it and the facts between them. What is chosen
+    by rank is listed by id, so that another order of rank is the same request.
+    """
+    facts = sorted(best_facts(snapshot, one)[:_FACTS], key=lambda fact: fact.id)
+    shown = section("FACTS", [{"id": at, "fact": _told(fact)[:_FACT]} for at, fact in enumerate(facts)])
+    task: SummaryTask = "community_report" if one.children else "community"
+    if one.children:
+        shown = section("COMMUNITIES", _children(one, texts)) + shown
+    else:
+        cards = [
+            ": ".join([safe(entity.name), *entity.labels])[:_CARD]
+            for entity in (snapshot.entities[member] for member in sorted(one.members[:_CARDS]))
+        ]
+        shown = section("MEMBERS", cards) + shown
+    ids = tuple(fact.id for fact in facts)
+    return SummaryRequest(task=task, head=load(task), data=shown, room=_ROOM[task], facts=ids)
+
+
+def _children(one: Found, texts: Mapping[str, Text]) -> list[Mapping[str, Any]]:
+    """Return the largest communities in one that fit, by id."""
+    shown: dict[str, Mapping[str, Any]] = {}
+    left = _CHILDREN_TOKENS
+    for child in sorted(one.children, key=lambda child: (-child.size, child.id)):
+        text = texts[child.id]
+        left -= count_tokens(f"{text.name} {text.summary}") + 12
+        if left < 0 and shown:
+            break
+        shown[child.id] = {"name": text.name, "summary": text.summary, "size": child.size}
+    return [shown[id_] for id_ in sorted(shown)]
+
+
+def written(request: SummaryRequest, reply: Mapping[str, Any], writer: str, content: str) -> Text:
+    """Return the text of a checked reply; its findings cite the ids of facts."""
+    report = {name: reply[name] for name in ("rating", "reason") if name in reply}
+    if findings := reply.get("findings"):
+        report["findings"] = [{**f, "facts": [request.facts[at] for at in f["facts"]]} for f in findings]
+    told = {"name": reply["name"], "summary": reply["summary"]}
+    return Text(**told, writer=writer, content=content, report=report)

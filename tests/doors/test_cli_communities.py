@@ -1,0 +1,136 @@
+"""communities refresh, list, show: as they are promised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgray.errors import InvalidAnswer
+from kgray.prompting.summaries import parse_summary
+from tests.doors.chat_server import ChatServer, as_json, at
+from tests.doors.shell import told, triple
+
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "refresh_communities.py"
+PEOPLE = ("Alice Nguyen", "Bob Stone", "Cara Diaz", "Dan Okafor")
+ROWS = [
+    told(f"t{n}", f"2026-01-0{n + 1}", triple(one, "WORKS_AT", "Acme"), triple(one, "KNOWS", other))
+    for n, (one, other) in enumerate(zip(PEOPLE, PEOPLE[1:] + PEOPLE[:1], strict=True))
+] + [{**told("o1", "2026-01-01", triple("Mug", "MADE_BY", "Kiln")), "group": "shop"}]
+
+
+@pytest.fixture
+def filled(kgray):
+    kgray.write("rows.jsonl", *ROWS)
+    assert kgray("add", "rows.jsonl").code == 0
+    return kgray
+
+
+def test_refresh_list_and_show(filled):
+    refreshed = filled("communities", "refresh", "--json").json
+    row = refreshed["groups"]["team"]
+    assert {"run", "levels", "communities", "kept", "written", "offline", "calls"} <= row.keys()
+    assert (row["run"], row["communities"], row["offline"], row["calls"]) == (1, 1, 1, 0)
+    assert refreshed["groups"]["shop"]["communities"] == 1
+
+    (listed,) = filled("communities", "list", "--group", "team", "--json").json["communities"]
+    assert {"id", "level", "name", "size", "parent"} <= listed.keys()
+    assert (listed["level"], listed["size"], listed["parent"]) == (0, 5, None)
+    assert "Acme" in listed["name"]
+
+    shown = filled("communities", "show", listed["id"][:8], "--group", "team", "--json").json
+    assert {"id", "level", "name", "summary", "parent", "children", "members"} <= shown.keys()
+    assert [member["name"] for member in shown["members"]] == ["Acme", *PEOPLE]
+    assert (shown["children"], shown["id"]) == ([], listed["id"])
+    for person in ("Acme", "works at"):
+        assert person in filled("communities", "show", listed["id"][:8], "--group", "team").out
+
+    hits = filled("search", "Acme", "--group", "team", "--scope", "community", "--json").json["hits"]
+    assert [hit["id"] for hit in hits] == [listed["id"]]
+    assert "<COMMUNITIES>" in filled("context", "Acme", "--group", "team", "--scope", "community").out
+
+
+def test_without_news_nothing_is_done_and_a_dry_run_changes_nothing(filled):
+    foreseen = filled("communities", "refresh", "--group", "team", "--dry-run")
+    assert "nothing was changed" in foreseen.err
+    assert filled("communities", "list", "--group", "team", "--json").json == {"communities": []}
+    first = filled("communities", "refresh", "--group", "team", "--json").json
+    second = filled("communities", "refresh", "--group", "team", "--json").json
+    assert list(first["groups"]) == ["team"]
+    assert (second["groups"]["team"]["news"], second["groups"]["team"]["run"]) == (False, 1)
+    cold = filled("communities", "refresh", "--group", "team", "--cold", "--json").json
+    assert (cold["groups"]["team"]["run"], cold["groups"]["team"]["kept"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("refresh", "--group", "nobody"), "nobody"),
+        (("refresh", "--max-tokens", "0"), "max-tokens"),
+        (("show", "ffffffff", "--group", "team"), "no community"),
+        (("show", "x", "--group", "a b"), "group"),
+        (("list",), "--group"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(filled, args, line):
+    answer = filled("communities", *args)
+    assert (answer.code, answer.out) == (2, "")
+    assert line in answer.err
+
+
+def test_the_job_is_the_same_command(filled):
+    done = subprocess.run(
+        [sys.executable, JOB, "--group", "team", "--json"],
+        cwd=filled.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '"communities": 1' in done.stdout
+
+
+@pytest.fixture
+def model(filled):
+    """Serve a model that names what it is shown; its first reply has no name."""
+    asked = []
+
+    def answer(call):
+        asked.append(call)
+        shown = call.sections["MEMBERS"]
+        name = "" if len(asked) == 1 else f"Acme people, {len(shown)}"
+        return as_json({"name": name, "summary": f"{len(call.sections['FACTS'])} facts."})
+
+    server = ChatServer(answer)
+    filled.env = at(server.url)
+    yield asked
+    server.close()
+
+
+def test_a_model_writes_what_is_not_written_yet(filled, model):
+    foreseen = filled("communities", "refresh", "--group", "team", "--dry-run", "--json").json
+    assert (foreseen["groups"]["team"]["calls"], model) == (1, [])
+
+    first = filled("communities", "refresh", "--group", "team", "--json").json["groups"]["team"]
+    assert (first["written"], first["offline"]) == (1, 0)
+    assert [call.task for call in model] == ["community", "community"], "a reply without a name is repaired"
+    assert first["calls"] >= 2
+    (listed,) = filled("communities", "list", "--group", "team", "--json").json["communities"]
+    assert listed["name"] == "Acme people, 5"
+
+    spent = len(model)
+    cold = filled("communities", "refresh", "--group", "team", "--cold", "--json").json["groups"]["team"]
+    assert (cold["kept"], cold["calls"], len(model)) == (1, 0, spent)
+    bounded = filled("communities", "refresh", "--group", "shop", "--max-tokens", "5", "--json").json
+    assert (bounded["groups"]["shop"]["offline"], len(model)) == (1, spent)
+
+
+def test_what_is_kept_of_a_report():
+    reply = {"name": " a,\tb ", "summary": "s", "rating": 7, "reason": "r", "findings": [
+        {"summary": "one", "explanation": "why", "facts": [0, 9, True, 0]}, {"explanation": "none"}, 5,
+    ]}  # fmt: skip
+    assert parse_summary(reply, "community_report", 2) == {
+        "name": "a, b", "summary": "s", "rating": 7, "reason": "r",
+        "findings": [{"summary": "one", "explanation": "why", "facts": [0]}],
+    }  # fmt: skip
+    for fault in ({"rating": 11}, {"rating": "7"}, {"name": " "}, {"summary": None}):
+        with pytest.raises(InvalidAnswer):
+            parse_summary(reply | fault, "community_report", 2)

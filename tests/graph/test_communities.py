@@ -1,0 +1,240 @@
+"""A run of communities: written once, published whole, gone where what it rests on is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import kgray
+from kgray import kinds
+from kgray.communities import refresh as refreshing
+from kgray.communities.found import clustered
+from kgray.communities.refresh import Refresh
+from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
+
+TEAM = Path(__file__).resolve().parents[2] / "examples" / "team.jsonl"
+LATER = "2026-08-01T09:00:00Z"
+
+
+class CountingSummarizer:
+    """A summarizer that names what it was shown; `says` may make it fail."""
+
+    identity = "counting 1"
+
+    def __init__(self, says=None):
+        self.asked, self.says, self.cost = [], says, Cost(1, 100, 10)
+
+    async def write(self, request):
+        self.asked.append(request)
+        if self.says is not None:
+            raise self.says
+        reply = {"name": f"about {request.data[10:60]}", "summary": request.data}
+        return reply, self.cost
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("team")
+    with kgray.open(folder) as opened:
+        opened.add_many(json.loads(line) for line in TEAM.read_text(encoding="utf-8").splitlines())
+    return folder
+
+
+@pytest.fixture
+def memory(tmp_path, team):
+    shutil.copytree(team, tmp_path / "data")
+    with kgray.open(tmp_path / "data") as opened:
+        yield opened
+
+
+def refreshed(memory, summarizer=None, group="team", **how):
+    made = Refresh(store=memory.store, embedder=memory.embedder, summarizer=summarizer, **how)
+    return asyncio.run(made.group(group))
+
+
+def kept(memory, group="team"):
+    return {kind.name: list(memory.store.rows(kinds.ALL[kind.name], group)) for kind in kinds.KINDS}
+
+
+def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):
+    before = memory.dump_hash(group="team")
+    done = refreshed(memory)
+    told = memory.communities(group="team")
+
+    assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
+    assert {entity for one in told for entity in one.name.split(", ")} >= {"Alice Nguyen", "Lumen Systems"}
+    assert len({one.name for one in told}) == len(told)
+    assert memory.dump_hash(group="team") == before
+
+
+def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
+    refreshed(memory)
+    first = kept(memory)
+    again = refreshed(memory)
+
+    assert (again.news, again.run, kept(memory)) == (False, 1, first)
+    cold = refreshed(memory, cold=True)
+    assert (cold.run, cold.kept, cold.offline) == (2, cold.communities, 0)
+    rows = kept(memory)["communities"]
+    assert [r[1:] for r in rows if r[0] == 1] == [r[1:] for r in rows if r[0] == 2]
+
+
+def test_a_model_is_asked_once_for_what_has_not_changed(memory):
+    model = CountingSummarizer()
+    first = refreshed(memory, model)
+    assert (first.written, first.calls) == (first.communities, first.communities) == (len(model.asked),) * 2
+    assert refreshed(memory, model).calls == 0
+
+    memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
+    memory.add("I like Quito.", group="team", speaker="Zelda Brand", at=LATER)
+    second = refreshed(memory, model)
+    assert (second.kept, second.written) == (first.communities, 1)
+    assert len(model.asked) == first.communities + 1
+    assert refreshed(memory, model, cold=True).calls == 0
+
+
+@pytest.mark.parametrize("fault", [InvalidAnswer("no"), Unavailable("gone", waited=True)])
+def test_where_the_model_fails_the_text_is_made_without_it(memory, fault):
+    model = CountingSummarizer(fault)
+    done = refreshed(memory, model)
+
+    assert (done.written, done.offline) == (0, done.communities)
+    assert len(model.asked) == (done.communities if isinstance(fault, InvalidAnswer) else 1)
+    model.says = None
+    assert refreshed(memory, model).written == done.communities
+
+
+def test_a_budget_and_a_dry_run(memory):
+    model = CountingSummarizer()
+    foreseen = refreshed(memory, model, dry_run=True)
+    assert (foreseen.calls, model.asked) == (foreseen.communities, [])
+    assert memory.communities(group="team") == []
+
+    assert refreshed(memory, model, max_tokens=1).offline == foreseen.communities
+    model.cost = Cost(1, 100_000, 10)
+    done = refreshed(memory, model, max_tokens=foreseen.prompt_tokens + foreseen.completion_tokens)
+    assert (done.written, done.calls, done.offline) == (1, 1, foreseen.communities - 1)
+
+
+def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
+    memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    model = CountingSummarizer()
+    refreshed(memory, model)
+    memory.add("Alice Nguyen lives in Lima.", group="team", speaker="Greta Lind", at=LATER)
+    refreshed(memory, model)
+    assert "zyqqvorp" in repr(kept(memory)["communities"]).lower()
+
+    memory.remove(group="team", episodes=["z1"])
+    assert "zyqqvorp" not in repr(kept(memory)).lower()
+    left = memory.communities(group="team")
+    assert 0 < len(left) < 4
+    assert refreshed(memory, model).written >= 1
+    assert len(memory.communities(group="team")) > len(left)
+
+
+def test_a_retraction_blanks_too_and_the_whole_group_takes_all_along(memory):
+    refreshed(memory)
+    count = len(kept(memory)["communities"])
+    memory.retract(group="team", episodes=["t039"])
+    assert len(kept(memory)["communities"]) < count
+
+    memory.remove(group="team", everything=True)
+    left = kept(memory)
+    assert [left[name] for name in ("community_runs", "communities", "answers")] == [[]] * 3
+
+
+def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
+    memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    turns = []
+
+    def cluster(*graph):
+        if not turns:
+            memory.remove(group="team", episodes=["z1"])
+        turns.append(1)
+        return clustered(*graph)
+
+    done = refreshed(memory, CountingSummarizer(), cluster=cluster)
+    assert (done.run, len(turns)) == (1, 2)
+    assert "zyqqvorp" not in repr(kept(memory)).lower()
+
+
+def test_what_fails_while_it_publishes_leaves_the_run_before(memory, monkeypatch):
+    refreshed(memory)
+    memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
+    before = kept(memory)
+    real = refreshing._published
+
+    def killed(at, **how):
+        real(at, **how)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(refreshing, "_published", killed)
+    with pytest.raises(KeyboardInterrupt):
+        refreshed(memory)
+    assert kept(memory) == before
+    monkeypatch.undo()
+    assert refreshed(memory).run == 2
+
+
+def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
+    assert memory.communities(group="team", known_at=LATER) == []
+    refreshed(memory)
+    first = memory.communities(group="team")
+    for place in ("Quito", "Lima", "Cusco"):
+        memory.add(f"I live in {place}.", group="team", speaker=f"Zelda {place}son", at=LATER)
+        refreshed(memory)
+    rows = kept(memory)
+
+    assert [row[0] for row in rows["community_runs"]] == [3, 4]
+    assert {row[0] for row in rows["communities"]} == {row[0] for row in rows["communities"]} == {3, 4}
+    then = memory.communities(group="team", known_at=rows["community_runs"][0][2] / 1e6 + 1e-5)
+    assert len(first) < len(then) < len(memory.communities(group="team"))
+    assert memory.communities(group="team", known_at="2020-01-01") == []
+
+
+def test_who_comes_later_is_a_member_at_once_and_the_community_is_stale(memory):
+    refreshed(memory)
+    (home,) = [one for one in memory.communities(group="team") if "Lumen Systems" in one.name]
+    memory.add("I work at Lumen Systems.", group="team", speaker="Zelda Brand", at=LATER)
+    shown = memory.community(home.id[:8], group="team")
+
+    assert "Zelda Brand" in {name for _, name in shown.members}
+    assert (shown.community.stale, shown.community.size) == (True, home.size + 1)
+    assert "Zelda Brand" not in shown.community.summary
+    with pytest.raises(NotFound, match="no community 'ffff'"):
+        memory.community("ffff", group="team")
+
+
+def test_a_group_is_refreshed_alone(memory):
+    memory.add("I work at Acme.", group="other", speaker="Bo", at=LATER)
+    refreshed(memory)
+    before = kept(memory)
+    refreshed(memory, group="other")
+
+    assert kept(memory) == before
+    assert [set(one.name.split(", ")) for one in memory.communities(group="other")] == [{"Acme", "Bo"}]
+    assert memory.search("Lumen Systems", group="other", scopes=["community"]) == []
+
+
+def test_communities_are_a_scope_of_searches_and_contexts(memory):
+    assert memory.search("Lumen Systems", group="team", scopes=["community"]) == []
+    refreshed(memory)
+    hits = memory.search("Lumen Systems", group="team", scopes=["community"])
+    assert hits[0].scope == "community"
+    assert "Lumen Systems" in hits[0].text
+    assert {"name", "summary", "level", "size", "members", "rating"} <= hits[0].as_dict().keys()
+
+    mixed = memory.search("Who works with Greta at Lumen Systems?", group="team", limit=30)
+    assert 1 <= [hit.scope for hit in mixed].count("community") <= 2
+    past = memory.search("Lumen Systems", group="team", as_of="2025-10-01", limit=30)
+    assert "community" not in {hit.scope for hit in past}
+    text = memory.context("Lumen Systems", group="team", scopes=["community"], tokens=400).text
+    assert "<COMMUNITIES>" in text
+    assert "(as of " in text
+
+    memory.retract(group="team", episodes=[f"t{number:03}" for number in range(1, 69)])
+    assert memory.search("Lumen Systems", group="team", scopes=["community"]) == []

@@ -1,0 +1,56 @@
+"""On each store: a run is published whole, the one before is kept, and a removal takes the texts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kgray import kinds
+from kgray.communities.reading import list_of, one_of
+from kgray.communities.refresh import Refresh, Refreshed
+from tests.graph.engine import SMALL, Engine, engine_on, triples
+from tests.graph.stores import Stores
+
+KNOWS = (("Ann", "Bob"), ("Bob", "Cara"), ("Ann", "Cara"), ("Zed", "Yola"), ("Yola", "Xen"), ("Zed", "Xen"))
+
+
+def knows(source: str, target: str) -> dict[str, Any]:
+    return {"source": source, "relation": "KNOWS", "target": target}
+
+
+def refreshed(engine: Engine) -> Refreshed:
+    return asyncio.run(Refresh(store=engine.store, embedder=SMALL).group(engine.named()))
+
+
+def kept(engine: Engine, kind: kinds.Kind) -> list[Any]:
+    return list(engine.store.rows(kinds.ALL[kind.name], engine.named()))
+
+
+def test_runs_of_a_group(stores: Stores) -> None:
+    engine = engine_on(stores)
+    engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
+    before = engine.dump()
+    first = refreshed(engine)
+    assert (first.run, first.communities, refreshed(engine).news) == (1, 2, False)
+    told = list_of(engine.store, engine.named(), None, None)
+    assert [sorted(one.name.split(", ")) for one in told if "Ann" in one.name] == [["Ann", "Bob", "Cara"]]
+
+    for number in range(2):
+        engine.add(triples(20 + number, knows("Ann", f"Newcomer {number}"), client_id=f"n{number}"))
+        (home,) = [one for one in list_of(engine.store, engine.named(), 0, None) if "Ann" in one.name]
+        assert home.stale
+        members = {name for _, name in one_of(engine.store, engine.named(), home.id, None).members}
+        assert members >= {"Ann", f"Newcomer {number}"}
+        assert refreshed(engine).kept == 1
+    runs = [row[0] for row in kept(engine, kinds.COMMUNITY_RUNS)]
+    assert (runs, {row[0] for row in kept(engine, kinds.COMMUNITIES)}) == ([2, 3], {2, 3})
+    assert len({row[1] for row in kept(engine, kinds.COMMUNITIES)}) == 2, "ids are carried over"
+
+    engine.ask("remove", episodes=("n0", "n1"))
+    assert "Newcomer" not in repr(kept(engine, kinds.COMMUNITIES))
+    assert len(kept(engine, kinds.COMMUNITIES)) == 2, "those of the other community, in both runs"
+    assert engine.dump() == before
+    refreshed(engine)
+    assert len([row for row in kept(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
+    engine.ask("remove", everything=True)
+    assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []

@@ -1,0 +1,223 @@
+"""Finding communities: it ends on every graph, keeps the cap, and does not depend on any order."""
+
+from __future__ import annotations
+
+import random
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgray.communities.graph import components, graph_of, tightened
+from kgray.communities.matching import assigned, carried
+from kgray.communities.partition import NOBODY, cap_for, folded, levels_of, partition
+from kgray.communities.propagate import _admitted, _winners, _wishes, propagate
+
+Pair = tuple[str, str, int]
+
+
+def ids(count):
+    return [f"e{n:04}" for n in range(count)]
+
+
+def found(count, pairs, cap=500, order=None):
+    graph = graph_of(ids(count), pairs if order is None else order)
+    labels = partition(graph, cap)
+    return {frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist()) - {NOBODY}}
+
+
+def edges(*pairs):
+    return [(f"e{a:04}", f"e{b:04}", w) for a, b, w in pairs]
+
+
+@st.composite
+def graphs(draw):
+    count = draw(st.integers(2, 14))
+    some = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1), st.integers(1, 6))
+    return count, edges(*draw(st.lists(some, max_size=40))), draw(st.integers(2, 8))
+
+
+def test_two_entities_with_two_facts_are_one_community():
+    assert found(2, edges((0, 1, 4))) == {frozenset({0, 1})}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(0, 1, 1), (1, 2, 1), (0, 2, 1), (0, 3, 1), (1, 4, 1)],  # the bull
+        [(a, b, 1) for a in range(4) for b in range(a)],  # K4
+        [(0, n, 2) for n in range(1, 9)],  # a star
+    ],
+)
+def test_small_graphs_end_in_one_community(pairs):
+    count = 1 + max(max(a, b) for a, b, _ in pairs)
+    assert found(count, edges(*pairs)) == {frozenset(range(count))}
+
+
+def potential(graph, labels):
+    heads = graph.heads
+    inside = int(graph.weights[labels[heads] == labels[graph.ends]].sum())
+    return inside, int((np.bincount(labels, minlength=graph.nodes) ** 2).sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_each_round_raises_the_weight_inside_or_the_squared_sizes(made):
+    count, pairs, cap = made
+    graph = graph_of(ids(count), pairs)
+    labels, nodes = np.arange(count), np.flatnonzero(graph.degrees)
+    if not len(nodes):
+        return
+    for turn in range(200):
+        sizes = np.bincount(labels, minlength=count)
+        wishes = _wishes(graph, labels, sizes, cap, nodes)
+        if not len(wishes.nodes):
+            break
+        moving = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
+        before, labels = potential(graph, labels), labels.copy()
+        labels[moving.nodes] = moving.targets
+        assert len(moving.nodes) >= 1
+        assert potential(graph, labels) > before
+    else:
+        pytest.fail("it did not end")
+    assert np.bincount(labels).max() <= cap
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.randoms(use_true_random=False))
+def test_the_order_of_rows_and_of_ends_changes_nothing(made, dice):
+    count, pairs, cap = made
+    shuffled = [(b, a, w) if dice.random() < 0.5 else (a, b, w) for a, b, w in pairs]
+    dice.shuffle(shuffled)
+
+    assert found(count, pairs, cap) == found(count, pairs, cap, shuffled)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_other_entities_apart_change_nothing(made):
+    """Ids decide ties, not places: entities without a connection renumber the rest, and move nothing."""
+    count, pairs, cap = made
+    graph = graph_of(sorted([*ids(count), "a", "e0003x", "z"]), pairs)
+    labels = partition(graph, cap)
+    names = sorted([*ids(count), "a", "e0003x", "z"])
+    groups = {}
+    for name, label in zip(names, labels.tolist(), strict=True):
+        if label != NOBODY:
+            groups.setdefault(label, set()).add(int(name[1:]))
+
+    assert {frozenset(group) for group in groups.values()} == found(count, pairs, cap)
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs())
+def test_communities_are_connected_within_the_cap_and_nobody_with_a_neighbour_is_forgotten(made):
+    count, pairs, cap = made
+    graph = graph_of(ids(count), pairs)
+    labels = partition(graph, cap)
+    drawn = nx.Graph([(a, b) for a, b, _ in pairs if a != b])
+    for group in found(count, pairs, cap):
+        assert 2 <= len(group) <= cap
+        assert nx.is_connected(drawn.subgraph(f"e{n:04}" for n in group))
+    assert all(labels[graph.degrees == 0] == NOBODY)
+
+
+def planted(count, size, mu, seed=3):
+    """Communities of one size; a share mu of each node's 10 edges leads anywhere."""
+    dice = random.Random(seed)
+    pairs = []
+    for node in range(count):
+        own = node // size * size
+        for _ in range(5):
+            there = dice.randrange(count) if dice.random() < mu else own + dice.randrange(size)
+            pairs.append((node, min(there, count - 1), dice.choice((2, 2, 4))))
+    return edges(*pairs)
+
+
+def agreement(labels, size):
+    """Return the share of nodes whose community is, as a set, mostly the planted one."""
+    right = 0
+    for label in set(labels.tolist()) - {NOBODY}:
+        members = np.flatnonzero(labels == label)
+        right += int(np.bincount(members // size).max())
+    return right / len(labels)
+
+
+def test_planted_communities_are_found():
+    labels = partition(graph_of(ids(5000), planted(5000, 50, 0.2)), 500)
+
+    assert agreement(labels, 50) >= 0.97
+    assert 90 <= len(set(labels.tolist()) - {NOBODY}) <= 115
+
+
+def test_a_hub_makes_no_giant_and_what_hangs_on_it_alone_stays_with_it():
+    count = 3000
+    hub, leaves = count, [count + 1 + n for n in range(5)]
+    pairs = planted(count, 50, 0.2) + edges(*((hub, n, 2) for n in range(0, count, 3)))
+    pairs += edges(*((hub, leaf, 2) for leaf in leaves))
+    labels = partition(graph_of(ids(count + 6), pairs), 500)
+
+    assert np.bincount(labels[labels != NOBODY]).max() < 200
+    assert {int(labels[leaf]) for leaf in leaves} == {int(labels[hub])}
+    assert agreement(labels[:count], 50) >= 0.95
+
+
+def test_a_warm_run_moves_only_what_is_touched():
+    count, size = 2000, 50
+    pairs = planted(count, size, 0.2)
+    cold = partition(graph_of(ids(count), pairs), 500)
+    more = [*pairs, *edges((0, 1999, 2))]
+    touched = np.zeros(count, bool)
+    touched[[0, 1999]] = True
+    warm = partition(graph_of(ids(count), more), 500, cold, touched)
+
+    assert (warm != cold).sum() <= size
+
+
+def test_a_community_over_a_lowered_cap_is_taken_apart():
+    pairs = edges(*((a, b, 2) for a in range(12) for b in range(a)))
+    graph = graph_of(ids(12), pairs)
+    whole = partition(graph, 500)
+    labels = partition(graph, 6, whole)
+
+    assert np.bincount(whole).max() == 12
+    assert np.bincount(labels[labels != NOBODY]).max() <= 6
+
+
+def test_levels_nest_and_the_upper_ones_are_fewer():
+    graph = graph_of(ids(3000), planted(3000, 30, 0.2))
+    levels = levels_of(graph, partition(graph, cap_for(3000)))
+
+    assert len(levels.members) >= 2
+    assert all(len(a) > len(b) for a, b in zip(levels.members, levels.members[1:], strict=False))
+    for below, above, parents in zip(levels.members, levels.members[1:], levels.parents, strict=False):
+        for members, parent in zip(below, parents, strict=True):
+            assert set(members.tolist()) <= set(above[parent].tolist())
+
+
+def test_parts_and_common_neighbours():
+    graph = graph_of(ids(5), edges((0, 1, 2), (1, 2, 2), (0, 2, 2), (3, 4, 6)))
+
+    assert components(graph, np.zeros(5, np.int64)).tolist() == [0, 0, 0, 3, 3]
+    assert tightened(graph).weights.tolist() == [4, 4, 4, 4, 4, 4, 6, 6]
+    assert folded(graph, np.array([0, 1, 0, 3, 3]), 500).tolist() == [0, 0, 0, 3, 3]
+    assert np.bincount(propagate(graph, np.arange(5), 2)).max() == 2
+
+
+def test_ids_are_carried_over_by_more_than_half():
+    old = {"A": ["a", "b", "c", "d"], "B": ["e", "f"]}
+    new = [["a", "b", "c", "n"], ["d", "e"], ["f", "g"]]
+
+    assert carried(old, new, lambda least: f"new {least}") == ["A", "new d", "new f"]
+    assert carried({}, new, str) == ["a", "d", "f"]
+
+
+def test_who_comes_later_joins_most_of_its_neighbours_and_they_are_asked_again():
+    pairs = edges((0, 1, 2), (2, 3, 2), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 3, 4), (5, 4, 1))
+    graph = graph_of(ids(7), pairs)
+    labels = np.array([0, 0, 2, 2, NOBODY, NOBODY, NOBODY])
+
+    assert assigned(graph, labels, [4, 5, 6], 500).tolist() == [0, 0, 2, 2, 0, 2, NOBODY]
+    assert assigned(graph, labels, [4, 5, 6], 2).tolist() == labels.tolist()
