@@ -55,6 +55,9 @@ COMMANDS: Mapping[str, str] = {
     "copy": "transferring:copy",
     "import": "transferring:import_from",
     "eval": "evaluating:evaluate",
+    "serve": "serving:serve",
+    "keys": "serving:keys",
+    "mcp": "serving:mcp",
     "doctor": "checking:doctor",
 }
 

@@ -19,6 +19,7 @@ from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
+from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
@@ -28,7 +29,7 @@ from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Store
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
-from kgray.records import check_group
+from kgray.records import OperationKind, check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Memory(GroupReads):
     def parts(self) -> Parts:
         """The parts of a run, built at first use. Raises SettingsError."""
         return self._build()
+
+    @property
+    def access(self) -> Access:
+        """The keys of the HTTP server, and its audit log."""
+        return Access(self.store)
 
     # ------------------------------------------------------------------------------- adding
 
@@ -253,6 +259,13 @@ class Memory(GroupReads):
     async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Undo the merge, split or distinction with this sequence."""
         return await self._corrections.ask(group, "undo", stop, target=sequence)
+
+    async def request(self, kind: OperationKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+        """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
+
+        what    entities, surfaces or target, as of `records.Operation`; checked against what is committed
+        """
+        return self._corrections.request(group, kind, **what)
 
     async def retract(
         self,

@@ -124,6 +124,8 @@ STORED: Mapping[Kind, StoredKind] = {
             },
             indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
         ),
+        StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
+        StoredKind(kinds.AUDIT, "KgrayAudit"),
     )
 }  # fmt: skip
 

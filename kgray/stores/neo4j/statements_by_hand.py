@@ -83,7 +83,8 @@ KEEP_GROUPS = "UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
-HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
+# null <> is null: no removed group either.
+HEADS = f"MATCH (g:KgrayGroup) WHERE g.name <> '{kinds.OWN}' RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
 # $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.

@@ -1,0 +1,106 @@
+"""The table of routes; method, path, scope of the key, handler, shape of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter
+
+from kgray.http import models, reading, writing
+from kgray.http.door import needs
+
+_ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
+_OBJECT = {"type": "object", "additionalProperties": True}
+_ROWS = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]},
+                "example": [_ROW],
+            },
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": f'{{"text": "{_ROW["text"]}"}}\n',
+            },
+        },
+    }
+}
+_LINES = {
+    "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+}
+
+
+class Route(NamedTuple):
+    """One route. gives: the shape of its answer, None = no JSON; more: statuses besides 200."""
+
+    method: str
+    path: str
+    scope: str
+    does: Callable[..., Any]
+    gives: Any = dict[str, Any]
+    more: tuple[int, ...] = ()
+    body: dict[str, Any] | None = None
+
+
+_G = "/groups/{group}"
+ROUTES = (
+    Route("POST", f"{_G}/episodes", "add", writing.append, models.Accepted, (202,), _ROWS),
+    Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
+    Route("GET", f"{_G}/episodes", "read", reading.log),
+    Route("GET", f"{_G}/episodes/{{name}}", "read", reading.episode),
+    Route("POST", f"{_G}/search", "read", reading.search, models.Hits),
+    Route("POST", f"{_G}/context", "read", reading.context, models.Context),
+    Route("GET", f"{_G}/entities", "read", reading.entities, models.Entities),
+    Route("GET", f"{_G}/entities/{{name}}/history", "read", reading.history, models.History, (304,)),
+    Route("GET", f"{_G}/show/{{name}}", "read", reading.show, more=(304,)),
+    Route("GET", f"{_G}/graph", "read", reading.graph, models.Neighbourhood, (304,)),
+    Route("GET", f"{_G}/diff", "read", reading.diff, more=(304,)),
+    Route("GET", f"{_G}/changes", "read", reading.changes),
+    Route("GET", f"{_G}/events", "read", reading.events, None),
+    Route("GET", f"{_G}/dump", "read", reading.dump, None, (304,)),
+    Route("GET", f"{_G}/status", "read", reading.status),
+    Route("GET", f"{_G}/failures", "read", reading.failures),
+    Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
+    Route("POST", f"{_G}/merge", "correct", writing.merge, more=(202,)),
+    Route("POST", f"{_G}/distinct", "correct", writing.distinct, more=(202,)),
+    Route("POST", f"{_G}/split", "correct", writing.split, more=(202,)),
+    Route("POST", f"{_G}/undo", "correct", writing.undo, more=(202,)),
+    Route("POST", f"{_G}/retract", "correct", writing.retract),
+    Route("POST", f"{_G}/remove", "remove", writing.remove),
+    Route("DELETE", f"{_G}/episodes/{{name}}", "remove", writing.remove_episode),
+    Route("DELETE", _G, "remove", writing.remove_group),
+    Route("GET", f"{_G}/operations/{{sequence}}", "read", reading.operation),
+    Route("GET", "/groups", "read", reading.groups),
+    Route("GET", "/audit", "admin", writing.audit),
+)
+_PROBLEM = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+def router() -> APIRouter:
+    """Return the routes under /v1."""
+    made = APIRouter(prefix="/v1")
+    for route in ROUTES:
+        said = (route.does.__doc__ or "").strip()
+        shape: dict[str, Any] = {} if route.gives is None else {"model": route.gives}
+        made.add_api_route(
+            route.path,
+            route.does,
+            methods=[route.method],
+            dependencies=[needs(route.scope)],
+            response_model=None,
+            summary=said.partition(";")[0].rstrip("."),
+            description=f"{said}\n\nScope of the key: `{route.scope}`.",
+            openapi_extra=route.body,
+            responses={
+                200: {"description": "Done", **shape},
+                **{
+                    n: {"description": "See the page on serving", **(shape if n < 300 else {})}
+                    for n in route.more
+                },
+                "4XX": {"description": "The request is at fault", **_PROBLEM},
+                "5XX": {"description": "Try again, or the server is at fault", **_PROBLEM},
+            },
+        )
+    return made
