@@ -12,7 +12,12 @@ from kgray.http.door import needs
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
+_ASKED = (("header", "Prefer"), ("header", "Idempotency-Key"), ("query", "replace"), ("query", "again"))
 _ROWS = {
+    "parameters": [
+        {"in": "path", "name": "group", "required": True, "schema": {"type": "string"}, "example": "team"},
+        *({"in": place, "name": name, "schema": {"type": "string"}} for place, name in _ASKED),
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -88,7 +93,7 @@ def router() -> APIRouter:
             route.path,
             route.does,
             methods=[route.method],
-            dependencies=[needs(route.scope)],
+            dependencies=[] if route.does is writing.append else [needs(route.scope)],
             response_model=None,
             summary=said.partition(";")[0].rstrip("."),
             description=f"{said}\n\nScope of the key: `{route.scope}`.",
