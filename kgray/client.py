@@ -1,0 +1,340 @@
+"""`kgray.connect(url, key)`: the verbs of `kgray.open`, against a server (docs/serving.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from kgray import errors
+from kgray.errors import Denied, InputError, KgrayError, Unavailable
+from kgray.graph import Entity, FactSpan, Hit
+from kgray.intake import Refusal
+from kgray.memory import Blocking, EntityCount, History, Report
+from kgray.search import Context
+from kgray.times import from_datetime, show
+
+_WAIT_S = 30  # `add` waits so long for what it adds, in one request
+_PORTION = 500  # rows of one request
+# Codes of problems whose class is the server's own.
+_CLASSES: Mapping[str, type[KgrayError]] = {
+    "malformed": InputError, "too_large": InputError, "conflict": InputError, "method_not_allowed": InputError,
+    "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
+}  # fmt: skip
+_MOMENTS = ("valid_at", "invalid_at", "created_at", "expired_at")
+
+
+def connect(
+    url: str, key: str | None = None, *, timeout_s: float = 120.0, patience_s: float = 60.0
+) -> Remote:
+    """Use the memory of a server; `with` gives blocking methods, `async with` awaitable ones.
+
+        with kgray.connect("http://localhost:8321", key) as memory:
+            memory.add("I work at Acme now", group="demo", speaker="Alice")
+
+    patience_s  how long to go on where the server has too much to do
+    Raises InputError for what is no URL. Methods raise what those of `kgray.open` do; Denied without a key
+    that allows it, Unavailable where the server is out of reach.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url!r} is no address of a server: use http://HOST:PORT")
+    return Remote(url.rstrip("/"), key, timeout_s=timeout_s, patience_s=patience_s)
+
+
+class Remote:
+    """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
+
+    def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
+        """Connect at the first call; each thread has a connection of its own."""
+        self._parts, self._key = urlsplit(url), key
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._threads = threading.local()
+
+    # ------------------------------------------------------------------------------ adding
+
+    async def add(
+        self, text: object, *, group: str, replace: bool = False, again: bool = False, **row: Any
+    ) -> Report:  # noqa: ANN401
+        """Add one episode and wait until it is ingested; see `Memory.add`."""
+        metadata = row.pop("metadata", None) or {}
+        field = "triples" if row.get("kind") == "triples" else "text"
+        report = await self.add_many(
+            [{**metadata, **row, field: text}], group=group, replace=replace, again=again
+        )
+        for refusal in report.refusals:
+            raise InputError(refusal.reason, field=refusal.field)
+        return report
+
+    async def add_many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        group: str,
+        replace: bool = False,
+        again: bool = False,
+        accept_only: bool = False,
+    ) -> Report:
+        """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
+        rows, total, refused = [_plain(item) for item in items], dict[str, int](), list[Refusal]()
+        asked = {name: "true" for name, on in (("replace", replace), ("again", again)) if on}
+        headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
+        for start in range(0, len(rows), _PORTION):
+            body = rows[start : start + _PORTION]
+            found = await self._ask("POST", group, "episodes", asked, body, headers)
+            counts = found | {"accepted": len(found["accepted"])}
+            for name in ("accepted", "duplicate", "committed", "failed", "pending"):
+                total[name] = total.get(name, 0) + counts.get(name, 0)
+            refused += [Refusal(file="", **{**row, "line": row["line"] + start}) for row in found["refusals"]]
+        left = total.pop("pending", 0)
+        return Report(
+            **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
+        )
+
+    async def retry(self, *, group: str, episodes: Sequence[str] = ()) -> Report:
+        """Retry failed episodes; see `Memory.retry`. Does not wait."""
+        found = await self._ask("POST", group, "retry", body={"episodes": list(episodes)})
+        return Report(accepted=found["accepted"])
+
+    # ------------------------------------------------------------------------------ reading
+
+    async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
+        """Return ranked hits; see `Memory.search`."""
+        found = await self._ask("POST", group, "search", body=_asked(query, asked))
+        return [_hit(row) for row in found["hits"]]
+
+    async def context(self, query: str, *, group: str, **asked: Any) -> Context:  # noqa: ANN401
+        """Return the text to put into a prompt; see `Memory.context`."""
+        found = await self._ask("POST", group, "context", body=_asked(query, asked))
+        return Context(text=found["text"], tokens=found["tokens"], hits=tuple(map(_hit, found["hits"])))
+
+    async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
+        """Return entities; see `Memory.entities`."""
+        found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
+        return [EntityCount(entity=_entity(row), facts=row["facts"]) for row in found["entities"]]
+
+    async def history(self, name_or_id: str, *, group: str, **asked: Any) -> History:  # noqa: ANN401
+        """Return the spans of an entity's facts; see `Memory.history`."""
+        found = await self._ask("GET", group, f"entities/{quote(name_or_id, safe='')}/history", asked)
+        facts = tuple(_fact(row) for row in found["facts"])
+        clients = {id_: client for fact in facts for id_, client in fact.episodes}
+        return History(group=group, entity=_entity(found["entity"]), facts=facts, clients=clients)
+
+    async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
+        """Return the records of one thing; see `Memory.show`."""
+        found = await self._ask("GET", group, f"show/{quote(identifier, safe='')}")
+        return list(found["records"])
+
+    async def neighbourhood(self, centre: str | None = None, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return the entities around one; see `Memory.neighbourhood`."""
+        return await self._ask("GET", group, "graph", {"centre": centre, **asked})
+
+    async def diff(self, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return what differs between two moments; see `Memory.diff`."""
+        return await self._ask("GET", group, "diff", asked)
+
+    async def changes(self, *, group: str, since: int = 0, limit: int = 200) -> dict[str, Any]:
+        """Return the commits after one; see `Memory.changes`."""
+        return await self._ask("GET", group, "changes", {"since": since, "limit": limit})
+
+    async def log(self, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return a page of the log; see `Memory.log`."""
+        return await self._ask("GET", group, "episodes", asked)
+
+    async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401
+        """Return the lines of the whole graph; see `Memory.dump`."""
+        text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
+        return text.splitlines()
+
+    async def status(self, *, group: str) -> dict[str, dict[str, int]]:
+        """Return the ledger's counts by group."""
+        found = await self._ask("GET", group, "status")
+        return dict(found["groups"])
+
+    async def failures(self, *, group: str) -> list[dict[str, Any]]:
+        """Return the failed episodes with their reasons."""
+        return list((await self._ask("GET", group, "failures"))["failures"])
+
+    # ------------------------------------------------------------------------------ correcting
+
+    async def merge(self, first: str, second: str, *, group: str) -> dict[str, Any]:
+        """Merge two entities; see `Memory.merge`."""
+        return await self._correct(group, "merge", {"entities": [first, second]})
+
+    async def distinct(self, first: str, second: str, *, group: str) -> dict[str, Any]:
+        """Record that two entities are not one; see `Memory.distinct`."""
+        return await self._correct(group, "distinct", {"entities": [first, second]})
+
+    async def split(self, entity: str, surfaces: Sequence[str], *, group: str) -> dict[str, Any]:
+        """Make the mentions with these surfaces another entity; see `Memory.split`."""
+        return await self._correct(group, "split", {"entity": entity, "surfaces": list(surfaces)})
+
+    async def undo(self, sequence: int, *, group: str) -> dict[str, Any]:
+        """Undo a correction; see `Memory.undo`."""
+        return await self._correct(group, "undo", {"sequence": sequence})
+
+    async def retract(self, *, group: str, **chosen: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Retract episodes; see `Memory.retract`."""
+        return await self._ask("POST", group, "retract", body=chosen)
+
+    async def remove(self, *, group: str, **chosen: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Erase episodes and every trace of them; see `Memory.remove`."""
+        return await self._ask("POST", group, "remove", body=chosen)
+
+    # ------------------------------------------------------------------------------ inside
+
+    async def _correct(self, group: str, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        done = await self._ask("POST", group, kind, body=body, headers={"prefer": f"wait={_WAIT_S}"})
+        if done.pop("state") == "pending":
+            raise errors.Stopped(f"{kind} {done['sequence']} is requested, and waits for what is before it")
+        return dict(done)
+
+    async def _ask(
+        self,
+        method: str,
+        group: str,
+        path: str,
+        asked: Mapping[str, Any] | None = None,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:  # noqa: ANN401
+        given = {name: _shown(value) for name, value in (asked or {}).items() if value is not None}
+        target = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}?{urlencode(given)}"
+        sent = None if body is None else json.dumps(_plain(body)).encode()
+        return await asyncio.to_thread(self._send, method, target, sent, dict(headers or {}))
+
+    def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
+        """Send a request, again while the server says that it has too much to do; return what was answered."""
+        headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
+        until = time.monotonic() + self._patience_s
+        while True:
+            status, after, kind, answered = self._exchange(method, target, body, headers)
+            if status < 300:
+                return json.loads(answered) if kind.startswith("application/json") else answered.decode()
+            if status not in (429, 503) or time.monotonic() + after > until:
+                raise _error(status, answered)
+            time.sleep(after)
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, float, str, bytes]:
+        """Return status, seconds of Retry-After, content type and body; once anew where a kept connection broke."""
+        kept: http.client.HTTPConnection | None = getattr(self._threads, "connection", None)
+        plain = self._parts.scheme == "http"
+        made = http.client.HTTPConnection if plain else http.client.HTTPSConnection
+        try:
+            connection = kept or made(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            connection.request(method, target, body, {"content-type": "application/json", **headers})
+            answer = connection.getresponse()
+            read = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._threads.connection = None
+            if kept is not None and isinstance(error, ConnectionError | http.client.RemoteDisconnected):
+                return self._exchange(method, target, body, headers)
+            where = f"{self._parts.scheme}://{self._parts.netloc}"
+            raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
+        self._threads.connection = connection
+        after = answer.headers.get("retry-after", "1")
+        return (
+            answer.status,
+            float(after) if after.isdecimal() else 1.0,
+            answer.headers.get_content_type(),
+            read,
+        )
+
+    def close(self) -> None:
+        """Close this thread's connection; others close with their threads."""
+        if (connection := getattr(self._threads, "connection", None)) is not None:
+            connection.close()
+
+    async def __aenter__(self) -> Self:
+        """Return this memory."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __enter__(self) -> Blocking:
+        """Return the same methods, blocking."""
+        return Blocking(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _error(status: int, answered: bytes) -> KgrayError:
+    """Return the error that a problem tells of."""
+    try:
+        told = json.loads(answered)
+        detail, code = str(told["detail"]), str(told["code"])
+        field = next((one["pointer"].strip("/") for one in told["errors"]), None)
+    except (ValueError, LookupError, TypeError):
+        return Unavailable(f"the server answered {status} without a problem: is it a kgray server?")
+    kind = _CLASSES.get(code) or getattr(
+        errors, "".join(part.title() for part in code.split("_")), KgrayError
+    )
+    return InputError(detail, field=field) if kind is InputError else kind(detail)
+
+
+def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a search; filters are fields of it."""
+    body = {"query": query, **{name: value for name, value in asked.items() if value is not None}}
+    filters = body.pop("filters", None)
+    for name in ("relations", "labels", "sources", "speakers"):
+        if filters is not None and (chosen := getattr(filters, name)):
+            body[name] = list(chosen)
+    return body
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return _shown(value)
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - a scalar
+    return show(from_datetime(value)) if isinstance(value, datetime) else value
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _entity(row: Mapping[str, Any]) -> Entity:
+    names = {"aliases": tuple(row["aliases"]), "labels": tuple(row["labels"])}
+    return Entity(id=row["id"], name=row.get("name", row.get("text")), **names)
+
+
+def _fact(row: Mapping[str, Any]) -> FactSpan:
+    names = ("id", "text", "source_id", "source", "relation", "target_id", "target", "event")
+    told: dict[str, Any] = {name: row[name] for name in names} | {
+        name: _moment(row[name]) for name in _MOMENTS
+    }
+    ended = row.get("ended_by")
+    episodes = tuple((one["id"], one["client_id"]) for one in row["episodes"])
+    return FactSpan(
+        statement=row.get("statement", ""), episodes=episodes, ended_by=ended and tuple(ended), **told
+    )  # fmt: skip
+
+
+def _hit(row: Mapping[str, Any]) -> Hit:
+    told = {name: row[name] for name in ("scope", "id", "text", "score", "group", "methods")}
+    more: dict[str, Any] = {}
+    if row["scope"] == "fact":
+        more = {"fact": _fact(row)}
+    elif row["scope"] == "entity":
+        more = {"entity": _entity(row)}
+    else:
+        said = _moment(row["reference_time"])
+        more = {"client_id": row["client_id"], "speaker": row["speaker"], "reference_time": said}
+    return Hit(**told, **more)
