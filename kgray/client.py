@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -24,9 +25,25 @@ _WAIT_S = 30  # `add` waits so long for what it adds, in one request
 _PORTION = 500  # rows of one request
 # Codes of problems whose class is the server's own.
 _CLASSES: Mapping[str, type[KgrayError]] = {
-    "malformed": InputError, "too_large": InputError, "conflict": InputError, "method_not_allowed": InputError,
+    "malformed": InputError, "too_large": InputError, "conflict": InputError, "http": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
+# Verbs whose answer is JSON as it comes: method, path, names of what stands by position, part of the answer.
+VERBS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
+    "show": ("GET", "show/{identifier}", ("identifier",), "records"),
+    "episode": ("GET", "episodes/{identifier}", ("identifier",), ""),
+    "operation": ("GET", "operations/{sequence}", ("sequence",), ""),
+    "neighbourhood": ("GET", "graph", ("centre",), ""),
+    "diff": ("GET", "diff", (), ""),
+    "changes": ("GET", "changes", (), ""),
+    "log": ("GET", "episodes", (), ""),
+    "status": ("GET", "status", (), "groups"),
+    "failures": ("GET", "failures", (), "failures"),
+    "retry": ("POST", "retry", (), ""),
+    "retract": ("POST", "retract", (), ""),
+    "remove": ("POST", "remove", (), ""),
+}
+_IN_PATH = re.compile(r"{(\w+)}")
 _MOMENTS = ("valid_at", "invalid_at", "created_at", "expired_at")
 
 
@@ -59,15 +76,12 @@ class Remote:
 
     # ------------------------------------------------------------------------------ adding
 
-    async def add(
-        self, text: object, *, group: str, replace: bool = False, again: bool = False, **row: Any
-    ) -> Report:  # noqa: ANN401
+    async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
         """Add one episode and wait until it is ingested; see `Memory.add`."""
+        how = {name: bool(row.pop(name, False)) for name in ("replace", "again")}
         metadata = row.pop("metadata", None) or {}
         field = "triples" if row.get("kind") == "triples" else "text"
-        report = await self.add_many(
-            [{**metadata, **row, field: text}], group=group, replace=replace, again=again
-        )
+        report = await self.add_many([{**metadata, **row, field: text}], group=group, **how)
         for refusal in report.refusals:
             raise InputError(refusal.reason, field=refusal.field)
         return report
@@ -83,11 +97,11 @@ class Remote:
     ) -> Report:
         """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
         rows, total, refused = [_plain(item) for item in items], dict[str, int](), list[Refusal]()
-        asked = {name: "true" for name, on in (("replace", replace), ("again", again)) if on}
         headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
         for start in range(0, len(rows), _PORTION):
             body = rows[start : start + _PORTION]
-            found = await self._ask("POST", group, "episodes", asked, body, headers)
+            query = urlencode({name: "true" for name, on in (("replace", replace), ("again", again)) if on})
+            found = await self._ask("POST", group, f"episodes?{query}", body, headers)
             counts = found | {"accepted": len(found["accepted"])}
             for name in ("accepted", "duplicate", "committed", "failed", "pending"):
                 total[name] = total.get(name, 0) + counts.get(name, 0)
@@ -97,21 +111,16 @@ class Remote:
             **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
         )
 
-    async def retry(self, *, group: str, episodes: Sequence[str] = ()) -> Report:
-        """Retry failed episodes; see `Memory.retry`. Does not wait."""
-        found = await self._ask("POST", group, "retry", body={"episodes": list(episodes)})
-        return Report(accepted=found["accepted"])
-
     # ------------------------------------------------------------------------------ reading
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
         """Return ranked hits; see `Memory.search`."""
-        found = await self._ask("POST", group, "search", body=_asked(query, asked))
+        found = await self._ask("POST", group, "search", _asked(query, asked))
         return [_hit(row) for row in found["hits"]]
 
     async def context(self, query: str, *, group: str, **asked: Any) -> Context:  # noqa: ANN401
         """Return the text to put into a prompt; see `Memory.context`."""
-        found = await self._ask("POST", group, "context", body=_asked(query, asked))
+        found = await self._ask("POST", group, "context", _asked(query, asked))
         return Context(text=found["text"], tokens=found["tokens"], hits=tuple(map(_hit, found["hits"])))
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
@@ -126,91 +135,66 @@ class Remote:
         clients = {id_: client for fact in facts for id_, client in fact.episodes}
         return History(group=group, entity=_entity(found["entity"]), facts=facts, clients=clients)
 
-    async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
-        """Return the records of one thing; see `Memory.show`."""
-        found = await self._ask("GET", group, f"show/{quote(identifier, safe='')}")
-        return list(found["records"])
+    def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Return a verb of VERBS, as a coroutine function."""
+        if verb not in VERBS:
+            raise AttributeError(f"a remote memory has no {verb!r}")
+        method, path, names, gives = VERBS[verb]
 
-    async def neighbourhood(self, centre: str | None = None, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return the entities around one; see `Memory.neighbourhood`."""
-        return await self._ask("GET", group, "graph", {"centre": centre, **asked})
+        async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
+            asked |= dict(zip(names, args, strict=False))
+            filled = path.format(
+                **{name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
+            )
+            found = await self._ask(method, group, filled, asked)
+            return found[gives] if gives else found
 
-    async def diff(self, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return what differs between two moments; see `Memory.diff`."""
-        return await self._ask("GET", group, "diff", asked)
+        return ask
 
-    async def changes(self, *, group: str, since: int = 0, limit: int = 200) -> dict[str, Any]:
-        """Return the commits after one; see `Memory.changes`."""
-        return await self._ask("GET", group, "changes", {"since": since, "limit": limit})
+    async def merge(self, first: str, second: str, *, group: str) -> dict[str, Any]:
+        """Merge two entities; see `Memory.merge`."""
+        return await self._correct(group, "merge", entities=[first, second])
 
-    async def log(self, *, group: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Return a page of the log; see `Memory.log`."""
-        return await self._ask("GET", group, "episodes", asked)
+    async def distinct(self, first: str, second: str, *, group: str) -> dict[str, Any]:
+        """Record that two entities are not one; see `Memory.distinct`."""
+        return await self._correct(group, "distinct", entities=[first, second])
 
-    async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401
+    async def split(self, entity: str, surfaces: Sequence[str], *, group: str) -> dict[str, Any]:
+        """Make the mentions with these surfaces another entity; see `Memory.split`."""
+        return await self._correct(group, "split", entity=entity, surfaces=list(surfaces))
+
+    async def undo(self, sequence: int, *, group: str) -> dict[str, Any]:
+        """Undo a correction; see `Memory.undo`."""
+        return await self._correct(group, "undo", sequence=sequence)
+
+    async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401 - a moment
         """Return the lines of the whole graph; see `Memory.dump`."""
         text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
         return text.splitlines()
 
-    async def status(self, *, group: str) -> dict[str, dict[str, int]]:
-        """Return the ledger's counts by group."""
-        found = await self._ask("GET", group, "status")
-        return dict(found["groups"])
-
-    async def failures(self, *, group: str) -> list[dict[str, Any]]:
-        """Return the failed episodes with their reasons."""
-        return list((await self._ask("GET", group, "failures"))["failures"])
-
-    # ------------------------------------------------------------------------------ correcting
-
-    async def merge(self, first: str, second: str, *, group: str) -> dict[str, Any]:
-        """Merge two entities; see `Memory.merge`."""
-        return await self._correct(group, "merge", {"entities": [first, second]})
-
-    async def distinct(self, first: str, second: str, *, group: str) -> dict[str, Any]:
-        """Record that two entities are not one; see `Memory.distinct`."""
-        return await self._correct(group, "distinct", {"entities": [first, second]})
-
-    async def split(self, entity: str, surfaces: Sequence[str], *, group: str) -> dict[str, Any]:
-        """Make the mentions with these surfaces another entity; see `Memory.split`."""
-        return await self._correct(group, "split", {"entity": entity, "surfaces": list(surfaces)})
-
-    async def undo(self, sequence: int, *, group: str) -> dict[str, Any]:
-        """Undo a correction; see `Memory.undo`."""
-        return await self._correct(group, "undo", {"sequence": sequence})
-
-    async def retract(self, *, group: str, **chosen: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Retract episodes; see `Memory.retract`."""
-        return await self._ask("POST", group, "retract", body=chosen)
-
-    async def remove(self, *, group: str, **chosen: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Erase episodes and every trace of them; see `Memory.remove`."""
-        return await self._ask("POST", group, "remove", body=chosen)
-
     # ------------------------------------------------------------------------------ inside
 
-    async def _correct(self, group: str, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        done = await self._ask("POST", group, kind, body=body, headers={"prefer": f"wait={_WAIT_S}"})
+    async def _correct(self, group: str, kind: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        done = await self._ask("POST", group, kind, body, {"prefer": f"wait={_WAIT_S}"})
         if done.pop("state") == "pending":
             raise errors.Stopped(f"{kind} {done['sequence']} is requested, and waits for what is before it")
         return dict(done)
 
     async def _ask(
-        self,
-        method: str,
-        group: str,
-        path: str,
-        asked: Mapping[str, Any] | None = None,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:  # noqa: ANN401
-        given = {name: _shown(value) for name, value in (asked or {}).items() if value is not None}
-        target = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}?{urlencode(given)}"
-        sent = None if body is None else json.dumps(_plain(body)).encode()
-        return await asyncio.to_thread(self._send, method, target, sent, dict(headers or {}))
+        self, method: str, group: str, path: str, asked: object, headers: Mapping[str, str] | None = None
+    ) -> Any:  # noqa: ANN401 - JSON
+        """Return the answer; asked: the body of a POST, else the query."""
+        target, given = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}", _plain(asked)
+        if method == "GET":
+            return await asyncio.to_thread(
+                self._send, method, f"{target}?{urlencode(given)}", None, dict(headers or {})
+            )
+        return await asyncio.to_thread(
+            self._send, method, target, json.dumps(given).encode(), dict(headers or {})
+        )
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
-        """Send a request, again while the server says that it has too much to do; return what was answered."""
+        """Send a request, again while the server has too much to do; return what was answered."""
         headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
         until = time.monotonic() + self._patience_s
         while True:
@@ -224,7 +208,7 @@ class Remote:
     def _exchange(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, float, str, bytes]:
-        """Return status, seconds of Retry-After, content type and body; once anew where a kept connection broke."""
+        """Return status, seconds of Retry-After, content type, body; anew where a kept connection broke."""
         kept: http.client.HTTPConnection | None = getattr(self._threads, "connection", None)
         plain = self._parts.scheme == "http"
         made = http.client.HTTPConnection if plain else http.client.HTTPSConnection

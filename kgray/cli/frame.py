@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, str] = {
     "import": "transferring:import_from",
     "eval": "evaluating:evaluate",
     "serve": "serving:serve",
-    "keys": "serving:keys",
+    "keys": "keys:keys",
     "mcp": "serving:mcp",
     "doctor": "checking:doctor",
 }

@@ -13,7 +13,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
-from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +21,7 @@ from kgray import __version__
 from kgray.errors import InputError, KgrayError, Unavailable
 from kgray.http.door import Bounds, Door
 from kgray.http.guard import OPEN
-from kgray.http.models import Problem as ProblemModel
+from kgray.http.models import SHAPES, schema
 from kgray.http.problems import PROBLEMS, Problem, TooLarge, answer, id_of, told
 from kgray.http.routes import router
 from kgray.memory import Memory
@@ -115,7 +114,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
         parts = made.setdefault("components", {})
-        parts["schemas"]["Problem"] = TypeAdapter(ProblemModel).json_schema()
+        parts["schemas"] |= {shape: schema(shape) for shape in SHAPES}
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"key": []}, {}]
         for path in made["paths"].values():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import TypedDict
 
 from kgray.search import Filters
 
@@ -99,116 +99,49 @@ class Retry(Body):
 
 
 # ------------------------------------------------------------------------------------- answers
-# Shapes for the document alone; what is answered is made by `as_dict` of its value, and may have more fields.
+
+# Shapes for the document: what is answered is made by `as_dict` of its value, and may have more fields.
+# "?" = may be null, "~" = may be absent, "[...]" = a list; a name that is no type is another shape.
+SHAPES: Mapping[str, str] = {
+    "AcceptedRow": "id text, client_id text?, sequence int?",
+    "RefusedRow": "line int?, field text?, reason text",
+    "Accepted": (
+        "accepted [AcceptedRow], duplicate int, refused int, refusals [RefusedRow], committed int~, "
+        "failed int~, pending int~"
+    ),
+    "Hit": "scope text, id text, text text, score number, group text, methods object",
+    "Hits": "hits [Hit], took_ms number",
+    "Context": "text text, tokens int, hits [Hit], citations [object]",
+    "Entity": "id text, name text, aliases [text], labels [text]",
+    "Entities": "entities [Entity]",
+    "Fact": (
+        "id text, text text, source text?, relation text, target text?, valid_at text?, invalid_at text?, "
+        "created_at text, expired_at text?"
+    ),
+    "History": "entity Entity, facts [Fact]",
+    "Neighbourhood": "entities [Entity], facts [Fact], truncated bool, total object",
+    "Done": "sequence int~",
+    "Problem": "type text, title text, status int, detail text, code text, request_id text, errors [object]",
+}
+_TYPES = {"text": "string", "int": "integer", "bool": "boolean"}
 
 
-class AcceptedRow(TypedDict):
-    """A row that is in the log, durable."""
-
-    id: str
-    client_id: str | None
-    sequence: int | None
-
-
-class RefusedRow(TypedDict):
-    """A row that was not taken."""
-
-    line: int | None
-    field: str | None
-    reason: str
+def schema(shape: str) -> dict[str, Any]:
+    """Return the JSON schema of a shape."""
+    fields = dict(part.split() for part in SHAPES[shape].split(", "))
+    needed = [name for name, kind in fields.items() if not kind.endswith("~")]
+    kinds = {name: _schema_of(kind.rstrip("~")) for name, kind in fields.items()}
+    return {"type": "object", "properties": kinds, "required": needed}
 
 
-class Hit(TypedDict):
-    """A fact, an entity or an episode, by its scope."""
-
-    scope: str
-    id: str
-    text: str
-    score: float
-    group: str
-    methods: dict[str, int]
+def _schema_of(kind: str) -> dict[str, Any]:
+    if kind.endswith("?"):
+        return {"anyOf": [_schema_of(kind[:-1]), {"type": "null"}]}
+    if kind.startswith("["):
+        return {"type": "array", "items": _schema_of(kind[1:-1])}
+    return ref(kind) if kind in SHAPES else {"type": _TYPES.get(kind, kind)}
 
 
-class Entity(TypedDict):
-    """An entity."""
-
-    id: str
-    name: str
-    aliases: list[str]
-    labels: list[str]
-
-
-class Accepted(TypedDict):
-    """What became of the rows of a request. The last three: with `Prefer: wait=N` alone."""
-
-    accepted: list[AcceptedRow]
-    duplicate: int
-    refused: int
-    refusals: list[RefusedRow]
-    committed: NotRequired[int]
-    failed: NotRequired[int]
-    pending: NotRequired[int]
-
-
-class Hits(TypedDict):
-    """Ranked hits."""
-
-    hits: list[Hit]
-    took_ms: float
-
-
-class Context(TypedDict):
-    """A text for a prompt, its tokens, its hits, and what its numbers cite."""
-
-    text: str
-    tokens: int
-    hits: list[Hit]
-    citations: list[dict[str, Any]]
-
-
-class Entities(TypedDict):
-    """Entities."""
-
-    entities: list[Entity]
-
-
-class Fact(TypedDict):
-    """A fact with both clocks."""
-
-    id: str
-    text: str
-    source: str | None
-    relation: str
-    target: str | None
-    valid_at: str | None
-    invalid_at: str | None
-    created_at: str
-    expired_at: str | None
-
-
-class History(TypedDict):
-    """The facts of an entity, ended ones too."""
-
-    entity: Entity
-    facts: list[Fact]
-
-
-class Neighbourhood(TypedDict):
-    """Entities and the facts between them."""
-
-    entities: list[Entity]
-    facts: list[Fact]
-    truncated: bool
-    total: dict[str, int]
-
-
-class Problem(TypedDict):
-    """An error (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
-    errors: list[dict[str, Any]]
+def ref(shape: str) -> dict[str, Any]:
+    """Return the reference to a shape among the document's components."""
+    return {"$ref": f"#/components/schemas/{shape}"}

@@ -38,29 +38,29 @@ _LINES = {
 
 
 class Route(NamedTuple):
-    """One route. gives: the shape of its answer, None = no JSON; more: statuses besides 200."""
+    """One route. gives: the shape of its answer, "" = any JSON, None = none; more: statuses besides 200."""
 
     method: str
     path: str
     scope: str
     does: Callable[..., Any]
-    gives: Any = dict[str, Any]
+    gives: str | None = ""
     more: tuple[int, ...] = ()
     body: dict[str, Any] | None = None
 
 
 _G = "/groups/{group}"
 ROUTES = (
-    Route("POST", f"{_G}/episodes", "add", writing.append, models.Accepted, (202,), _ROWS),
+    Route("POST", f"{_G}/episodes", "add", writing.append, "Accepted", (202,), _ROWS),
     Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
     Route("GET", f"{_G}/episodes", "read", reading.log),
     Route("GET", f"{_G}/episodes/{{name}}", "read", reading.episode),
-    Route("POST", f"{_G}/search", "read", reading.search, models.Hits),
-    Route("POST", f"{_G}/context", "read", reading.context, models.Context),
-    Route("GET", f"{_G}/entities", "read", reading.entities, models.Entities),
-    Route("GET", f"{_G}/entities/{{name}}/history", "read", reading.history, models.History, (304,)),
+    Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
+    Route("POST", f"{_G}/context", "read", reading.context, "Context"),
+    Route("GET", f"{_G}/entities", "read", reading.entities, "Entities"),
+    Route("GET", f"{_G}/entities/{{name}}/history", "read", reading.history, "History", (304,)),
     Route("GET", f"{_G}/show/{{name}}", "read", reading.show, more=(304,)),
-    Route("GET", f"{_G}/graph", "read", reading.graph, models.Neighbourhood, (304,)),
+    Route("GET", f"{_G}/graph", "read", reading.graph, "Neighbourhood", (304,)),
     Route("GET", f"{_G}/diff", "read", reading.diff, more=(304,)),
     Route("GET", f"{_G}/changes", "read", reading.changes),
     Route("GET", f"{_G}/events", "read", reading.events, None),
@@ -80,7 +80,7 @@ ROUTES = (
     Route("GET", "/groups", "read", reading.groups),
     Route("GET", "/audit", "admin", writing.audit),
 )
-_PROBLEM = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_PROBLEM = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
 
 
 def router() -> APIRouter:
@@ -88,7 +88,8 @@ def router() -> APIRouter:
     made = APIRouter(prefix="/v1")
     for route in ROUTES:
         said = (route.does.__doc__ or "").strip()
-        shape: dict[str, Any] = {} if route.gives is None else {"model": route.gives}
+        shape = models.ref(route.gives) if route.gives else {"type": "object"}
+        shaped = {} if route.gives is None else {"content": {"application/json": {"schema": shape}}}
         made.add_api_route(
             route.path,
             route.does,
@@ -99,9 +100,9 @@ def router() -> APIRouter:
             description=f"{said}\n\nScope of the key: `{route.scope}`.",
             openapi_extra=route.body,
             responses={
-                200: {"description": "Done", **shape},
+                200: {"description": "Done", **shaped},
                 **{
-                    n: {"description": "See the page on serving", **(shape if n < 300 else {})}
+                    n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
                     for n in route.more
                 },
                 "4XX": {"description": "The request is at fault", **_PROBLEM},

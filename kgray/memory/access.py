@@ -15,7 +15,7 @@ from typing import Any
 
 from kgray import times
 from kgray.errors import InputError, NotFound
-from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN, Row
+from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN
 from kgray.ports import Appending, Patch, Store
 from kgray.records import check_group
 from kgray.times import Instant, show
@@ -25,9 +25,9 @@ EVERY = "*"
 _PREFIX = "kg"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AccessKey:
-    """A key without its secret.
+    """A key without its secret: a row of `kinds.ACCESS_KEYS`.
 
     groups  names, `PREFIX/*` for every name that begins with PREFIX, `*` for all
     scopes  of SCOPES; admin includes the others
@@ -35,6 +35,7 @@ class AccessKey:
     """
 
     id: str
+    sequence: int
     digest: str
     groups: tuple[str, ...]
     scopes: tuple[str, ...]
@@ -73,16 +74,12 @@ class Access:
         self._store = store
 
     def add(
-        self,
-        groups: Sequence[str],
-        scopes: Sequence[str],
-        *,
-        expires: Instant | None = None,
-        rate: int | None = None,
-    ) -> tuple[str, str]:
-        """Make a key; return its id and the whole key, which is not kept. Raises InputError."""
+        self, groups: Sequence[str], scopes: Sequence[str], *,
+        expires: Instant | None = None, rate: int | None = None,
+    ) -> tuple[str, str]:  # fmt: skip
+        """Make a key; return its id, and the key, which is not kept. Raises InputError."""
         now = times.now()
-        _check(groups, scopes, expires, rate, now)
+        _check(groups, scopes, lasts=expires is None or expires > now, rate=rate)
         id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         bound = tuple(dict.fromkeys(groups)), tuple(dict.fromkeys(scopes))
         facts = (_digest(secret), *bound, rate, now, expires)
@@ -95,7 +92,7 @@ class Access:
 
     def every(self) -> list[AccessKey]:
         """Return all keys, expired and revoked ones too, oldest first."""
-        found = [_key(row) for row in self._store.rows(ALL["access_keys"], OWN)]
+        found = [AccessKey(*row) for row in self._store.rows(ALL["access_keys"], OWN)]
         return sorted(found, key=lambda key: (key.created_at, key.id))
 
     def revoke(self, id_: str) -> None:
@@ -146,26 +143,15 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _key(row: Row) -> AccessKey:
-    id_, _, digest, groups, scopes, rate, created_at, expires_at, revoked_at = row
-    return AccessKey(
-        id=id_, digest=digest, groups=groups, scopes=scopes, rate=rate, created_at=created_at,
-        expires_at=expires_at, revoked_at=revoked_at,
-    )  # fmt: skip
-
-
-def _check(
-    groups: Sequence[str], scopes: Sequence[str], expires: Instant | None, rate: int | None, now: Instant
-) -> None:
+def _check(groups: Sequence[str], scopes: Sequence[str], *, lasts: bool, rate: int | None) -> None:
     if not groups or not scopes:
         raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
     for name in groups:
         if name != EVERY and (plain := name.removesuffix("/*")):
             check_group(plain)
-    for scope in scopes:
-        if scope not in SCOPES:
-            raise InputError(f"scope {scope!r} is none of {', '.join(SCOPES)}", field="scopes")
-    if expires is not None and expires <= now:
-        raise InputError(f"it would have expired at {show(expires)} already", field="expires")
+    if unknown := sorted({*scopes} - {*SCOPES}):
+        raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
+    if not lasts:
+        raise InputError("it would have expired already", field="expires")
     if rate is not None and rate < 1:
         raise InputError(f"rate is {rate}: use 1 request a second or more", field="rate")
