@@ -96,7 +96,7 @@ class Remote:
         accept_only: bool = False,
     ) -> Report:
         """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
-        rows, total, refused = [_plain(item) for item in items], dict[str, int](), list[Refusal]()
+        rows, total, refused = [_plain(item) for item in items], dict[str, Any](), list[Refusal]()
         headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
         for start in range(0, len(rows), _PORTION):
             body = rows[start : start + _PORTION]
@@ -262,7 +262,7 @@ def _error(status: int, answered: bytes) -> KgrayError:
         field = next((one["pointer"].strip("/") for one in told["errors"]), None)
     except (ValueError, LookupError, TypeError):
         return Unavailable(f"the server answered {status} without a problem: is it a kgray server?")
-    kind = _CLASSES.get(code) or getattr(
+    kind: Any = _CLASSES.get(code) or getattr(
         errors, "".join(part.title() for part in code.split("_")), KgrayError
     )
     return InputError(detail, field=field) if kind is InputError else kind(detail)

@@ -80,7 +80,7 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
             await super().shutdown(sockets)
 
     how: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    times = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
+    times: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
     return Server(uvicorn.Config(app, host=host, port=port, **how, **times))
 
 

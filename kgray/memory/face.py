@@ -347,8 +347,8 @@ class Memory(GroupReads):
 class Blocking:
     """The methods of a Memory, blocking; not for use inside a running event loop."""
 
-    def __init__(self, memory: Memory) -> None:
-        """Wrap a memory."""
+    def __init__(self, memory: object) -> None:
+        """Wrap a memory, or one behind a server."""
         self._memory = memory
 
     def __dir__(self) -> list[str]:

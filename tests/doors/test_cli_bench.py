@@ -15,7 +15,9 @@ from bench.model_server import record
 from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
-COMMANDS = ("world", "model-server", "quality", "ingest", "store", "retrieval", "equality", "chaos", "soak")
+COMMANDS = (
+    "world", "model-server", "quality", "ingest", "store", "serve", "retrieval", "equality", "chaos", "soak",
+)  # fmt: skip
 
 
 def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contributors(bench):
