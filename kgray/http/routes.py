@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from kgray.http import models, reading, writing
 from kgray.http.door import needs
@@ -38,13 +38,13 @@ _LINES = {
 
 
 class Route(NamedTuple):
-    """One route. gives: the shape of its answer, "" = any JSON, None = none; more: statuses besides 200."""
+    """One route. gives: the shape or the media type of its answer; more: statuses besides 200."""
 
     method: str
     path: str
     scope: str
     does: Callable[..., Any]
-    gives: str | None = ""
+    gives: str = ""
     more: tuple[int, ...] = ()
     body: dict[str, Any] | None = None
 
@@ -63,8 +63,8 @@ ROUTES = (
     Route("GET", f"{_G}/graph", "read", reading.graph, "Neighbourhood", (304,)),
     Route("GET", f"{_G}/diff", "read", reading.diff, more=(304,)),
     Route("GET", f"{_G}/changes", "read", reading.changes),
-    Route("GET", f"{_G}/events", "read", reading.events, None),
-    Route("GET", f"{_G}/dump", "read", reading.dump, None, (304,)),
+    Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
+    Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson", (304,)),
     Route("GET", f"{_G}/status", "read", reading.status),
     Route("GET", f"{_G}/failures", "read", reading.failures),
     Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
@@ -89,13 +89,16 @@ def router() -> APIRouter:
     for route in ROUTES:
         said = (route.does.__doc__ or "").strip()
         shape = models.ref(route.gives) if route.gives else {"type": "object"}
-        shaped = {} if route.gives is None else {"content": {"application/json": {"schema": shape}}}
+        shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
+        if "/" in route.gives:
+            shaped = {"content": {route.gives: {"schema": {"type": "string"}}}}
         made.add_api_route(
             route.path,
             route.does,
             methods=[route.method],
             dependencies=[] if route.does is writing.append else [needs(route.scope)],
             response_model=None,
+            response_class=Response,
             summary=said.partition(";")[0].rstrip("."),
             description=f"{said}\n\nScope of the key: `{route.scope}`.",
             openapi_extra=route.body,
