@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import re
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
+from functools import partial
+from http.client import HTTPException
 from typing import Any, Self
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import Request, urlopen
 
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
@@ -43,6 +45,13 @@ VERBS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
     "retract": ("POST", "retract", (), ""),
     "remove": ("POST", "remove", (), ""),
 }
+# Verbs that take their place in a group's order, and what they send.
+CORRECTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "merge": lambda first, second: {"entities": [first, second]},
+    "distinct": lambda first, second: {"entities": [first, second]},
+    "split": lambda entity, surfaces: {"entity": entity, "surfaces": list(surfaces)},
+    "undo": lambda sequence: {"sequence": sequence},
+}
 _IN_PATH = re.compile(r"{(\w+)}")
 _MOMENTS = ("valid_at", "invalid_at", "created_at", "expired_at")
 
@@ -69,10 +78,9 @@ class Remote:
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
-        """Connect at the first call; each thread has a connection of its own."""
+        """Ask nothing yet."""
         self._parts, self._key = urlsplit(url), key
         self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._threads = threading.local()
 
     # ------------------------------------------------------------------------------ adding
 
@@ -137,6 +145,8 @@ class Remote:
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Return a verb of VERBS, as a coroutine function."""
+        if verb in CORRECTIONS:
+            return partial(self._correct, verb)
         if verb not in VERBS:
             raise AttributeError(f"a remote memory has no {verb!r}")
         method, path, names, gives = VERBS[verb]
@@ -151,22 +161,6 @@ class Remote:
 
         return ask
 
-    async def merge(self, first: str, second: str, *, group: str) -> dict[str, Any]:
-        """Merge two entities; see `Memory.merge`."""
-        return await self._correct(group, "merge", entities=[first, second])
-
-    async def distinct(self, first: str, second: str, *, group: str) -> dict[str, Any]:
-        """Record that two entities are not one; see `Memory.distinct`."""
-        return await self._correct(group, "distinct", entities=[first, second])
-
-    async def split(self, entity: str, surfaces: Sequence[str], *, group: str) -> dict[str, Any]:
-        """Make the mentions with these surfaces another entity; see `Memory.split`."""
-        return await self._correct(group, "split", entity=entity, surfaces=list(surfaces))
-
-    async def undo(self, sequence: int, *, group: str) -> dict[str, Any]:
-        """Undo a correction; see `Memory.undo`."""
-        return await self._correct(group, "undo", sequence=sequence)
-
     async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401 - a moment
         """Return the lines of the whole graph; see `Memory.dump`."""
         text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
@@ -174,7 +168,8 @@ class Remote:
 
     # ------------------------------------------------------------------------------ inside
 
-    async def _correct(self, group: str, kind: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
+        body = CORRECTIONS[kind](*args)
         done = await self._ask("POST", group, kind, body, {"prefer": f"wait={_WAIT_S}"})
         if done.pop("state") == "pending":
             raise errors.Stopped(f"{kind} {done['sequence']} is requested, and waits for what is before it")
@@ -208,34 +203,23 @@ class Remote:
     def _exchange(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, float, str, bytes]:
-        """Return status, seconds of Retry-After, content type, body; anew where a kept connection broke."""
-        kept: http.client.HTTPConnection | None = getattr(self._threads, "connection", None)
-        plain = self._parts.scheme == "http"
-        made = http.client.HTTPConnection if plain else http.client.HTTPSConnection
+        """Return status, seconds of Retry-After, content type and body."""
+        where = f"{self._parts.scheme}://{self._parts.netloc}"
+        asked = Request(where + target, body, {"content-type": "application/json", **headers}, method=method)  # noqa: S310 - checked by `connect`
         try:
-            connection = kept or made(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
-            connection.request(method, target, body, {"content-type": "application/json", **headers})
-            answer = connection.getresponse()
-            read = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self._threads.connection = None
-            if kept is not None and isinstance(error, ConnectionError | http.client.RemoteDisconnected):
-                return self._exchange(method, target, body, headers)
-            where = f"{self._parts.scheme}://{self._parts.netloc}"
+            try:
+                answer: Any = urlopen(asked, timeout=self._timeout_s)  # noqa: S310 - as above
+            except HTTPError as error:
+                answer = error
+            with answer:
+                after = answer.headers.get("retry-after", "1")
+                after_s = float(after) if after.isdecimal() else 1.0
+                return answer.status, after_s, answer.headers.get_content_type(), answer.read()
+        except (OSError, HTTPException) as error:
             raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
-        self._threads.connection = connection
-        after = answer.headers.get("retry-after", "1")
-        return (
-            answer.status,
-            float(after) if after.isdecimal() else 1.0,
-            answer.headers.get_content_type(),
-            read,
-        )
 
     def close(self) -> None:
-        """Close this thread's connection; others close with their threads."""
-        if (connection := getattr(self._threads, "connection", None)) is not None:
-            connection.close()
+        """Do nothing: no connection is kept."""
 
     async def __aenter__(self) -> Self:
         """Return this memory."""

@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kgray.errors import InputError
 from kgray.http.door import Door
 from kgray.http.guard import check_scope
+from kgray.intake import Defaults, draft_from
 from kgray.ledger import Acceptance
-from kgray.mcp.server import Seat, build, draft_row
+from kgray.mcp.server import Seat, build
 from kgray.memory.access import AccessKey
 from kgray.records import check_group
 
@@ -63,7 +64,7 @@ class Mounted:
 
         async def append(row: Mapping[str, Any]) -> Acceptance:
             door.check_room()
-            taken = (await door.appends.accept([draft_row(row, group)]))[0]
+            taken = (await door.appends.accept([draft_from(dict(row), Defaults(group=group))]))[0]
             door.ingesting.appended(taken.status == "accepted")
             return taken
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from kgray import __version__, kinds, rows
 from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
-from kgray.intake import Defaults, draft_from
+from kgray.ledger import sequences_of
 from kgray.memory import Memory
 from kgray.memory.background import Background
 
@@ -148,21 +148,12 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPSer
         "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     tools = _Tools(seat_of)
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    for tool in (
-        tools.get_context,
-        tools.search_memory,
-        tools.get_history,
-        tools.get_sources,
-        tools.memory_status,
-    ):
-        server.add_tool(_told(tool, seat_of), annotations=reads)
-    if adds:
-        hints = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-        server.add_tool(_told(tools.add_memory, seat_of), annotations=hints)
-    if forgets:
-        hints = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-        server.add_tool(_told(tools.forget, seat_of), annotations=hints)
+    reads = "get_context search_memory get_history get_sources memory_status".split()
+    chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
+    chosen += [(tools.add_memory, {"destructive_hint": False, "idempotent_hint": True})] * adds
+    chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
+    for tool, hints in chosen:
+        server.add_tool(_told(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints))
     return server
 
 
@@ -201,14 +192,9 @@ class _Tools:
         return Text(text=found.text, tokens=found.tokens)
 
     async def search_memory(
-        self,
-        query: str,
-        ctx: Context[Any],
-        as_of: When = None,
-        known_at: When = None,
-        kinds: Kinds = [],  # noqa: B006 - read alone
-        limit: int = 10,
-    ) -> Lines:
+        self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
+        kinds: Kinds = [], limit: int = 10,  # noqa: B006 - read alone
+    ) -> Lines:  # fmt: skip
         """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
 
         known_at: what this memory knew then.
@@ -237,11 +223,8 @@ class _Tools:
         return Messages(messages=told)
 
     async def memory_status(
-        self,
-        ctx: Context[Any],
-        ids: Ids = [],  # noqa: B006 - read alone
-        since: When = None,
-    ) -> Status:
+        self, ctx: Context[Any], ids: Ids = [], since: When = None  # noqa: B006 - read alone
+    ) -> Status:  # fmt: skip
         """Whether added messages are in the graph yet, failures with reasons, and what changed since then."""
         seat = self._seat_of(ctx)
         counts = (await seat.read(seat.memory.status, group=seat.group))[seat.group]
@@ -264,15 +247,9 @@ class _Tools:
         return Status(pending=pending, failed=counts.failed, failures=told, states=states, changed=changed)
 
     async def add_memory(
-        self,
-        text: str,
-        ctx: Context[Any],
-        at: When = None,
-        speaker: str | None = None,
-        source: str | None = None,
-        id: str | None = None,  # noqa: A002 - the tool's argument
-        wait_s: float = 5,
-    ) -> Added:
+        self, text: str, ctx: Context[Any], at: When = None, speaker: str | None = None,
+        source: str | None = None, id: str | None = None, wait_s: float = 5,  # noqa: A002 - its argument
+    ) -> Added:  # fmt: skip
         """Keep what should outlive this conversation, in the user's words, one message a call.
 
         `at` is when it was said, not when it happened. Do not add what search already returned.
@@ -292,12 +269,9 @@ class _Tools:
             await seat.background.step(_LOOK_S)
 
     async def forget(
-        self,
-        ids: Ids,
-        ctx: Context[Any],
-        mode: Literal["retract", "remove"] = "retract",
-        dry_run: bool = False,
-    ) -> Forgotten:
+        self, ids: Ids, ctx: Context[Any],
+        mode: Literal["retract", "remove"] = "retract", dry_run: bool = False,
+    ) -> Forgotten:  # fmt: skip
         """Take messages out. retract: no longer believed, history keeps it. remove: erased with every trace.
 
         ids: of messages, as get_sources gives them. dry_run: only tells which are there. Ask the user first.
@@ -321,14 +295,7 @@ async def _state_of(seat: Seat, sequence: int) -> str:
 
 
 async def _is_there(seat: Seat, id_: str) -> bool:
-    return any(True for _ in seat.memory.store.rows(kinds.TAKEN_IDS, seat.group, [id_])) or any(
-        True for _ in seat.memory.store.rows(kinds.TAKEN_CLIENT_IDS, seat.group, [id_])
-    )
-
-
-def draft_row(row: Mapping[str, Any], group: str) -> Any:  # noqa: ANN401 - a records.Draft
-    """Return the draft of a row that a tool adds. Raises InputError."""
-    return draft_from(dict(row), Defaults(group=group))
+    return bool(sequences_of(seat.memory.store, seat.group, [id_]))
 
 
 def _line(hit: Hit) -> Line:

@@ -9,8 +9,9 @@ from typing import Any
 from anyio import to_thread
 
 from kgray import times
+from kgray.intake import Defaults, draft_from
 from kgray.ledger import Acceptance, accept
-from kgray.mcp.server import Seat, build, draft_row, in_thread
+from kgray.mcp.server import Seat, build, in_thread
 from kgray.memory import Memory
 from kgray.memory.background import Background
 from kgray.records import check_group
@@ -24,7 +25,7 @@ async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) ->
         return await to_thread.run_sync(partial(in_thread, verb, *args, **how))
 
     async def append(row: Mapping[str, Any]) -> Acceptance:
-        draft = draft_row(row, group)
+        draft = draft_from(dict(row), Defaults(group=group))
         taken = await to_thread.run_sync(lambda: accept(memory.store, [draft], now=times.now()))
         background.appended(1)
         return taken[0]
