@@ -56,7 +56,7 @@ class Door:
         self.ingesting = Background(memory, lambda outcome: self.metrics.episodes.labels(outcome).inc())
         self.ending = False  # streams end then
         self.streams = 0
-        self._heads: dict[str, tuple[float, GroupHead]] = {}
+        self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
         self._shared: dict[tuple[str, int, int], asyncio.Task[dict[str, Any]]] = {}
 
     @property
@@ -132,11 +132,11 @@ class Door:
 
     async def head(self, group: str) -> GroupHead:
         """Return a group's counters, read at most four times a second for all who ask."""
-        at, head = self._heads.get(group, (0.0, GroupHead()))
-        if time.monotonic() - at > _HEAD_S:
-            head = (await self.call(self.memory.store.heads, [group]))[group]
-            self._heads[group] = time.monotonic(), head
-        return head
+        at, reading = self._heads.get(group, (0.0, None))
+        if reading is None or (reading.done() and time.monotonic() - at > _HEAD_S):
+            reading = asyncio.create_task(self.call(self.memory.store.heads, [group]))
+            self._heads[group] = time.monotonic(), reading
+        return (await asyncio.shield(reading))[group]
 
     async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:
         """Return `Memory.changes`; streams that are equally far share one pass over the group."""

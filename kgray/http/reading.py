@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Path, Query, Request, Response
 from starlette.responses import JSONResponse, StreamingResponse
 
+from kgray.errors import KgrayError
 from kgray.http.door import At, Door, kept, unchanged
 from kgray.http.models import ContextOf, Search
 from kgray.http.problems import Overloaded
@@ -198,6 +199,8 @@ async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
                 told = time.monotonic()
                 yield ": nothing new\n\n"
             await asyncio.sleep(_PAUSE_S)
+    except KgrayError as error:  # the answer has begun: the client comes back with Last-Event-ID
+        yield f": ended: {error}\n\n"
     finally:
         door.streams -= 1
         door.metrics.streams.dec()

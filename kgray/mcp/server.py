@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -144,6 +145,8 @@ _NEXT = {
 
 def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPServer[Any]:
     """Return a server. seat_of: the seat of a call's connection; adds, forgets: has these tools."""
+    # Else the SDK gives the process a handler that draws each traceback, for a second of the event loop.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     server: MCPServer[Any] = MCPServer(
         "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )

@@ -15,9 +15,11 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import httpx2
 
+import kgray
 import kgray.http.app as http_app
 from kgray import errors
 from kgray.http import Bounds
+from kgray.http.door import Door
 from kgray.http.problems import PROBLEMS, problem_of
 from kgray.http.routes import ROUTES
 from tests.doors.served import serving
@@ -288,6 +290,17 @@ def next_event(lines):
         if not line and "data" in event:
             return event | {"data": json.loads(event["data"])}
     raise AssertionError("the stream ended")
+
+
+async def test_a_thousand_streams_share_one_look_at_the_store(tmp_path):
+    memory = kgray.open(tmp_path / "data")
+    door = Door(memory, host="127.0.0.1", names=(), bounds=Bounds(), ingests=False)
+    async with door.opened():
+        heads = await asyncio.gather(*(door.head("team") for _ in range(1000)))
+        assert len({id(head) for head in heads}) == 1
+        changes = await asyncio.gather(*(door.changes("team", 0, 1) for _ in range(1000)))
+        assert len({id(found) for found in changes}) == 1
+    memory.close()
 
 
 # ------------------------------------------------------------------------------ corrections

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
-schemathesis = pytest.importorskip("schemathesis", reason="needs the package schemathesis")
+pytest.importorskip("schemathesis", reason="needs the package schemathesis")
 
+import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
@@ -23,7 +24,8 @@ def test_no_request_of_the_document_is_answered_with_a_fault(tmp_path):
     with serving(tmp_path / "data") as server:
         client = server.client()
         row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1"}
-        assert client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=30"}).status_code == 200
+        told = client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=30"})
+        assert told.status_code == 200
         schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json").exclude(path=list(STREAMS))
         tried = 0
         for operation in schema.get_all_operations():
@@ -43,7 +45,7 @@ def tries(operation) -> int:
         nonlocal count
         count += 1
         answer = case.call()
-        checks = [one for one in CHECKS if answer.status_code not in NOT_BUILT or one is not not_a_server_error]
+        checks = CHECKS[answer.status_code in NOT_BUILT :]
         case.validate_response(answer, checks=checks)
 
     ask()

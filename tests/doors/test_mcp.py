@@ -18,6 +18,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+import kgray
 from tests.doors.served import serving
 
 TOOLS = [
@@ -158,3 +159,24 @@ async def test_a_key_decides_which_group_and_which_tools(served):
             assert (await http.post(f"/mcp/{path}", json=body, headers=headers)).status_code == status
         headers = {"host": "evil.example", "authorization": f"Bearer {reader}"}
         assert (await http.post("/mcp/team", json=body, headers=headers)).status_code == 421
+
+
+@pytest.mark.neo4j
+async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
+    """The same tools, keys and client where a server keeps the graph."""
+    store = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
+    settings = {**store, "store_password": own_neo4j.password, "embedder_dimensions": 64}
+    with serving(tmp_path / "data", settings=settings) as server:
+        async with Client(f"{server.url}/mcp/team") as client:
+            await use(client)
+        key = server.key("team", "read,add,correct")
+        async with kgray.connect(server.url, key) as memory:
+            rows = [{"text": f"I work at Firm {n}.", "speaker": "Bob", "at": f"2026-0{n}-01"} for n in (1, 2)]
+            assert (await memory.add_many(rows, group="team")).committed == 2
+            found = await memory.search("Bob", group="team", any_time=True, scopes=["fact"])
+            assert {hit.target for hit in found} == {"Firm 1", "Firm 2"}
+            assert (await memory.neighbourhood("Bob", group="team"))["total"]["facts"] == 2
+            with pytest.raises(kgray.Denied):
+                await memory.search("Bob", group="other")
+            merged = await memory.merge("Firm 1", "Firm 2", group="team")
+            assert (await memory.operation(merged["sequence"], group="team"))["state"] == "done"
