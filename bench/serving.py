@@ -8,12 +8,12 @@ import os
 import tempfile
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.loopback import Client, Seen
 from bench.processes import ChildProcess, cpu_s, free_port
 from bench.tables import aligned
 from kgray.errors import KgrayError
@@ -43,16 +43,6 @@ class Served:
     server_cpu_ms_per_append: float
     lost: int
     load: float  # of the machine, at the end, over a minute
-
-
-@dataclass(slots=True)
-class _Seen:
-    times: list[float] = field(default_factory=list)
-    statuses: Counter[str] = field(default_factory=Counter)
-
-    def at(self, share: float) -> float:
-        """Return a quantile, in milliseconds."""
-        return round(sorted(self.times)[int(len(self.times) * share)] * 1000, 1) if self.times else 0.0
 
 
 def run(
@@ -91,6 +81,19 @@ def run(
         finally:
             server.kill()
             later.kill()
+    return _figures(told, there, idle, ingests=ingests, clients=clients, seconds=seconds)
+
+
+def _figures(
+    told: tuple[Seen, Seen, Seen, set[str], float],
+    there: set[str],
+    idle: Seen | None,
+    *,
+    ingests: bool,
+    clients: int,
+    seconds: float,
+) -> Served:
+    """Return the figures. there: what the log holds after the kill; idle: searches before the load."""
     appended, searched, health, ids, cpu = told
     return Served(
         ingests=ingests,
@@ -102,7 +105,7 @@ def run(
         append_p99=appended.at(0.99),
         health_p99=health.at(0.99),
         search_idle_p95=None if idle is None else idle.at(0.95),
-        search_p95=searched.at(0.95) if searchers else None,
+        search_p95=None if idle is None else searched.at(0.95),
         server_cpu_ms_per_append=round(cpu * 1000 / max(1, len(ids)), 2),
         lost=len(ids - there),
         load=round(os.getloadavg()[0], 1),
@@ -128,36 +131,11 @@ def table(results: list[Served]) -> str:
     return "\n".join(aligned(_COLUMNS, results))
 
 
-class _Client:
-    """One connection that asks again and again; nothing of a client library is measured with it."""
-
-    def __init__(self, port: int, seen: _Seen) -> None:
-        self._port, self._seen = port, seen
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, method: str, path: str, body: object = None) -> str:
-        """Return the status of an answer, and note the time it took."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        sent = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        began = time.perf_counter()
-        writer.write(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
-        length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length:"))
-        await reader.readexactly(length)
-        self._seen.times.append(time.perf_counter() - began)
-        status = lines[0].split()[1]
-        self._seen.statuses[status] += 1
-        return status
-
-
 async def _up(port: int) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
-            await _Client(port, _Seen()).ask("GET", "/healthz")
+            await Client(port, Seen()).ask("GET", "/healthz")
         except (OSError, asyncio.IncompleteReadError):
             await asyncio.sleep(0.05)
         else:
@@ -165,10 +143,10 @@ async def _up(port: int) -> None:
     raise KgrayError("the server did not start")
 
 
-async def _prepared(port: int, searchers: int) -> _Seen:
+async def _prepared(port: int, searchers: int) -> Seen:
     """Have episodes ingested; return how searches of an idle server do."""
     rows = [{"text": f"I work at Firm {n % 17}.", "speaker": f"Person {n % 40}"} for n in range(_FIRST)]
-    client, seen = _Client(port, _Seen()), _Seen()
+    client, seen = Client(port, Seen()), Seen()
     await client.ask("POST", f"{_GROUP}/episodes", rows)
     while json.loads(await asyncio.to_thread(_get, port, _STATUS))["groups"]["bench"]["accepted"]:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
@@ -178,13 +156,13 @@ async def _prepared(port: int, searchers: int) -> _Seen:
 
 async def _loaded(
     port: int, server: ChildProcess, clients: int, seconds: float, searchers: int
-) -> tuple[_Seen, _Seen, _Seen, set[str], float]:
+) -> tuple[Seen, Seen, Seen, set[str], float]:
     """Append, search and check the health for so long; kill the server while they go on."""
-    appended, searched, health, ids = _Seen(), _Seen(), _Seen(), set[str]()
+    appended, searched, health, ids = Seen(), Seen(), Seen(), set[str]()
     before = cpu_s(server.pid)
 
     def appends(number: int) -> Callable[[], Awaitable[Any]]:
-        client, count = _Client(port, appended), iter(range(1 << 30))
+        client, count = Client(port, appended), iter(range(1 << 30))
 
         async def append() -> None:
             id_ = f"c{number}-{next(count)}"
@@ -196,7 +174,7 @@ async def _loaded(
 
         return append
 
-    async def check(client: _Client = _Client(port, health)) -> None:  # noqa: B008 - made once
+    async def check(client: Client = Client(port, health)) -> None:  # noqa: B008 - made once
         await client.ask("GET", "/healthz")
         await asyncio.sleep(_HEALTH_S)
 
@@ -210,8 +188,8 @@ async def _loaded(
     return appended, searched, health, told, cpu
 
 
-def _asks(port: int, seen: _Seen) -> Callable[[], Awaitable[Any]]:
-    client = _Client(port, seen)
+def _asks(port: int, seen: Seen) -> Callable[[], Awaitable[Any]]:
+    client = Client(port, seen)
     return lambda: client.ask("POST", f"{_GROUP}/search", _QUESTION)
 
 

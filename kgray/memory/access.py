@@ -17,12 +17,10 @@ from kgray import times
 from kgray.errors import InputError, NotFound
 from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN
 from kgray.ports import Appending, Patch, Store
-from kgray.records import check_group
+from kgray.records import canonical, check_group
 from kgray.times import Instant, show
 
 SCOPES = ("read", "add", "correct", "remove", "admin")
-EVERY = "*"
-_PREFIX = "kg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class AccessKey:
     def reaches(self, group: str) -> bool:
         """Whether it is bound to the group, whether or not that exists."""
         return any(
-            name in (EVERY, group) or (name.endswith("/*") and group.startswith(name[:-2]))
+            name in ("*", group) or (name.endswith("/*") and group.startswith(name[:-2]))
             for name in self.groups
         )
 
@@ -62,8 +60,7 @@ class AccessKey:
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray keys list --json` prints."""
         made = {"id": self.id, "groups": list(self.groups), "scopes": list(self.scopes), "rate": self.rate}
-        moments = ("created_at", "expires_at", "revoked_at")
-        return made | {name: show(getattr(self, name)) for name in moments}
+        return made | {name: show(getattr(self, name)) for name in ("created_at", "expires_at", "revoked_at")}
 
 
 class Access:
@@ -88,22 +85,21 @@ class Access:
             log.put(ACCESS_KEYS, OWN, (id_, log.take_sequence(OWN), *facts, None))
 
         self._store.append([OWN], append)
-        return id_, f"{_PREFIX}_{id_}_{secret}"
+        return id_, f"kg_{id_}_{secret}"
 
     def every(self) -> list[AccessKey]:
         """Return all keys, expired and revoked ones too, oldest first."""
-        found = [AccessKey(*row) for row in self._store.rows(ALL["access_keys"], OWN)]
-        return sorted(found, key=lambda key: (key.created_at, key.id))
+        found = (AccessKey(*row) for row in self._store.rows(ALL["access_keys"], OWN))
+        return sorted(found, key=lambda key: key.sequence)
 
     def revoke(self, id_: str) -> None:
         """Revoke a key; again: no change. Raises NotFound."""
         if id_ not in {key.id for key in self.every()}:
             raise NotFound(f"there is no key {id_!r}: `kgray keys list` shows their ids")
-        patch = Patch(kind=ACCESS_KEYS, columns=("revoked_at",), rows=((id_, times.now()),))
 
         def append(log: Appending) -> None:
             log.take_sequence(OWN)  # tells servers that something has changed
-            log.patch(OWN, patch)
+            log.patch(OWN, Patch(kind=ACCESS_KEYS, columns=("revoked_at",), rows=((id_, times.now()),)))
 
         self._store.append([OWN], append)
 
@@ -113,10 +109,10 @@ class Access:
 
     def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
         """Add who asks for a correction or removal to the audit log; key: its id, "" without one."""
-        told = json.dumps(dict(asked), ensure_ascii=False, sort_keys=True)
 
         def append(log: Appending) -> None:
-            log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), key, action, group, told))
+            told = (key, action, group, canonical(dict(asked)))
+            log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), *told))
 
         self._store.append([OWN], append)
 
@@ -132,11 +128,10 @@ class Access:
 
 def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:
     """Return the key that a client presents; None where it is none that stands."""
-    prefix, _, rest = given.partition("_")
-    id_, _, secret = rest.partition("_")
+    prefix, id_, secret = [*given.split("_", 2), "", ""][:3]
     key = keys.get(id_)
     same = hmac.compare_digest(_digest(secret), key.digest if key else _digest(""))
-    return key if key is not None and same and prefix == _PREFIX and key.stands(now) else None
+    return key if key is not None and same and prefix == "kg" and key.stands(now) else None
 
 
 def _digest(secret: str) -> str:
@@ -147,11 +142,9 @@ def _check(groups: Sequence[str], scopes: Sequence[str], *, lasts: bool, rate: i
     if not groups or not scopes:
         raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
     for name in groups:
-        if name != EVERY and (plain := name.removesuffix("/*")):
+        if name != "*" and (plain := name.removesuffix("/*")):
             check_group(plain)
     if unknown := sorted({*scopes} - {*SCOPES}):
         raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
-    if not lasts:
-        raise InputError("it would have expired already", field="expires")
-    if rate is not None and rate < 1:
-        raise InputError(f"rate is {rate}: use 1 request a second or more", field="rate")
+    if not lasts or (rate is not None and rate < 1):
+        raise InputError("it would have expired already" if not lasts else f"rate is {rate}: use 1 or more")
