@@ -49,7 +49,7 @@ $(NEO4J): $(BASE)
 # Whole: the tests run what there is, and mypy reads the types of all of it.
 $(DEV): $(BASE)
 	@echo "Installing what the tests need, Ray and Neo4j's driver among it, into $(VENV)." >&2
-	@$(PIP) --editable '.[dev,neo4j,ray]'
+	@$(PIP) --editable '.[dev,mcp,neo4j,ray,serve]'
 	@touch $@
 
 # One word each: STORE=neo4j has a server keep the graph, RAY=no has each command ingest what it adds.

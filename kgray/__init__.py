@@ -1,6 +1,7 @@
 """kgray: long-term memory for AI agents as a temporal knowledge graph.
 
-`kgray.open` is the entry; the other names are what its methods return and raise.
+`kgray.open` is the entry, `kgray.connect` that to a server; the other names are what their methods return
+and raise.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from kgray.client import connect
     from kgray.errors import (
         Ambiguous,
+        Denied,
         InputError,
         KgrayError,
         NotBuilt,
@@ -28,12 +31,13 @@ if TYPE_CHECKING:
     from kgray.search import Context, Filters
 
 _MODULES = {
+    "kgray.client": ("connect",),
     "kgray.opening": ("open",),
     "kgray.memory": ("EntityCount", "History", "Memory", "Report"),
     "kgray.graph": ("Entity", "FactSpan", "Hit"),
     "kgray.search": ("Context", "Filters"),
     "kgray.errors": (
-        "Ambiguous", "InputError", "KgrayError", "NotBuilt", "NotFound", "SettingsError", "Stopped",
+        "Ambiguous", "Denied", "InputError", "KgrayError", "NotBuilt", "NotFound", "SettingsError", "Stopped",
         "StoreError", "Unavailable",
     ),
 }  # fmt: skip
@@ -41,6 +45,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "Ambiguous",
     "Context",
+    "Denied",
     "Entity",
     "EntityCount",
     "FactSpan",
@@ -58,6 +63,7 @@ __all__ = [
     "StoreError",
     "Unavailable",
     "__version__",
+    "connect",
     "open",
 ]
 

@@ -13,6 +13,7 @@ KgrayError                      exit 2 unless said
 │   └── Locked                  another process ingests this folder (its pid is in the message)
 ├── NotFound                    an id or a name that is not there
 ├── Ambiguous                   a name that several entities have
+├── Denied                      the server wants a key, or the key does not allow it
 ├── NotBuilt                    in the interface, but not implemented in this version
 ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
 ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
@@ -110,6 +111,10 @@ class NotFound(KgrayError):
 
 class Ambiguous(KgrayError):
     """A name that several entities have; the message lists their ids."""
+
+
+class Denied(KgrayError):
+    """A request without a key that allows it; the same for a group that exists and one that does not."""
 
 
 class NotBuilt(KgrayError):

@@ -302,11 +302,34 @@ COMMUNITIES = Kind(
     ),
 )
 
+# ---------------------------------------------------------------------------------- of the store
+
+# The rows of OWN, no group of users: `check_group` refuses its name, and `Store.heads` leaves it out.
+OWN = "kgray/own"
+# A key of the HTTP server. digest: SHA-256 of the secret, in hex; rate: requests a second, None = unbounded.
+ACCESS_KEYS = Kind(
+    name="access_keys",
+    key=("id",),
+    columns=_columns(
+        "id text, sequence int, digest text, groups texts, scopes texts, rate int?, created_at int, "
+        "expires_at int?, revoked_at int?"
+    ),
+    log=True,
+)
+# Who asked for a correction or removal: the key's id, "" = without one. asked: JSON of the arguments.
+AUDIT = Kind(
+    name="audit",
+    key=("sequence",),
+    columns=_columns("sequence int, at int, access_key text, action text, of_group text, asked text"),
+    log=True,
+)
+
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = (
     EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, HOLDS, BIRTHS, MENTIONS, EVIDENCE, RULINGS,
     VERDICTS, NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
     COMMUNITY_RUNS, COMMUNITIES,
+    ACCESS_KEYS, AUDIT,
 )  # fmt: skip
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 

@@ -161,4 +161,25 @@ def communities(call: Call, nodes: int, mu: str, beside: str, seed: int, out: Pa
     show(call, document, out, lambda: measured.table(results))
 
 
-COMMANDS = (quality, ingest, store, communities)
+@click.command(short_help="What a server takes, and whether it loses any.")
+@count("--clients", 64, "Clients that append.")
+@count("--searchers", 16, "Clients that search meanwhile; 0: none.", least=0)
+@count("--seconds", 60, "How long.")
+@out_option
+@common
+def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | None) -> None:
+    r"""Append to `kgray serve` on loopback, accepting alone, then ingesting too; kill it and look for losses.
+
+    \b
+    Example:
+      python -m bench serve --clients 64 --seconds 60
+    """
+    from bench import serving as measured
+
+    how = {"clients": clients, "searchers": searchers, "seconds": float(seconds)}
+    results = [measured.run(ingests=ingests, progress=progress, **how) for ingests in (False, True)]  # type: ignore[arg-type]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+COMMANDS = (quality, ingest, store, serve, communities)

@@ -56,6 +56,9 @@ COMMANDS: Mapping[str, str] = {
     "copy": "transferring:copy",
     "import": "transferring:import_from",
     "eval": "evaluating:evaluate",
+    "serve": "serving:serve",
+    "keys": "keys:keys",
+    "mcp": "serving:mcp",
     "doctor": "checking:doctor",
 }
 

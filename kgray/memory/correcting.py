@@ -40,11 +40,7 @@ class Corrections:
         done = await self._carry_out({}, groups={group}, stop=stop)
         if done.stopped or stop():
             raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
-        if called := what.get("entities"):
-            what["entities"] = entity_ids(self._store, group, called)
-        operation = Operation(group=group, kind=kind, **what)
-        check(self._store, operation)
-        sequence = request(self._store, operation)
+        sequence = self.request(group, kind, **what)
         done = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
         answer = result(self._store, group, sequence)
         if answer is None:
@@ -54,6 +50,15 @@ class Corrections:
         if "error" in answer:
             raise InputError(str(answer["error"]))
         return {"sequence": sequence, **answer}
+
+    def request(self, group: str, kind: OperationKind, **what: Any) -> int:  # noqa: ANN401
+        """Check a merge, split or undo against what is committed, and request it; return its sequence."""
+        check_group(group)
+        if called := what.get("entities"):
+            what["entities"] = entity_ids(self._store, group, called)
+        operation = Operation(group=group, kind=kind, **what)
+        check(self._store, operation)
+        return request(self._store, operation)
 
 
 def check(store: Store, operation: Operation) -> None:

@@ -19,6 +19,7 @@ from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
+from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
 from kgray.memory.communities import Communities
 from kgray.memory.correcting import Corrections
@@ -29,7 +30,7 @@ from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
-from kgray.records import check_group
+from kgray.records import OperationKind, check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class Memory(Communities):
     def parts(self) -> Parts:
         """The parts of a run, built at first use. Raises SettingsError."""
         return self._build()
+
+    @property
+    def access(self) -> Access:
+        """The keys of the HTTP server, and its audit log."""
+        return Access(self.store)
 
     # ------------------------------------------------------------------------------- adding
 
@@ -262,6 +268,13 @@ class Memory(Communities):
         """Undo the merge, split or distinction with this sequence."""
         return await self._corrections.ask(group, "undo", stop, target=sequence)
 
+    async def request(self, kind: OperationKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+        """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
+
+        what    entities, surfaces or target, as of `records.Operation`; checked against what is committed
+        """
+        return self._corrections.request(group, kind, **what)
+
     async def retract(
         self,
         *,
@@ -342,8 +355,8 @@ class Memory(Communities):
 class Blocking:
     """The methods of a Memory, blocking; not for use inside a running event loop."""
 
-    def __init__(self, memory: Memory) -> None:
-        """Wrap a memory."""
+    def __init__(self, memory: object) -> None:
+        """Wrap a memory, or one behind a server."""
         self._memory = memory
 
     def __dir__(self) -> list[str]:

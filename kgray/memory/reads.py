@@ -12,8 +12,9 @@ from kgray import times
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.errors import InputError
+from kgray.errors import InputError, NotFound
 from kgray.graph import Hit
+from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
 from kgray.memory.naming import id_called
 from kgray.memory.reports import derived, dumped, shown
@@ -152,6 +153,80 @@ class GroupReads:
         """Return the SHA-256 of the dump, in hex."""
         return dumping.digest(self._dumped(group, known_at))
 
+    async def neighbourhood(
+        self,
+        centre: str | None = None,
+        *,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+        depth: int = 1,
+        limit: int = 200,
+    ) -> dict[str, Any]:
+        """Return the entities around one, nearest first, and the facts between them, with both clocks.
+
+        centre  a name or id; None = begin with those that have most facts
+        as_of   None = facts of all spans
+        The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
+        """
+        check_group(group)
+        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
+
+        def read() -> dict[str, Any]:
+            view = self._view_at(group, known)
+            return windows.neighbourhood(self.store, view, centre, moment, depth, limit)
+
+        return at_one_moment(self.store, read)
+
+    async def diff(
+        self,
+        *,
+        group: str,
+        from_known_at: When | None = None,
+        to_known_at: When | None = None,
+        from_as_of: When | None = None,
+        to_as_of: When | None = None,
+        limit: int = 200,
+    ) -> dict[str, Any]:
+        """Return what differs between two moments, on either clock or on both.
+
+        known_at    what this memory knew then; None = now
+        as_of       what was true then; None = facts of all spans
+        """
+        check_group(group)
+        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
+        moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
+
+        def read() -> dict[str, Any]:
+            views = self._view_at(group, known[0]), self._view_at(group, known[1])
+            return windows.difference(self.store, views, moments, limit)
+
+        return at_one_moment(self.store, read)
+
+    async def changes(self, *, group: str, since: int = 0, limit: int = 200) -> dict[str, Any]:
+        """Return the commits after the one with this number: what ended in each, facts opened and ended."""
+        check_group(group)
+        return at_one_moment(self.store, lambda: windows.changes(self.store, group, since, limit))
+
+    async def log(
+        self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100
+    ) -> dict[str, Any]:
+        """Return a page of the episodes that were accepted, by sequence, behind one."""
+        check_group(group)
+        return at_one_moment(self.store, lambda: windows.log_page(self.store, group, after, state, limit))
+
+    async def episode(self, identifier: str, *, group: str) -> dict[str, Any]:
+        """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
+        check_group(group)
+        return at_one_moment(self.store, lambda: windows.episode(self.store, group, identifier))
+
+    async def operation(self, sequence: int, *, group: str) -> dict[str, Any]:
+        """Return a correction or removal with its state and result. Raises NotFound."""
+        found = windows.operation(self.store, check_group(group), sequence)
+        if found is None:
+            raise NotFound(f"group {group} has no operation {sequence}")
+        return dict(found)
+
     def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
         return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
 
@@ -170,7 +245,7 @@ class GroupReads:
         view = self._views.pop(key, None) or derived(self.store, group, known_at)
         self._views[key] = view
         for old in list(self._views)[:-_VIEWS]:
-            del self._views[old]
+            self._views.pop(old, None)  # another thread may read too
         return view
 
 

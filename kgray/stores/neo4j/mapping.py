@@ -126,6 +126,8 @@ STORED: Mapping[Kind, StoredKind] = {
         ),
         StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
+        StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
+        StoredKind(kinds.AUDIT, "KgrayAudit"),
     )
 }  # fmt: skip
 

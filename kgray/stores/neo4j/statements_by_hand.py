@@ -98,7 +98,8 @@ SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting 
 # Rows: id, name, adopting, last, last_recorded, removals.
 _HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
-HEADS = f"MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN {_HEAD} ORDER BY g.name"
+# null <> is null: no removed group either.
+HEADS = f"MATCH (g:KgrayGroup) WHERE g.name <> '{kinds.OWN}' RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
 # $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.

@@ -137,7 +137,11 @@ NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
 GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
 GROUP_HEAD = "SELECT name, last, last_recorded, removals FROM groups WHERE no = ?"
-GROUPS = "SELECT name, no, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
+# NULL <> is NULL: no row of a removed group either.
+GROUPS = (
+    "SELECT name, no, last, last_recorded, removals FROM groups "
+    f"WHERE name <> '{kinds.OWN}' ORDER BY name"
+)
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
 COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"

@@ -1,0 +1,104 @@
+"""serve, mcp: the memory for other programs and for agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli.frame import Call, Signals, common, finished, group_option
+from kgray.errors import SettingsError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+_GRACE_S = 10  # for requests in flight, after SIGTERM
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Raise SettingsError where a package, imported inside, is not installed. name: the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"this needs the package {error.name}, which is not installed: pip install 'kgray[{name}]'"
+        ) from None
+
+
+@click.command(short_help="Serve HTTP and MCP from one port.")
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="Address. Any but loopback demands keys.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free one.")
+@click.option(
+    "--name", "names", multiple=True, metavar="NAME", help="A further name of this server; repeatable."
+)
+@click.option("--accept-only", is_flag=True, help="Another process ingests what is added here.")
+@click.option("--max-pending", type=click.IntRange(min=1), default=100_000, metavar="N", help="Then 503.")
+@click.option(
+    "--max-age", type=click.IntRange(min=1), default=3600, metavar="S", help="Of what waits; then 503."
+)
+@common
+def serve(call: Call, host: str, port: int, names: tuple[str, ...], accept_only: bool, **bounds: int) -> int:
+    r"""Serve the memory over HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
+
+    Without a key, only this machine is served, and may do what the command line may. `kgray keys add` makes
+    keys; once there is one, every request needs one.
+
+    \b
+    Example:
+      kgray serve --port 8321
+      curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
+    """
+    with _extra("serve"):
+        from kgray.http import Bounds, create_app
+    limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"])
+    with call.memory(create=True) as memory:
+        app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only)
+        with Signals.gentle():
+            server = _server(app, host, port)
+            server.run()
+    return 0 if server.started else 1
+
+
+def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+    """Return a server that prints its address when it is ready, and ends streams when it is to stop."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
+            await super().startup(sockets)
+            if self.started:
+                bound = self.servers[0].sockets[0].getsockname()[1]
+                shown = f"[{host}]" if ":" in host else host
+                click.echo(f"kgray serves http://{shown}:{bound}")
+
+        async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
+            app.state.door.ending = True
+            await super().shutdown(sockets)
+
+    how: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    times: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
+    return Server(uvicorn.Config(app, host=host, port=port, **how, **times))
+
+
+@click.command(short_help="An MCP server on stdin and stdout.")
+@group_option
+@click.option("--read-only", is_flag=True, help="Without the tools that add and forget.")
+@common
+def mcp(call: Call, group: str, read_only: bool) -> int:
+    r"""Serve one group to an agent by the Model Context Protocol, on standard input and output.
+
+    docs/mcp.md has the settings of the usual clients.
+
+    \b
+    Example:
+      kgray mcp --group team
+    """
+    with _extra("mcp"):
+        from kgray.mcp.stdio import serve_stdio
+    with call.memory(create=True) as memory, Signals.gentle():
+        finished(serve_stdio(memory, group, read_only=read_only))
+    return 0

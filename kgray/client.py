@@ -1,0 +1,308 @@
+"""`kgray.connect(url, key)`: the verbs of `kgray.open`, against a server (docs/serving.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from http.client import HTTPException
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from kgray import errors
+from kgray.errors import Denied, InputError, KgrayError, Unavailable
+from kgray.graph import Entity, FactSpan, Hit
+from kgray.intake import Refusal
+from kgray.memory import Blocking, EntityCount, History, Report
+from kgray.search import Context
+from kgray.times import from_datetime, show
+
+_WAIT_S = 30  # `add` waits so long for what it adds, in one request
+_PORTION = 500  # rows of one request
+# Codes of problems whose class is the server's own.
+_CLASSES: Mapping[str, type[KgrayError]] = {
+    "malformed": InputError, "too_large": InputError, "conflict": InputError, "http": InputError,
+    "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
+}  # fmt: skip
+# Verbs whose answer is JSON as it comes: method, path, names of what stands by position, part of the answer.
+VERBS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
+    "show": ("GET", "show/{identifier}", ("identifier",), "records"),
+    "episode": ("GET", "episodes/{identifier}", ("identifier",), ""),
+    "operation": ("GET", "operations/{sequence}", ("sequence",), ""),
+    "neighbourhood": ("GET", "graph", ("centre",), ""),
+    "diff": ("GET", "diff", (), ""),
+    "changes": ("GET", "changes", (), ""),
+    "log": ("GET", "episodes", (), ""),
+    "status": ("GET", "status", (), "groups"),
+    "failures": ("GET", "failures", (), "failures"),
+    "retry": ("POST", "retry", (), ""),
+    "retract": ("POST", "retract", (), ""),
+    "remove": ("POST", "remove", (), ""),
+}
+# Verbs that take their place in a group's order, and what they send.
+CORRECTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "merge": lambda first, second: {"entities": [first, second]},
+    "distinct": lambda first, second: {"entities": [first, second]},
+    "split": lambda entity, surfaces: {"entity": entity, "surfaces": list(surfaces)},
+    "undo": lambda sequence: {"sequence": sequence},
+}
+_IN_PATH = re.compile(r"{(\w+)}")
+_MOMENTS = ("valid_at", "invalid_at", "created_at", "expired_at")
+
+
+def connect(
+    url: str, key: str | None = None, *, timeout_s: float = 120.0, patience_s: float = 60.0
+) -> Remote:
+    """Use the memory of a server; `with` gives blocking methods, `async with` awaitable ones.
+
+        with kgray.connect("http://localhost:8321", key) as memory:
+            memory.add("I work at Acme now", group="demo", speaker="Alice")
+
+    patience_s  how long to go on where the server has too much to do
+    Raises InputError for what is no URL. Methods raise what those of `kgray.open` do; Denied without a key
+    that allows it, Unavailable where the server is out of reach.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url!r} is no address of a server: use http://HOST:PORT")
+    return Remote(url.rstrip("/"), key, timeout_s=timeout_s, patience_s=patience_s)
+
+
+class Remote:
+    """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
+
+    def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
+        """Ask nothing yet."""
+        self._parts, self._key = urlsplit(url), key
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+
+    # ------------------------------------------------------------------------------ adding
+
+    async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
+        """Add one episode and wait until it is ingested; see `Memory.add`."""
+        how = {name: bool(row.pop(name, False)) for name in ("replace", "again")}
+        metadata = row.pop("metadata", None) or {}
+        field = "triples" if row.get("kind") == "triples" else "text"
+        report = await self.add_many([{**metadata, **row, field: text}], group=group, **how)
+        for refusal in report.refusals:
+            raise InputError(refusal.reason, field=refusal.field)
+        return report
+
+    async def add_many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        group: str,
+        replace: bool = False,
+        again: bool = False,
+        accept_only: bool = False,
+    ) -> Report:
+        """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
+        rows, total, refused = [_plain(item) for item in items], dict[str, Any](), list[Refusal]()
+        headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
+        for start in range(0, len(rows), _PORTION):
+            body = rows[start : start + _PORTION]
+            query = urlencode({name: "true" for name, on in (("replace", replace), ("again", again)) if on})
+            found = await self._ask("POST", group, f"episodes?{query}", body, headers)
+            counts = found | {"accepted": len(found["accepted"])}
+            for name in ("accepted", "duplicate", "committed", "failed", "pending"):
+                total[name] = total.get(name, 0) + counts.get(name, 0)
+            refused += [Refusal(file="", **{**row, "line": row["line"] + start}) for row in found["refusals"]]
+        left = total.pop("pending", 0)
+        return Report(
+            **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
+        )
+
+    # ------------------------------------------------------------------------------ reading
+
+    async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
+        """Return ranked hits; see `Memory.search`."""
+        found = await self._ask("POST", group, "search", _asked(query, asked))
+        return [_hit(row) for row in found["hits"]]
+
+    async def context(self, query: str, *, group: str, **asked: Any) -> Context:  # noqa: ANN401
+        """Return the text to put into a prompt; see `Memory.context`."""
+        found = await self._ask("POST", group, "context", _asked(query, asked))
+        return Context(text=found["text"], tokens=found["tokens"], hits=tuple(map(_hit, found["hits"])))
+
+    async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
+        """Return entities; see `Memory.entities`."""
+        found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
+        return [EntityCount(entity=_entity(row), facts=row["facts"]) for row in found["entities"]]
+
+    async def history(self, name_or_id: str, *, group: str, **asked: Any) -> History:  # noqa: ANN401
+        """Return the spans of an entity's facts; see `Memory.history`."""
+        found = await self._ask("GET", group, f"entities/{quote(name_or_id, safe='')}/history", asked)
+        facts = tuple(_fact(row) for row in found["facts"])
+        clients = {id_: client for fact in facts for id_, client in fact.episodes}
+        return History(group=group, entity=_entity(found["entity"]), facts=facts, clients=clients)
+
+    def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Return a verb of VERBS, as a coroutine function."""
+        if verb in CORRECTIONS:
+            return partial(self._correct, verb)
+        if verb not in VERBS:
+            raise AttributeError(f"a remote memory has no {verb!r}")
+        method, path, names, gives = VERBS[verb]
+
+        async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
+            asked |= dict(zip(names, args, strict=False))
+            filled = path.format(
+                **{name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
+            )
+            found = await self._ask(method, group, filled, asked)
+            return found[gives] if gives else found
+
+        return ask
+
+    async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401 - a moment
+        """Return the lines of the whole graph; see `Memory.dump`."""
+        text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
+        return text.splitlines()
+
+    # ------------------------------------------------------------------------------ inside
+
+    async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
+        body = CORRECTIONS[kind](*args)
+        done = await self._ask("POST", group, kind, body, {"prefer": f"wait={_WAIT_S}"})
+        if done.pop("state") == "pending":
+            raise errors.Stopped(f"{kind} {done['sequence']} is requested, and waits for what is before it")
+        return dict(done)
+
+    async def _ask(
+        self, method: str, group: str, path: str, asked: object, headers: Mapping[str, str] | None = None
+    ) -> Any:  # noqa: ANN401 - JSON
+        """Return the answer; asked: the body of a POST, else the query."""
+        target, given = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}", _plain(asked)
+        if method == "GET":
+            return await asyncio.to_thread(
+                self._send, method, f"{target}?{urlencode(given)}", None, dict(headers or {})
+            )
+        return await asyncio.to_thread(
+            self._send, method, target, json.dumps(given).encode(), dict(headers or {})
+        )
+
+    def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
+        """Send a request, again while the server has too much to do; return what was answered."""
+        headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
+        until = time.monotonic() + self._patience_s
+        while True:
+            status, after, kind, answered = self._exchange(method, target, body, headers)
+            if status < 300:
+                return json.loads(answered) if kind.startswith("application/json") else answered.decode()
+            if status not in (429, 503) or time.monotonic() + after > until:
+                raise _error(status, answered)
+            time.sleep(after)
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, float, str, bytes]:
+        """Return status, seconds of Retry-After, content type and body."""
+        where = f"{self._parts.scheme}://{self._parts.netloc}"
+        asked = Request(where + target, body, {"content-type": "application/json", **headers}, method=method)  # noqa: S310 - checked by `connect`
+        try:
+            try:
+                answer: Any = urlopen(asked, timeout=self._timeout_s)  # noqa: S310 - as above
+            except HTTPError as error:
+                answer = error
+            with answer:
+                after = answer.headers.get("retry-after", "1")
+                after_s = float(after) if after.isdecimal() else 1.0
+                return answer.status, after_s, answer.headers.get_content_type(), answer.read()
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
+
+    def close(self) -> None:
+        """Do nothing: no connection is kept."""
+
+    async def __aenter__(self) -> Self:
+        """Return this memory."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __enter__(self) -> Blocking:
+        """Return the same methods, blocking."""
+        return Blocking(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _error(status: int, answered: bytes) -> KgrayError:
+    """Return the error that a problem tells of."""
+    try:
+        told = json.loads(answered)
+        detail, code = str(told["detail"]), str(told["code"])
+        field = next((one["pointer"].strip("/") for one in told["errors"]), None)
+    except (ValueError, LookupError, TypeError):
+        return Unavailable(f"the server answered {status} without a problem: is it a kgray server?")
+    kind: Any = _CLASSES.get(code) or getattr(
+        errors, "".join(part.title() for part in code.split("_")), KgrayError
+    )
+    return InputError(detail, field=field) if kind is InputError else kind(detail)
+
+
+def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a search; filters are fields of it."""
+    body = {"query": query, **{name: value for name, value in asked.items() if value is not None}}
+    filters = body.pop("filters", None)
+    for name in ("relations", "labels", "sources", "speakers"):
+        if filters is not None and (chosen := getattr(filters, name)):
+            body[name] = list(chosen)
+    return body
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return _shown(value)
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - a scalar
+    return show(from_datetime(value)) if isinstance(value, datetime) else value
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _entity(row: Mapping[str, Any]) -> Entity:
+    names = {"aliases": tuple(row["aliases"]), "labels": tuple(row["labels"])}
+    return Entity(id=row["id"], name=row.get("name", row.get("text")), **names)
+
+
+def _fact(row: Mapping[str, Any]) -> FactSpan:
+    names = ("id", "text", "source_id", "source", "relation", "target_id", "target", "event")
+    told: dict[str, Any] = {name: row[name] for name in names} | {
+        name: _moment(row[name]) for name in _MOMENTS
+    }
+    ended = row.get("ended_by")
+    episodes = tuple((one["id"], one["client_id"]) for one in row["episodes"])
+    return FactSpan(
+        statement=row.get("statement", ""), episodes=episodes, ended_by=ended and tuple(ended), **told
+    )  # fmt: skip
+
+
+def _hit(row: Mapping[str, Any]) -> Hit:
+    told = {name: row[name] for name in ("scope", "id", "text", "score", "group", "methods")}
+    more: dict[str, Any] = {}
+    if row["scope"] == "fact":
+        more = {"fact": _fact(row)}
+    elif row["scope"] == "entity":
+        more = {"entity": _entity(row)}
+    else:
+        said = _moment(row["reference_time"])
+        more = {"client_id": row["client_id"], "speaker": row["speaker"], "reference_time": said}
+    return Hit(**told, **more)

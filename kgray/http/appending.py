@@ -1,0 +1,171 @@
+"""Rows of a request to drafts; drafts of many requests into the log, in one transaction (group commit)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kgray import times
+from kgray.errors import InputError
+from kgray.http.metrics import Metrics
+from kgray.http.problems import Malformed, Overloaded, TooLarge
+from kgray.intake import Defaults, Refusal, draft_from
+from kgray.intake.drafts import parse_json
+from kgray.intake.formats import json_lines
+from kgray.ledger import Acceptance, accept
+from kgray.ports import Store
+from kgray.records import Draft
+
+MAX_ROWS = 1000  # of one request
+GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
+MAX_HELD = 20_000  # rows that wait for a transaction
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A row that can be accepted."""
+
+    line: int
+    draft: Draft
+
+
+def rows_of(body: bytes, content_type: str) -> Iterator[tuple[int, object]]:
+    """Yield (line from 1, row or InputError) of an object, an array or NDJSON. Raises Malformed."""
+    if content_type.partition(";")[0].strip().lower() in _NDJSON:
+        yield from ((line or 0, row) for line, row in json_lines(io.BytesIO(body)))
+        return
+    try:
+        found = parse_json(body.decode())
+    except UnicodeDecodeError:
+        raise Malformed("the body is not valid UTF-8") from None
+    except InputError as error:
+        hint = "; for one object a line, send content-type application/x-ndjson"
+        raise Malformed(f"the body is {error}{hint}", field=error.field) from None
+    yield from enumerate(found if isinstance(found, list) else [found], 1)
+
+
+def taken_of(rows: Iterable[tuple[int, object]], group: str, key: str | None) -> Iterator[Taken | Refusal]:
+    """Yield what can be accepted into a group, and what not. key: gives rows an id, `KEY#LINE`."""
+    if key is not None and not _KEY.fullmatch(key):
+        raise InputError("Idempotency-Key must be 1 to 200 printable ASCII characters without blanks")
+    for line, row in rows:
+        try:
+            if isinstance(row, InputError):
+                raise row
+            if isinstance(row, dict):
+                row = _placed(row, line, group, key)  # noqa: PLW2901 - the row as it is taken
+            yield Taken(line, draft_from(row, Defaults(group=group)))
+        except InputError as error:
+            yield Refusal(file="", line=line, field=error.field, reason=str(error))
+
+
+def _placed(row: dict[str, Any], line: int, group: str, key: str | None) -> dict[str, Any]:
+    if row.get("group") not in (None, group):
+        raise InputError("a row's group must be the one of the address", field="group")
+    if key is not None and row.get("id") is None:
+        return row | {"id": f"{key}#{line}"}
+    return row
+
+
+def bounded(items: Iterable[Taken | Refusal]) -> list[Taken | Refusal]:
+    """Return the items. Raises TooLarge for more rows than a request may have, InputError for none."""
+    found: list[Taken | Refusal] = []
+    for item in items:
+        if len(found) == MAX_ROWS:
+            raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
+        found.append(item)
+    if not found:
+        raise InputError("the body holds no row")
+    return found
+
+
+@dataclass(slots=True)
+class _Waiting:
+    drafts: Sequence[Draft]
+    how: tuple[tuple[str, bool], ...]
+    answered: asyncio.Future[list[Acceptance]]
+
+
+class Appends:
+    """Appends drafts of concurrent requests together; each request gets the answers of its own."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        """Append to a store, in a thread of its own."""
+        self._store, self._metrics = store, metrics
+        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+        self._held = 0
+        self._thread = ThreadPoolExecutor(1, "kgray-append")
+
+    async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
+        """Return one outcome a draft; durable then (R19). how: replace, again, bulk of `ledger.accept`.
+
+        Raises Overloaded where too many rows wait, and what `accept` raises: then nothing was accepted.
+        """
+        if self._held + len(drafts) > MAX_HELD:
+            raise Overloaded(f"{self._held} rows wait to be accepted: try again")
+        self._held += len(drafts)
+        waiting = _Waiting(drafts, tuple(sorted(how.items())), asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
+        try:
+            # Shielded: a client that goes away does not take its rows out of a transaction.
+            return await asyncio.shield(waiting.answered)
+        finally:
+            self._held -= len(drafts)
+
+    async def run(self) -> None:
+        """Append until `close`."""
+        while (first := await self._queue.get()) is not None:
+            gathered, ending = [first], False
+            rows, until = len(first.drafts), asyncio.get_running_loop().time() + GATHER_S
+            while rows < GATHER_ROWS and not ending:
+                left = until - asyncio.get_running_loop().time()
+                try:
+                    more = (
+                        await asyncio.wait_for(self._queue.get(), left)
+                        if left > 0
+                        else self._queue.get_nowait()
+                    )
+                except (TimeoutError, asyncio.QueueEmpty):
+                    break
+                if more is None:
+                    ending = True
+                else:
+                    gathered.append(more)
+                    rows += len(more.drafts)
+            for how in dict.fromkeys(one.how for one in gathered):
+                await self._append([one for one in gathered if one.how == how])
+            if ending:
+                return
+
+    async def close(self) -> None:
+        """Let `run` end when everything that waits is appended."""
+        self._queue.put_nowait(None)
+
+    async def _append(self, together: Sequence[_Waiting]) -> None:
+        drafts = [draft for one in together for draft in one.drafts]
+        self._metrics.batch_rows.observe(len(drafts))
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[Acceptance]:
+            return accept(self._store, drafts, now=times.now(), **dict(together[0].how))
+
+        try:
+            with self._metrics.accept_seconds.time():
+                answers = iter(await loop.run_in_executor(self._thread, work))
+        except Exception as error:  # noqa: BLE001 - it is the answer of each request
+            for one in together:
+                with suppress(asyncio.InvalidStateError):
+                    one.answered.set_exception(error)
+            return
+        for one in together:
+            own = [next(answers) for _ in one.drafts]
+            with suppress(asyncio.InvalidStateError):
+                one.answered.set_result(own)

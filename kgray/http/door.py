@@ -1,0 +1,191 @@
+"""What a server holds: the memory, its threads and bounds, the ingest loop, who may come in."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, Request, Response
+from opentelemetry import trace
+
+from kgray.http.appending import Appends
+from kgray.http.guard import REFRESH_S, Guard, check_scope
+from kgray.http.metrics import Metrics
+from kgray.http.problems import Overloaded
+from kgray.memory import Memory
+from kgray.memory.access import Access
+from kgray.memory.background import Background
+from kgray.ports import GroupHead
+
+T = TypeVar("T")
+READERS, WRITERS = 8, 4  # threads for reads; for corrections and removals
+MAX_WAITING = 256  # requests that wait for one of these
+LONGEST_S = 60.0  # of a read; of `Prefer: wait`
+_HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
+_tracer = trace.get_tracer("kgray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes."""
+
+    max_pending: int = 100_000
+    max_age_s: float = 3600.0
+    max_body: int = 8 << 20
+    max_streams: int = 1000
+
+
+class Door:
+    """The parts of one server; `opened` starts and ends them."""
+
+    def __init__(
+        self, memory: Memory, *, host: str, names: Collection[str], bounds: Bounds, ingests: bool
+    ) -> None:
+        """Serve a memory, whose owner closes it. ingests: False = another process ingests what is added."""
+        self.memory, self.bounds, self._ingests = memory, bounds, ingests
+        self.metrics = Metrics()
+        self.guard = Guard(memory.access, host=host, names=names)
+        self.appends = Appends(memory.store, self.metrics)
+        self.ingesting = Background(memory, lambda outcome: self.metrics.episodes.labels(outcome).inc())
+        self.ending = False  # streams end then
+        self.streams = 0
+        self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
+        self._shared: dict[tuple[str, int, int], asyncio.Task[dict[str, Any]]] = {}
+
+    @property
+    def access(self) -> Access:
+        """The keys and the audit log."""
+        return self.memory.access
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Run the loops while the server serves; at the end what was taken is appended."""
+        self._readers, self._writers = CapacityLimiter(READERS), CapacityLimiter(WRITERS)
+        appending, watching = asyncio.create_task(self.appends.run()), asyncio.create_task(self._watch())
+        if self._ingests:
+            self.ingesting.start()
+        try:
+            yield
+        finally:
+            self.ending = True
+            watching.cancel()
+            await self.appends.close()
+            await appending
+            await to_thread.run_sync(self.ingesting.stop)
+
+    async def _watch(self) -> None:
+        while True:
+            await to_thread.run_sync(self._look)
+            await asyncio.sleep(REFRESH_S)
+
+    def _look(self) -> None:
+        self.guard.refresh()
+        self.ingesting.look()
+        self.metrics.pending.set(self.ingesting.pending)
+        self.metrics.oldest.set(self.ingesting.oldest_s)
+
+    def check_room(self) -> None:
+        """Raise Overloaded where too much waits to be ingested, or for too long."""
+        waits, bounds = self.ingesting, self.bounds
+        if waits.pending >= bounds.max_pending:
+            raise Overloaded(
+                f"{waits.pending} episodes are pending: add more when they are ingested", wait_s=10
+            )
+        if waits.oldest_s > bounds.max_age_s:
+            why = waits.fault or "try again"
+            raise Overloaded(f"what is pending waits for {waits.oldest_s:.0f} s: {why}", wait_s=30)
+
+    # ------------------------------------------------------------------------------ in threads
+
+    async def read(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
+        """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
+        return await self._within(self._readers, lambda: _ran(verb(*args, **how)), verb.__name__)
+
+    async def change(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
+        """Do the same in threads for corrections, which are done even if the client goes away."""
+        return await self._within(self._writers, lambda: _ran(verb(*args, **how)), verb.__name__)
+
+    async def call(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
+        """Return what a short read of the store returns."""
+        return await self._within(self._readers, partial(work, *args), "read")
+
+    async def _within(self, threads: CapacityLimiter, work: Callable[[], T], name: str) -> T:
+        if threads.statistics().tasks_waiting >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} requests wait for a thread: try again")
+        with _tracer.start_as_current_span(f"kgray {name}"):
+            try:
+                async with asyncio.timeout(LONGEST_S):
+                    return await to_thread.run_sync(work, limiter=threads, abandon_on_cancel=True)
+            except TimeoutError:
+                raise Overloaded(
+                    f"not done within {LONGEST_S:.0f} s; it may be done later", wait_s=30
+                ) from None
+
+    # ------------------------------------------------------------------------------ what is shared
+
+    async def head(self, group: str) -> GroupHead:
+        """Return a group's counters, read at most four times a second for all who ask."""
+        at, reading = self._heads.get(group, (0.0, None))
+        if reading is None or (reading.done() and time.monotonic() - at > _HEAD_S):
+            reading = asyncio.create_task(self.call(self.memory.store.heads, [group]))
+            self._heads[group] = time.monotonic(), reading
+        return (await asyncio.shield(reading))[group]
+
+    async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:
+        """Return `Memory.changes`; streams that are equally far share one pass over the group."""
+        key = (group, since, upto)
+        if key not in self._shared:
+            self._shared = {k: task for k, task in self._shared.items() if not task.done()}
+            self._shared[key] = asyncio.create_task(self.read(self.memory.changes, group=group, since=since))
+        return await asyncio.shield(self._shared[key])
+
+    async def tag(self, request: Request, group: str) -> str:
+        """Return the weak ETag of an answer without a clock: of the group's last commit and the arguments."""
+        head = (await self.call(self.memory.store.heads, [group]))[group]
+        about = f"{head} {request.url.path}?{request.url.query}"
+        return f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
+
+
+def _ran(work: Awaitable[T]) -> T:
+    return asyncio.run(_awaited(work))
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def door_of(request: Request) -> Door:
+    """Return the server's parts."""
+    found: Door = request.app.state.door
+    return found
+
+
+def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency
+    """Return the check of a route: the key that was presented must have the scope, and reach the group."""
+
+    async def check(request: Request) -> None:
+        check_scope(request.scope["state"].get("key"), scope, request.path_params.get("group"))
+
+    return Depends(check)
+
+
+def unchanged(request: Request, tag: str) -> Response | None:
+    """Return 304 where the client has this answer already."""
+    if tag in (request.headers.get("if-none-match") or ""):
+        return Response(status_code=304, headers=kept(tag))
+    return None
+
+
+def kept(tag: str) -> dict[str, str]:
+    """Return the headers of an answer with an ETag: asked again each time, because a removal must show."""
+    return {"etag": tag, "cache-control": "private, no-cache"}
+
+
+At = Annotated[Door, Depends(door_of)]

@@ -1,0 +1,147 @@
+"""Bodies of requests, checked, and the shapes of answers: the OpenAPI document is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kgray.search import Filters
+
+Moment = Annotated[
+    str | float,
+    Field(description="ISO 8601, or epoch seconds", examples=["2026-03-01", "2026-03-01T09:00:00Z"]),
+]
+Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Names = Annotated[list[Name], Field(max_length=64)]
+
+
+class Body(BaseModel):
+    """A request: an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+
+
+class Asked(Body):
+    """What search and context share; docs/searching.md explains each."""
+
+    query: Text = Field(examples=["Where does Alice work?"])
+    scopes: list[Literal["fact", "entity", "episode", "community"]] = []
+    as_of: Moment | None = None
+    known_at: Moment | None = None
+    said_after: Moment | None = None
+    said_before: Moment | None = None
+    any_time: bool = False
+    recipe: Name = "hybrid"
+    methods: list[Literal["bm25", "cosine", "bfs"]] | None = None
+    reranker: Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"] | None = None
+    centre: Name | None = None
+    seeds: Names = []
+    relations: Names = []
+    labels: Names = []
+    sources: Names = []
+    speakers: Names = []
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Memory.search` but for the query."""
+        given = self.model_dump(exclude={"query", "explain"})
+        filters = {name: tuple(given.pop(name)) for name in ("relations", "labels", "sources", "speakers")}
+        return given | {"filters": Filters(**filters)}
+
+
+class Search(Asked):
+    """A search."""
+
+    limit: int = Field(10, ge=1, le=1000)
+    explain: bool = Field(default=False, description="with the signals of each hit, and what was left out")
+
+
+class ContextOf(Asked):
+    """A context: the text to put into a prompt."""
+
+    tokens: int = Field(1500, ge=64, le=200_000)
+    limit: int | None = Field(None, ge=1, le=1000)
+
+
+class Merge(Body):
+    """Two entities that are one, or are not; by name or id."""
+
+    entities: list[Name] = Field(min_length=2, max_length=2, examples=[["Alice", "Alice Nguyen"]])
+
+
+class Split(Body):
+    """An entity, and those of its names that are another's."""
+
+    entity: Name
+    surfaces: Names = Field(min_length=1)
+
+
+class Undo(Body):
+    """The sequence of a merge, split or distinction."""
+
+    sequence: int = Field(ge=1, le=1 << 60)
+
+
+class Withdrawal(Body):
+    """Which episodes: exactly one of the three. ids: ours or the client's."""
+
+    episodes: list[Name] = Field(default=[], max_length=1000)
+    source: Name | None = None
+    everything: bool = False
+
+
+class Retry(Body):
+    """Which failed episodes; none = all of the group."""
+
+    episodes: list[Name] = Field(default=[], max_length=1000)
+
+
+# ------------------------------------------------------------------------------------- answers
+
+# Shapes for the document: what is answered is made by `as_dict` of its value, and may have more fields.
+# "?" = may be null, "~" = may be absent, "[...]" = a list; a name that is no type is another shape.
+SHAPES: Mapping[str, str] = {
+    "AcceptedRow": "id text, client_id text?, sequence int?",
+    "RefusedRow": "line int?, field text?, reason text",
+    "Accepted": (
+        "accepted [AcceptedRow], duplicate int, refused int, refusals [RefusedRow], committed int~, "
+        "failed int~, pending int~"
+    ),
+    "Hit": "scope text, id text, text text, score number, group text, methods object",
+    "Hits": "hits [Hit], took_ms number",
+    "Context": "text text, tokens int, hits [Hit], citations [object]",
+    "Entity": "id text, name text, aliases [text], labels [text]",
+    "Entities": "entities [Entity]",
+    "Fact": (
+        "id text, text text, source text?, relation text, target text?, valid_at text?, invalid_at text?, "
+        "created_at text, expired_at text?"
+    ),
+    "History": "entity Entity, facts [Fact]",
+    "Neighbourhood": "entities [Entity], facts [Fact], truncated bool, total object",
+    "Done": "sequence int~",
+    "Problem": "type text, title text, status int, detail text, code text, request_id text, errors [object]",
+}
+_TYPES = {"text": "string", "int": "integer", "bool": "boolean"}
+
+
+def schema(shape: str) -> dict[str, Any]:
+    """Return the JSON schema of a shape."""
+    fields = dict(part.split() for part in SHAPES[shape].split(", "))
+    needed = [name for name, kind in fields.items() if not kind.endswith("~")]
+    kinds = {name: _schema_of(kind.rstrip("~")) for name, kind in fields.items()}
+    return {"type": "object", "properties": kinds, "required": needed}
+
+
+def _schema_of(kind: str) -> dict[str, Any]:
+    if kind.endswith("?"):
+        return {"anyOf": [_schema_of(kind[:-1]), {"type": "null"}]}
+    if kind.startswith("["):
+        return {"type": "array", "items": _schema_of(kind[1:-1])}
+    return ref(kind) if kind in SHAPES else {"type": _TYPES.get(kind, kind)}
+
+
+def ref(shape: str) -> dict[str, Any]:
+    """Return the reference to a shape among the document's components."""
+    return {"$ref": f"#/components/schemas/{shape}"}

@@ -1,0 +1,92 @@
+"""MCP by streamable HTTP at /mcp/GROUP: the same tools, keys and bounds as the routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import product
+from typing import Any
+
+from mcp.server.mcpserver import Context
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kgray.errors import InputError
+from kgray.http.door import Door
+from kgray.http.guard import check_scope
+from kgray.intake import Defaults, draft_from
+from kgray.ledger import Acceptance
+from kgray.mcp.server import Seat, build
+from kgray.memory.access import AccessKey
+from kgray.records import check_group
+
+
+class Mounted:
+    """An ASGI app: one server for each set of tools, without sessions, so any replica answers."""
+
+    def __init__(self, door: Door) -> None:
+        """Build the servers."""
+        self._door = door
+        self._servers = {
+            (adds, forgets): build(_seat_of, adds=adds, forgets=forgets)
+            for adds, forgets in product((True, False), repeat=2)
+        }
+        # Host and Origin are checked in front of every route.
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        how: dict[str, Any] = {"streamable_http_path": "/", "json_response": True, "stateless_http": True}
+        self._apps: dict[tuple[bool, bool], ASGIApp] = {
+            tools: server.streamable_http_app(transport_security=security, **how)
+            for tools, server in self._servers.items()
+        }
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the servers; a mounted app's own lifespan is never entered."""
+        async with AsyncExitStack() as stack:
+            for server in self._servers.values():
+                await stack.enter_async_context(server.session_manager.run())
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request at /mcp/GROUP, or at /mcp with a key that is bound to one group."""
+        key: AccessKey | None = scope["state"].get("key")
+        group = _group_of(scope["path"], key)
+        check_scope(key, "read", group)
+        tools = (key is None or key.allows("add"), key is None or key.allows("remove"))
+        scope["state"]["seat"] = self._seat(group, key)
+        inner = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
+        await self._apps[tools](inner, receive, send)
+
+    def _seat(self, group: str, key: AccessKey | None) -> Seat:
+        door = self._door
+        who = key.id if key else ""
+
+        async def append(row: Mapping[str, Any]) -> Acceptance:
+            door.check_room()
+            taken = (await door.appends.accept([draft_from(dict(row), Defaults(group=group))]))[0]
+            door.ingesting.appended(taken.status == "accepted")
+            return taken
+
+        async def audit(action: str, asked: Mapping[str, Any]) -> None:
+            await door.call(partial(door.access.note, who, action, group, asked))
+
+        return Seat(
+            memory=door.memory, group=group, read=door.read, change=door.change, background=door.ingesting,
+            append=append, audit=audit, count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
+        )  # fmt: skip
+
+
+def _group_of(path: str, key: AccessKey | None) -> str:
+    named = path.removeprefix("/mcp").strip("/")
+    if named:
+        return check_group(named)
+    if key is not None and len(key.groups) == 1 and key.groups[0][-1:] != "*":
+        return key.groups[0]
+    raise InputError("say which group: /mcp/GROUP; only a key that is bound to one group may leave it out")
+
+
+def _seat_of(ctx: Context[Any]) -> Seat:
+    request: Any = ctx.request_context.request
+    seat: Seat = request.scope["state"]["seat"]
+    return seat

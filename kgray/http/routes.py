@@ -1,0 +1,115 @@
+"""The table of routes; method, path, scope of the key, handler, shape of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Response
+
+from kgray.http import models, reading, writing
+from kgray.http.door import needs
+
+_ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
+_OBJECT = {"type": "object", "additionalProperties": True}
+_ASKED = (("header", "Prefer"), ("header", "Idempotency-Key"), ("query", "replace"), ("query", "again"))
+_ROWS = {
+    "parameters": [
+        {"in": "path", "name": "group", "required": True, "schema": {"type": "string"}, "example": "team"},
+        *({"in": place, "name": name, "schema": {"type": "string"}} for place, name in _ASKED),
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]},
+                "example": [_ROW],
+            },
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": f'{{"text": "{_ROW["text"]}"}}\n',
+            },
+        },
+    }
+}
+_LINES = {
+    "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+}
+
+
+class Route(NamedTuple):
+    """One route. gives: the shape or the media type of its answer; more: statuses besides 200."""
+
+    method: str
+    path: str
+    scope: str
+    does: Callable[..., Any]
+    gives: str = ""
+    more: tuple[int, ...] = ()
+    body: dict[str, Any] | None = None
+
+
+_G = "/groups/{group}"
+ROUTES = (
+    Route("POST", f"{_G}/episodes", "add", writing.append, "Accepted", (202,), _ROWS),
+    Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
+    Route("GET", f"{_G}/episodes", "read", reading.log),
+    Route("GET", f"{_G}/episodes/{{name}}", "read", reading.episode),
+    Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
+    Route("POST", f"{_G}/context", "read", reading.context, "Context"),
+    Route("GET", f"{_G}/entities", "read", reading.entities, "Entities"),
+    Route("GET", f"{_G}/entities/{{name}}/history", "read", reading.history, "History", (304,)),
+    Route("GET", f"{_G}/show/{{name}}", "read", reading.show, more=(304,)),
+    Route("GET", f"{_G}/graph", "read", reading.graph, "Neighbourhood", (304,)),
+    Route("GET", f"{_G}/diff", "read", reading.diff, more=(304,)),
+    Route("GET", f"{_G}/changes", "read", reading.changes),
+    Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
+    Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson", (304,)),
+    Route("GET", f"{_G}/status", "read", reading.status),
+    Route("GET", f"{_G}/failures", "read", reading.failures),
+    Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
+    Route("POST", f"{_G}/merge", "correct", writing.merge, more=(202,)),
+    Route("POST", f"{_G}/distinct", "correct", writing.distinct, more=(202,)),
+    Route("POST", f"{_G}/split", "correct", writing.split, more=(202,)),
+    Route("POST", f"{_G}/undo", "correct", writing.undo, more=(202,)),
+    Route("POST", f"{_G}/retract", "correct", writing.retract),
+    Route("POST", f"{_G}/remove", "remove", writing.remove),
+    Route("DELETE", f"{_G}/episodes/{{name}}", "remove", writing.remove_episode),
+    Route("DELETE", _G, "remove", writing.remove_group),
+    Route("GET", f"{_G}/operations/{{sequence}}", "read", reading.operation),
+    Route("GET", "/groups", "read", reading.groups),
+    Route("GET", "/audit", "admin", writing.audit),
+)
+_PROBLEM = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
+
+
+def router() -> APIRouter:
+    """Return the routes under /v1."""
+    made = APIRouter(prefix="/v1")
+    for route in ROUTES:
+        said = (route.does.__doc__ or "").strip()
+        shape = models.ref(route.gives) if route.gives else {"type": "object"}
+        shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
+        if "/" in route.gives:
+            shaped = {"content": {route.gives: {"schema": {"type": "string"}}}}
+        made.add_api_route(
+            route.path,
+            route.does,
+            methods=[route.method],
+            dependencies=[] if route.does is writing.append else [needs(route.scope)],
+            response_model=None,
+            response_class=Response,
+            summary=said.partition(";")[0].rstrip("."),
+            description=f"{said}\n\nScope of the key: `{route.scope}`.",
+            openapi_extra=route.body,
+            responses={
+                200: {"description": "Done", **shaped},
+                **{
+                    n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
+                    for n in route.more
+                },
+                "4XX": {"description": "The request is at fault", **_PROBLEM},
+                "5XX": {"description": "Try again, or the server is at fault", **_PROBLEM},
+            },
+        )
+    return made

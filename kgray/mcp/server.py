@@ -1,0 +1,326 @@
+"""The seven tools, typed; errors say what to do next, because a model reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, Literal, Protocol
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel, BeforeValidator, Field
+
+from kgray import __version__, kinds, rows
+from kgray.errors import InputError, KgrayError
+from kgray.graph import Hit
+from kgray.ledger import sequences_of
+from kgray.memory import Memory
+from kgray.memory.background import Background
+
+INSTRUCTIONS = (
+    "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
+    "Call add_memory for decisions, preferences, facts and dates that should outlive this conversation."
+)
+_LOOK_S = 0.25
+_MAX_WAIT_S = 30.0
+_MAX_IDS = 100
+
+
+class Runs(Protocol):
+    """Runs a verb of the memory in a thread."""
+
+    async def __call__(self, verb: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
+        """Return what the verb returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What one connection may use. audit: notes a removal or retraction before it is done."""
+
+    memory: Memory
+    group: str
+    read: Runs
+    change: Runs
+    background: Background
+    append: Callable[[Mapping[str, Any]], Awaitable[Any]]  # a row -> its ledger.Acceptance
+    audit: Callable[[str, Mapping[str, Any]], Awaitable[None]]
+    count: Callable[[str, str], None] = lambda _tool, _outcome: None
+
+
+class Line(BaseModel):
+    """A fact, entity or message."""
+
+    id: str
+    kind: str
+    text: str
+    since: str | None = None
+    until: str | None = None
+
+
+class Text(BaseModel):
+    """A text to read."""
+
+    text: str
+    tokens: int
+
+
+class Lines(BaseModel):
+    """What was found, best first or in order of time."""
+
+    lines: list[Line]
+
+
+class Added(BaseModel):
+    """state: committed = in the graph; accepted = safe, not yet there; failed; retracted = forgotten."""
+
+    id: str
+    state: str
+
+
+class Message(BaseModel):
+    """A message, word for word."""
+
+    id: str
+    at: str | None
+    speaker: str | None
+    text: str
+
+
+class Messages(BaseModel):
+    """Messages."""
+
+    messages: list[Message]
+
+
+class Status(BaseModel):
+    """states: id -> state, of the ids asked for. changed: facts opened or ended since then."""
+
+    pending: int
+    failed: int
+    failures: list[str]
+    states: dict[str, str] = {}
+    changed: list[Line] = []
+
+
+class Forgotten(BaseModel):
+    """What was taken out; absent: ids that are not there."""
+
+    messages: int
+    facts_closed: int
+    facts_reopened: int
+    absent: list[str]
+
+
+def _listed(given: object) -> object:
+    """Return a list as it is, or as some clients send it: as JSON in a text, or as one text."""
+    if not isinstance(given, str):
+        return given
+    try:
+        read = json.loads(given)
+    except ValueError:
+        return [given]
+    return read if isinstance(read, list) else [given]
+
+
+Ids = Annotated[list[str], BeforeValidator(_listed), Field(max_length=_MAX_IDS)]
+Kinds = Annotated[list[Literal["fact", "entity", "episode"]], BeforeValidator(_listed)]
+When = Annotated[str | None, Field(description="ISO 8601")]
+SeatOf = Callable[[Context[Any]], Seat]
+_NEXT = {
+    "NotFound": "Look for it with search_memory.",
+    "Ambiguous": "Call again with one of these ids.",
+    "InputError": "Correct the argument and call again.",
+    "Unavailable": "Nothing is lost: try again later.",
+    "Overloaded": "Nothing is lost: try again later.",
+}
+
+
+def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPServer[Any]:
+    """Return a server. seat_of: the seat of a call's connection; adds, forgets: has these tools."""
+    # Else the SDK gives the process a handler that draws each traceback, for a second of the event loop.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    server: MCPServer[Any] = MCPServer(
+        "kgray", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    tools = _Tools(seat_of)
+    reads = "get_context search_memory get_history get_sources memory_status".split()
+    chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
+    chosen += [(tools.add_memory, {"destructive_hint": False, "idempotent_hint": True})] * adds
+    chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
+    for tool, hints in chosen:
+        server.add_tool(_told(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints))
+    return server
+
+
+def _told(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
+    """Return a tool whose errors reach the model, with what to do next."""
+
+    @wraps(tool)
+    async def run(*args: Any, ctx: Context[Any], **how: Any) -> Any:  # noqa: ANN401 - the tool's own
+        count = seat_of(ctx).count
+        try:
+            answer = await tool(*args, ctx=ctx, **how)
+        except KgrayError as error:
+            count(tool.__name__, "error")
+            names = (kind.__name__ for kind in type(error).__mro__)
+            advice = next((_NEXT[name] for name in names if name in _NEXT), "Tell the user.")
+            raise ToolError(f"{error}. {advice}") from None
+        count(tool.__name__, "done")
+        return answer
+
+    return run
+
+
+class _Tools:
+    """The tools; a docstring is what the model reads."""
+
+    def __init__(self, seat_of: SeatOf) -> None:
+        self._seat_of = seat_of
+
+    async def get_context(
+        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None
+    ) -> Text:
+        """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
+        seat = self._seat_of(ctx)
+        how = {"tokens": tokens, "as_of": as_of, "known_at": known_at}
+        found = await seat.read(seat.memory.context, query, group=seat.group, **how)
+        return Text(text=found.text, tokens=found.tokens)
+
+    async def search_memory(
+        self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
+        kinds: Kinds = [], limit: int = 10,  # noqa: B006 - read alone
+    ) -> Lines:  # fmt: skip
+        """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
+
+        known_at: what this memory knew then.
+        """
+        seat = self._seat_of(ctx)
+        how = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        found = await seat.read(seat.memory.search, query, group=seat.group, **how)
+        return Lines(lines=[_line(hit) for hit in found])
+
+    async def get_history(self, entity: str, ctx: Context[Any], known_at: When = None) -> Lines:
+        """How facts about one person or thing changed. For 'since when', 'before', 'why did it change'."""
+        seat = self._seat_of(ctx)
+        found = await seat.read(seat.memory.history, entity, group=seat.group, known_at=known_at)
+        return Lines(lines=[_fact_line(fact) for fact in found.facts])
+
+    async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
+        """Return the messages behind a fact's id, verbatim: quote them."""
+        seat = self._seat_of(ctx)
+        found = await seat.read(seat.memory.describe, id, group=seat.group)
+        told = [
+            Message(
+                id=one.client_id or one.id, at=_day(one.reference_time), speaker=one.speaker, text=one.text
+            )
+            for one in found.episodes
+        ]
+        return Messages(messages=told)
+
+    async def memory_status(
+        self, ctx: Context[Any], ids: Ids = [], since: When = None  # noqa: B006 - read alone
+    ) -> Status:  # fmt: skip
+        """Whether added messages are in the graph yet, failures with reasons, and what changed since then."""
+        seat = self._seat_of(ctx)
+        counts = (await seat.read(seat.memory.status, group=seat.group))[seat.group]
+        failures = await seat.read(seat.memory.failures, group=seat.group)
+        states = {id_: (await seat.read(seat.memory.episode, id_, group=seat.group))["state"] for id_ in ids}
+        changed: list[Line] = []
+        if since is not None:
+            found = await seat.read(seat.memory.diff, group=seat.group, from_known_at=since)
+            both = [(one, "opened") for one in found["opened"]] + [
+                (one["after"], "changed") for one in found["changed"]
+            ]
+            changed = [
+                Line(
+                    id=one["id"], kind=kind, text=one["text"], since=one["valid_at"], until=one["invalid_at"]
+                )
+                for one, kind in [*both, *((one, "ended") for one in found["ended"])]
+            ]
+        told = [f"{one.episode.client_id or one.episode.id}: {one.failure.message}" for one in failures[:10]]
+        pending = counts.accepted + counts.extracted
+        return Status(pending=pending, failed=counts.failed, failures=told, states=states, changed=changed)
+
+    async def add_memory(
+        self, text: str, ctx: Context[Any], at: When = None, speaker: str | None = None,
+        source: str | None = None, id: str | None = None, wait_s: float = 5,  # noqa: A002 - its argument
+    ) -> Added:  # fmt: skip
+        """Keep what should outlive this conversation, in the user's words, one message a call.
+
+        `at` is when it was said, not when it happened. Do not add what search already returned.
+        """
+        seat = self._seat_of(ctx)
+        row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
+        taken = await seat.append({name: value for name, value in row.items() if value is not None})
+        if taken.status == "conflict":
+            raise InputError(f"{taken.reason}; leave the id out to keep both", field="id")
+        if taken.retracted:
+            return Added(id=taken.id, state="retracted")
+        until = time.monotonic() + min(max(wait_s, 0.0), _MAX_WAIT_S)
+        while True:
+            state = await seat.read(_state_of, seat, taken.sequence)
+            if state not in ("accepted", "extracted") or time.monotonic() >= until:
+                return Added(id=taken.id, state="accepted" if state == "extracted" else state)
+            await seat.background.step(_LOOK_S)
+
+    async def forget(
+        self, ids: Ids, ctx: Context[Any],
+        mode: Literal["retract", "remove"] = "retract", dry_run: bool = False,
+    ) -> Forgotten:  # fmt: skip
+        """Take messages out. retract: no longer believed, history keeps it. remove: erased with every trace.
+
+        ids: of messages, as get_sources gives them. dry_run: only tells which are there. Ask the user first.
+        """
+        seat = self._seat_of(ctx)
+        if dry_run:
+            there = [id_ for id_ in ids if await seat.read(_is_there, seat, id_)]
+            absent = [id_ for id_ in ids if id_ not in there]
+            return Forgotten(messages=len(there), facts_closed=0, facts_reopened=0, absent=absent)
+        await seat.audit(mode, {"episodes": ids})
+        verb = seat.memory.remove if mode == "remove" else seat.memory.retract
+        done = await seat.change(verb, group=seat.group, episodes=ids)
+        counts = {name: done[name] for name in ("facts_closed", "facts_reopened")}
+        return Forgotten(messages=done["episodes"], absent=done["absent"], **counts)
+
+
+async def _state_of(seat: Seat, sequence: int) -> str:
+    for row in seat.memory.store.rows(kinds.EPISODE_HEADS_AT, seat.group, [sequence]):
+        return rows.STATES[row[5]]
+    return "withdrawn"
+
+
+async def _is_there(seat: Seat, id_: str) -> bool:
+    return bool(sequences_of(seat.memory.store, seat.group, [id_]))
+
+
+def _line(hit: Hit) -> Line:
+    if hit.fact is not None:
+        return _fact_line(hit.fact)
+    return Line(id=hit.client_id or hit.id, kind=hit.scope, text=hit.text, since=_day(hit.reference_time))
+
+
+def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
+    return Line(
+        id=fact.id, kind="fact", text=fact.text, since=_day(fact.valid_at), until=_day(fact.invalid_at)
+    )
+
+
+def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
+
+
+def in_thread(verb: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
+    """Run a verb to its end; to be called in a thread that has no event loop."""
+
+    async def work() -> Any:  # noqa: ANN401
+        return await verb(*args, **how)
+
+    return asyncio.run(work())

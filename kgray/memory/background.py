@@ -1,0 +1,117 @@
+"""The ingest loop of a server: a thread that carries out what is pending, and tells who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from kgray.errors import KgrayError
+from kgray.memory.face import Memory
+
+_LOOK_S = 0.25  # between two looks for what other processes append
+_AGAIN_S = 5.0  # after an outage or a fault
+_log = logging.getLogger("kgray.server")
+
+
+class Background:
+    """Ingests in a thread from `start` to `stop`; knows how much waits, and for how long.
+
+    fault       why it does not ingest now, in one line; "" = nothing is wrong
+    pending     how many entries have not ended, when `look` was last called
+    """
+
+    def __init__(self, memory: Memory, on_outcome: Callable[[str], None] = lambda _: None) -> None:
+        """on_outcome: called in the thread with what became of each entry."""
+        self.fault, self.pending = "", 0
+        self._memory, self._on_outcome = memory, on_outcome
+        self._arrived = 0
+        self._arrivals: deque[tuple[float, int]] = deque()  # (when, how many had arrived before)
+        self._poked, self._stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stepped = asyncio.Event()
+        self._telling = False
+
+    def start(self) -> None:
+        """Start the thread; to be called in the server's event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="kgray-ingest", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have what is in flight committed and end the thread; blocks."""
+        self._stopping.set()
+        self._poked.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # ------------------------------------------------------------------------------ what waits
+
+    def look(self) -> None:
+        """Count what waits; blocks."""
+        pending, now = self._memory.store.pending_count(), time.monotonic()
+        gone = self._arrived - pending  # as if the first that came were the first to end
+        while len(self._arrivals) > 1 and self._arrivals[1][1] <= gone:
+            self._arrivals.popleft()
+        if not pending:
+            self._arrivals.clear()
+        elif not self._arrivals:  # it was there before this server, or another process appended it
+            self._arrived, self._arrivals = pending, deque([(now, 0)])
+        self.pending = pending
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest of what waits has waited, in seconds: an estimate, 0 = nothing waits."""
+        return time.monotonic() - self._arrivals[0][0] if self._arrivals else 0.0
+
+    def appended(self, count: int) -> None:
+        """Note that so many episodes were appended."""
+        self._arrivals.append((time.monotonic(), self._arrived))
+        self._arrived += count
+        self.pending += count
+        self._poked.set()
+
+    # ------------------------------------------------------------------------------ who waits
+
+    async def step(self, timeout_s: float) -> None:
+        """Wait until something has ended, at most so long; another process may end something unseen."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stepped.wait(), timeout_s)
+
+    def _step(self, _group: str, _sequence: int, outcome: str) -> None:
+        self._on_outcome(outcome)
+        if not self._telling and self._loop is not None:
+            self._telling = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        before, self._stepped = self._stepped, asyncio.Event()
+        before.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._poked.wait(_LOOK_S)
+            self._poked.clear()
+            fault = ""
+            try:
+                if self._memory.store.pending_groups() and not self._stopping.is_set():
+                    stop = self._stopping.is_set
+                    done = asyncio.run(self._memory.ingest(on_step=self._step, stop=stop))
+                    fault = done.reason if done.stopped else ""
+            except KgrayError as error:
+                fault = str(error)
+            except Exception as error:  # noqa: BLE001 - the loop outlives it, and says so
+                fault = f"fault in kgray ({type(error).__name__})"
+                _log.exception("the ingest loop met a fault")
+            if fault and fault != self.fault:
+                _log.warning("not ingesting: %s", fault)
+            self.fault = fault
+            if fault:
+                self._stopping.wait(_AGAIN_S)

@@ -1,0 +1,234 @@
+"""Parts of a group for those who draw, follow or page it: a neighbourhood, a difference, changes, the log.
+
+Costs: a neighbourhood what is in reach of its centre; a difference and changes one pass over the group;
+a page of the log its length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kgray import kinds, rows
+from kgray.derivation.stored import view_now
+from kgray.derivation.view import View
+from kgray.errors import InputError, NotFound
+from kgray.graph import Entity, Fact
+from kgray.ledger import result, sequences_of
+from kgray.memory.answers import entity_row
+from kgray.memory.naming import entities_of, entity_called
+from kgray.memory.showing import ToldEpisode, told_episodes
+from kgray.ports import GraphView, Store
+from kgray.search import spans_of
+from kgray.times import Instant, from_datetime, show
+
+MAX_DEPTH = 4
+MAX_ROWS = 1000
+_LOOKED = 20_000  # sequences that one page of the log looks at
+_TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
+Row = dict[str, Any]
+
+
+def check_bounds(limit: int, depth: int = 0) -> None:
+    """Raise InputError where a page is too long, or a neighbourhood too wide."""
+    if not 1 <= limit <= MAX_ROWS:
+        raise InputError(f"limit is {limit}: use 1 to {MAX_ROWS}", field="limit")
+    if not 0 <= depth <= MAX_DEPTH:
+        raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
+
+
+def _fact_rows(view: GraphView, facts: Sequence[Fact]) -> list[Row]:
+    """Return facts in the form of `History.as_dict`, in the order given."""
+    spans, _ = spans_of(view, facts)
+    return [{"id": f.id, "statement": f.statement, "text": f.text} | spans[f.id].as_dict() for f in facts]
+
+
+def _all_facts(store: Store, view: GraphView) -> list[Fact]:
+    if isinstance(view, View):
+        return view.all_facts()
+    return [rows.fact(row) for row in store.rows(kinds.ALL["facts"], view.group)]
+
+
+# ------------------------------------------------------------------------------ a neighbourhood
+
+
+def neighbourhood(
+    store: Store, view: GraphView, centre: str | None, as_of: Instant | None, depth: int, limit: int
+) -> Row:
+    """Return the entities within `depth` steps of one, nearest first, and the facts between them.
+
+    centre  a name or id; None = the entities with most facts
+    as_of   None = facts of all spans
+    limit   of entities, and of facts; "truncated" says whether there are more, "total" how many
+    """
+    check_bounds(limit, depth)
+    if centre is None:
+        facts = [f for f in _all_facts(store, view) if as_of is None or f.holds_at(as_of)]
+        degrees = Counter(end for fact in facts for end in fact.ends)
+        everyone = entities_of(store, view)
+        ordered = sorted(everyone, key=lambda one: (-degrees[one.id], one.born, one.id))
+    else:
+        steps, facts = _reached(view, entity_called(store, view, centre), as_of, depth)
+        ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
+    kept = {one.id for one in ordered[:limit]}
+    between = [fact for fact in facts if kept.issuperset(fact.ends)]
+    between.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+    total = {"entities": len(ordered), "facts": len(facts)}
+    shown = between[:limit]
+    return {
+        "entities": [entity_row(one) for one in ordered[:limit]],
+        "facts": _fact_rows(view, shown),
+        "truncated": len(kept) < total["entities"] or len(shown) < total["facts"],
+        "total": total,
+    }
+
+
+def _reached(
+    view: GraphView, centre: Entity, as_of: Instant | None, depth: int
+) -> tuple[dict[str, int], list[Fact]]:
+    """Return entity -> steps from the centre, and all facts that were walked over."""
+    steps, facts, edge = {centre.id: 0}, dict[str, Fact](), [centre.id]
+    for step in range(1, depth + 1):
+        met = view.facts_at(edge, as_of, None) if edge else []
+        facts.update((fact.id, fact) for fact in met)
+        edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
+        steps.update(dict.fromkeys(edge, step))
+    return steps, list(facts.values())
+
+
+# ------------------------------------------------------------------------------ a difference
+
+
+def difference(
+    store: Store, views: tuple[GraphView, GraphView], as_of: tuple[Instant | None, Instant | None], limit: int
+) -> Row:
+    """Return what a group shows at the second moment and not at the first, and the other way round.
+
+    views   the graph as known at each moment; as_of: what holds then, None = the facts of all spans
+    opened, ended, changed  facts; changed: the same fact with another text, span or end. Each has at most
+                            `limit`, `total` counts all
+    """
+    check_bounds(limit)
+    before, after = (_at(store, view, moment) for view, moment in zip(views, as_of, strict=True))
+    opened = [fact for id_, fact in after.items() if id_ not in before]
+    ended = [fact for id_, fact in before.items() if id_ not in after]
+    both = [(before[id_], fact) for id_, fact in after.items() if id_ in before]
+    changed = [pair for pair in both if any(getattr(pair[0], n) != getattr(pair[1], n) for n in _TOLD)]
+    was, now = ({one.id: one for one in entities_of(store, view)} for view in views)
+    renamed = [one for one in now.values() if one.id in was and one.name != was[one.id].name]
+    lists: dict[str, list[Any]] = {"opened": opened, "ended": ended, "changed": changed}
+    pairs = zip(
+        _fact_rows(views[0], [p[0] for p in changed[:limit]]),
+        _fact_rows(views[1], [p[1] for p in changed[:limit]]),
+        strict=True,
+    )
+    named = {
+        "entities_new": [one for one in now.values() if one.id not in was],
+        "entities_gone": [one for one in was.values() if one.id not in now],
+        "entities_renamed": renamed,
+    }
+    lists |= named
+    return {
+        "opened": _fact_rows(views[1], opened[:limit]),
+        "ended": _fact_rows(views[0], ended[:limit]),
+        "changed": [{"before": old, "after": new} for old, new in pairs],
+        **{name: [entity_row(one) for one in found[:limit]] for name, found in named.items()},
+        "truncated": any(len(found) > limit for found in lists.values()),
+        "total": {name: len(found) for name, found in lists.items()},
+    }
+
+
+def _at(store: Store, view: GraphView, as_of: Instant | None) -> dict[str, Fact]:
+    found = (fact for fact in _all_facts(store, view) if as_of is None or fact.holds_at(as_of))
+    return {fact.id: fact for fact in sorted(found, key=lambda fact: (fact.created_at, fact.id))}
+
+
+# ------------------------------------------------------------------------------ changes, the log
+
+
+def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
+    """Return the commits after one, in order. A commit's number is its record time, in microseconds.
+
+    "last" is the number to go on from. At most about `limit` rows; a commit is never cut in two.
+    """
+    check_bounds(limit)
+    found: dict[Instant, Row] = {}
+
+    def commit(at: Instant) -> Row:
+        return found.setdefault(at, {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []})
+
+    for sequence, id_, client_id, _, _, state, ended_at, *_ in store.rows(kinds.EPISODE_HEADS, group):
+        if ended_at is not None and ended_at > since and state in (kinds.COMMITTED, kinds.FAILED):
+            entry = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
+            commit(ended_at)["entries"].append(entry | {"state": rows.STATES[state]})
+    for sequence, kind, _, state, at, _ in store.rows(kinds.ALL["operations"], group):
+        if at is not None and at > since:
+            told = "done" if state == kinds.DONE else "refused"
+            commit(at)["entries"].append({"type": kind, "sequence": sequence, "state": told})
+    for fact in _all_facts(store, view_now(store, group)):
+        for at, what in ((fact.created_at, "opened"), (fact.expired_at, "ended")):
+            if at is not None and at > since:
+                commit(at)[what].append(fact.id)
+    ordered = _first(sorted(found.values(), key=lambda row: int(row["commit"])), limit)
+    return {
+        "commits": ordered,
+        "last": ordered[-1]["commit"] if ordered else since,
+        "more": len(ordered) < len(found),
+    }
+
+
+def _first(commits: Sequence[Row], limit: int) -> list[Row]:
+    kept: list[Row] = []
+    for row in commits:
+        if limit <= 0:
+            break
+        kept.append(row)
+        limit -= 1 + sum(len(row[name]) for name in ("entries", "opened", "ended"))
+    return kept
+
+
+def log_page(store: Store, group: str, after: int, state: str | None, limit: int) -> Row:
+    """Return episodes of the log by sequence, behind one. "next": where to go on from; None = no more."""
+    check_bounds(limit)
+    if state is not None and state not in rows.STATES:
+        raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
+    last, chosen, at = store.heads([group])[group].last, list[int](), max(0, after)
+    end = min(last, at + _LOOKED)
+    while at < end and len(chosen) < limit:
+        upto = min(end, at + MAX_ROWS)
+        found = store.rows(kinds.EPISODE_HEADS_AT, group, list(range(at + 1, upto + 1)))
+        at = upto
+        for row in sorted(found, key=lambda row: int(row[0])):
+            if row[7] is None and (state is None or rows.STATES[row[5]] == state):
+                chosen.append(row[0])
+                if len(chosen) == limit:
+                    at = row[0]
+                    break
+    told = told_episodes(store, group, chosen, set())
+    return {"episodes": [episode_dict(one) for one in told], "next": at if at < last else None}
+
+
+def episode(store: Store, group: str, name: str) -> Row:
+    """Return the last episode with an id, ours or the client's, in any state. Raises NotFound."""
+    found = [*told_episodes(store, group, sequences_of(store, group, [name]), set())]
+    if not found:
+        raise NotFound(f"group {group} has no episode {name!r}")
+    return episode_dict(found[-1])
+
+
+def episode_dict(one: ToldEpisode) -> Row:
+    """Return an episode of the log as JSON shows it."""
+    names = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")
+    moments = {name: getattr(one, name) for name in ("reference_time", "recorded_at")}
+    shown = {name: at and show(from_datetime(at)) for name, at in moments.items()}
+    return {name: getattr(one, name) for name in names} | shown
+
+
+def operation(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
+    """Return a correction or removal with its state and result; None where there is none."""
+    for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
+        state = ("pending", "done", "refused")[row[3]]
+        answer = result(store, group, sequence)
+        return {"sequence": sequence, "kind": row[1], "state": state, "result": answer}
+    return None

@@ -1,0 +1,65 @@
+"""A real server on loopback in a thread, and what talks to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+
+import kgray
+from kgray.http import create_app
+from kgray.memory import Memory
+from tests.waiting import HANGS_S, wait_for
+
+
+class Served:
+    """A server, its memory, and a client for each key."""
+
+    def __init__(self, memory: Memory, url: str, app: Any) -> None:
+        self.memory, self.url, self.app = memory, url, app
+        self.clients: list[httpx2.Client] = []
+
+    @property
+    def door(self) -> Any:
+        return self.app.state.door
+
+    def client(self, key: str | None = None, **headers: str) -> httpx2.Client:
+        told = {"authorization": f"Bearer {key}"} if key else {}
+        made = httpx2.Client(base_url=self.url, headers=told | headers, timeout=HANGS_S)
+        self.clients.append(made)
+        return made
+
+    def memory_now(self) -> Any:
+        """Open the same folder once more, to ask it directly."""
+        return kgray.open(self.memory.store.folder, create=False)
+
+    def key(self, groups: str, scopes: str, **how: Any) -> str:
+        key = self.memory.access.add(groups.split(","), scopes.split(","), **how)[1]
+        self.door.guard.refresh()
+        return key
+
+
+@contextmanager
+def serving(folder: Path, **how: Any) -> Iterator[Served]:
+    """Serve a folder until the block ends."""
+    memory = kgray.open(folder, **how.pop("settings", {}))
+    app = create_app(memory, **how)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started or not thread.is_alive())
+    served = Served(memory, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", app)
+    try:
+        yield served
+    finally:
+        for client in served.clients:
+            client.close()
+        app.state.door.ending = True
+        server.should_exit = True
+        thread.join(HANGS_S)
+        memory.close()

@@ -1,0 +1,89 @@
+"""`kgray.connect`: what works on a folder works on a server, one line changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+import kgray
+from tests.doors.served import serving
+
+
+@pytest.fixture
+def served(tmp_path):
+    with serving(tmp_path / "served") as server:
+        yield server
+
+
+def story(memory):
+    """Use a memory as a program does; return what it was told."""
+    memory.add("I work at Acme.", group="team", speaker="Alice", at="2026-01-01", id="a1")
+    report = memory.add_many(
+        [{"text": "I work at Beta Labs.", "speaker": "Alice", "at": "2026-03-01", "id": "a2"}, {"text": ""}],
+        group="team",
+    )
+    yield (report.accepted, report.committed, report.refused, report.refusals[0].line)
+    for how in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
+        hits = memory.search("Where does Alice work?", group="team", **how)
+        yield [(h.text, h.source, h.target, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]
+    yield memory.context("Where does Alice work?", group="team", tokens=200).text
+    yield [(e.entity.name, e.facts) for e in memory.entities("ali", group="team")]
+    history = memory.history("Alice", group="team")
+    yield [(f.text, f.valid_at, f.invalid_at, f.statement, f.episodes) for f in history.facts]
+    yield [record["type"] for record in memory.show("a1", group="team")]
+    around = memory.neighbourhood("Alice", group="team")
+    yield ([one["name"] for one in around["entities"]], around["total"], around["truncated"])
+    moved = memory.diff(group="team", from_as_of="2026-02-01", to_as_of="2026-04-01")
+    yield ([f["target"] for f in moved["opened"]], [f["target"] for f in moved["ended"]])
+    yield [e["client_id"] for c in memory.changes(group="team")["commits"] for e in c["entries"]]
+    yield [e["client_id"] for e in memory.log(group="team")["episodes"]]
+    merged = memory.merge("Acme", "Beta Labs", group="team")
+    yield memory.undo(merged["sequence"], group="team")["sequence"]
+    yield memory.retract(group="team", episodes=["a2"])["episodes"]
+    yield memory.dump(group="team")
+    with pytest.raises(kgray.NotFound):
+        memory.history("Nobody", group="team")
+    with pytest.raises(kgray.InputError):
+        memory.add("Else", group="team", id="a1")
+    with pytest.raises(kgray.InputError):
+        memory.search("x", group="team", limit=0)
+
+
+def test_a_program_moves_to_a_server_by_one_line(served, tmp_path):
+    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+        for local, remote in zip(story(here), story(there), strict=True):
+            assert remote == local
+
+
+def test_the_same_verbs_await(served):
+    async def use():
+        async with kgray.connect(served.url) as memory:
+            await memory.add("I work at Acme.", group="team", speaker="Alice")
+            return await asyncio.gather(*(memory.search("Alice", group="team") for _ in range(4)))
+
+    found = asyncio.run(use())
+    assert found[0]
+    assert all([hit.id for hit in hits] == [hit.id for hit in found[0]] for hits in found)
+
+
+def test_a_key_that_does_not_reach_is_denied(served):
+    key = served.key("team", "read")
+    with kgray.connect(served.url, key) as memory:
+        assert memory.search("x", group="team") == []
+        for group in ("team", "other"):
+            with pytest.raises(kgray.Denied):
+                memory.add("x", group=group)
+        assert key not in repr(memory)
+
+
+def test_a_server_that_is_not_there_is_said_so():
+    with (
+        kgray.connect("http://127.0.0.1:9") as memory,
+        pytest.raises(kgray.Unavailable, match=r"127\.0\.0\.1:9"),
+    ):
+        memory.search("x", group="team")
+    with pytest.raises(kgray.InputError):
+        kgray.connect("localhost")

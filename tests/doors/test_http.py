@@ -1,0 +1,438 @@
+"""HTTP on loopback, against a real SQLite store."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+import httpx2
+
+import kgray
+import kgray.http.app as http_app
+from kgray import errors
+from kgray.http import Bounds
+from kgray.http.door import Door
+from kgray.http.problems import PROBLEMS, problem_of
+from kgray.http.routes import ROUTES
+from tests.doors.served import serving
+
+ROOT = Path(__file__).resolve().parents[2]
+ALICE = [
+    {"text": "I work at Acme.", "speaker": "Alice", "id": "a1", "at": "2026-01-01"},
+    {"text": "I work at Beta Labs.", "speaker": "Alice", "id": "a2", "at": "2026-03-01"},
+]
+TEAM = "/v1/groups/team"
+WAIT = {"prefer": "wait=30"}
+ERRORS = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.KgrayError)
+]
+
+
+@pytest.fixture
+def served(tmp_path):
+    with serving(tmp_path / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def client(served):
+    return served.client()
+
+
+def told(client, rows=ALICE):
+    answer = client.post(f"{TEAM}/episodes", json=rows, headers=WAIT)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_status_of_its_own_on_the_page(kind):
+    code, problem = problem_of(kind("x"))
+
+    assert kind in PROBLEMS
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| {problem.status} \|[^\n]*`{code}`", page, re.MULTILINE), (code, problem.status)
+
+
+def test_the_page_lists_every_route():
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+    assert [r for r in ROUTES if f"`{r.method} {r.path.replace('/groups/{group}', '')}" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("search", {"query": ""}, 422, "input_error"),
+        ("search", {"query": "x", "limt": 3}, 422, "input_error"),
+        ("search", {"query": "x", "as_of": "soon"}, 422, "input_error"),
+        ("search", {"query": "x", "scopes": ["community"]}, 501, "not_built"),
+        ("nowhere", {}, 404, "not_found"),
+        ("status", {}, 405, "method_not_allowed"),
+        ("merge", {"entities": ["Nobody", "Noone"]}, 404, "not_found"),
+    ],
+)
+def test_a_request_that_cannot_be_used_says_where_and_why(client, path, body, status, code):
+    answer = client.post(f"{TEAM}/{path}", json=body)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("body", [b"{", b'"x', b"\xff", b"[" * 100_000, b'{"text": "a", "text": "b"}'])
+def test_a_body_that_is_no_json_is_refused(client, body):
+    for path in ("episodes", "search"):
+        answer = client.post(f"{TEAM}/{path}", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_malformed_group_is_named(client):
+    assert client.get("/v1/groups/a%20b/status").status_code == 422
+    assert client.get("/v1/groups/%2e%2e%2fkeys/status").status_code in (404, 422)
+
+
+def test_bounds_of_a_body(tmp_path):
+    with serving(tmp_path / "data", bounds=Bounds(max_body=10_000)) as server:
+        client = server.client()
+
+        def chunks():
+            for _ in range(20):
+                yield b" " * 1000
+
+        assert client.post(f"{TEAM}/episodes", content=b" " * 10_001).status_code == 413
+        assert client.post(f"{TEAM}/search", content=chunks()).status_code == 413
+        assert client.post(f"{TEAM}/episodes", content=b"[" + b'{"a":1},' * 1001 + b"1]").status_code == 413
+        deep = "[" * 80 + "]" * 80
+        refused = client.post(f"{TEAM}/episodes", content=f'{{"kind": "json", "text": {deep}}}')
+        assert refused.status_code == 422
+        assert "deep" in refused.text
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(served, monkeypatch):
+    monkeypatch.setattr(http_app, "_BODY_S", 0.2)
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
+        slow.sendall(
+            f"POST {TEAM}/episodes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{{".encode()
+        )
+        assert b" 408 " in slow.recv(1000)
+
+
+# ------------------------------------------------------------------------------ appending
+
+
+def test_rows_are_answered_one_by_one(client):
+    rows = [*ALICE, {"text": " "}, {"text": "x", "group": "other"}]
+
+    answer = client.post(f"{TEAM}/episodes", json=rows)
+
+    found = answer.json()
+    assert answer.status_code == 202
+    assert [(row["client_id"], row["sequence"]) for row in found["accepted"]] == [("a1", 1), ("a2", 2)]
+    assert (found["duplicate"], found["refused"]) == (0, 2)
+    assert [(row["line"], row["field"]) for row in found["refusals"]] == [(3, "text"), (4, "group")]
+
+
+def test_ndjson_and_one_object_are_taken_too(client):
+    lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
+    many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
+    one = client.post(f"{TEAM}/episodes", json={"text": "Hello", "id": "b"})
+
+    assert [row["client_id"] for row in many.json()["accepted"]] == ["a1", "a2"]
+    assert many.json()["refusals"][0]["line"] == 4
+    assert one.json()["accepted"][0]["sequence"] == 3
+
+
+def test_the_same_id_is_a_no_op_and_with_other_content_a_conflict(client):
+    first, again = told(client), told(client)
+    other = client.post(f"{TEAM}/episodes", json=[{**ALICE[0], "text": "Else"}])
+
+    assert (again["accepted"], again["duplicate"], again["committed"]) == ([], 2, 2)
+    assert [row["id"] for row in again["duplicates"]] == [row["id"] for row in first["accepted"]]
+    assert (other.status_code, other.json()["code"]) == (409, "conflict")
+
+
+def test_an_idempotency_key_names_rows_without_an_id(client):
+    rows = [{"text": "one", "at": "2026-01-01"}, {"text": "two", "at": "2026-01-01"}]
+    first, again, other = (
+        client.post(f"{TEAM}/episodes", json=body, headers={"idempotency-key": "k1"})
+        for body in (rows, rows, [{"text": "three", "at": "2026-01-01"}])
+    )
+
+    assert [row["client_id"] for row in first.json()["accepted"]] == ["k1#1", "k1#2"]
+    assert (again.json()["duplicate"], other.status_code) == (2, 409)
+
+
+def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served):
+    async def all_at_once():
+        async with httpx2.AsyncClient(base_url=served.url, timeout=30) as client:
+            bodies = [[{"text": f"Text {n}", "id": f"r{n}-{i}"} for i in range(n % 3 + 1)] for n in range(60)]
+            posts = (client.post(f"{TEAM}/episodes", json=body) for body in bodies)
+            return bodies, await asyncio.gather(*posts)
+
+    bodies, answers = asyncio.run(all_at_once())
+
+    for body, answer in zip(bodies, answers, strict=True):
+        assert [row["client_id"] for row in answer.json()["accepted"]] == [row["id"] for row in body]
+    sequences = [row["sequence"] for answer in answers for row in answer.json()["accepted"]]
+    assert sorted(sequences) == list(range(1, 121))
+    count = served.door.metrics.registry.get_sample_value("kgray_accept_batch_rows_count")
+    assert count < 60
+
+
+def test_too_much_that_waits_is_refused_with_a_time_to_come_back(tmp_path):
+    with serving(tmp_path / "data", bounds=Bounds(max_pending=2), ingests=False) as server:
+        client = server.client()
+        assert client.post(f"{TEAM}/episodes", json=ALICE).status_code == 202
+        refused = client.post(f"{TEAM}/episodes", json={"text": "more"})
+
+        assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+        assert int(refused.headers["retry-after"]) > 0
+        assert client.get(f"{TEAM}/status").json()["groups"]["team"]["accepted"] == 2
+        assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+
+
+def test_a_backfill_is_streamed(client):
+    def lines():
+        for n in range(1200):
+            row = json.dumps({"text": f"Text {n}", "id": f"b{n}"}).encode() + b"\n"
+            yield row[:7]
+            yield row[7:]
+        yield b'{"text": ""}\n{"text": "last", "id": "last"}'
+
+    first = client.post(f"{TEAM}/backfill", content=lines()).json()
+    again = client.post(f"{TEAM}/backfill", content=lines()).json()
+
+    assert (first["accepted"], first["refused"], first["refusals"][0]["line"]) == (1201, 1, 1201)
+    assert (again["accepted"], again["duplicate"]) == (0, 1201)
+
+
+# ------------------------------------------------------------------------------ reading
+
+
+def test_reads_answer_as_the_memory_does(served, client):
+    told(client)
+    with served.memory_now() as memory:
+        question = "Where does Alice work?"
+        for given in ({}, {"as_of": "2026-02-01"}, {"scopes": ["fact"], "limit": 1}, {"any_time": True}):
+            hits = client.post(f"{TEAM}/search", json={"query": question, **given}).json()["hits"]
+            assert hits == [hit.as_dict() for hit in memory.search(question, group="team", **given)]
+            assert hits
+        context = client.post(f"{TEAM}/context", json={"query": question, "tokens": 300}).json()
+        assert context == memory.context(question, group="team", tokens=300).as_dict()
+        assert (
+            client.get(f"{TEAM}/entities/alice/history").json()
+            == memory.history("alice", group="team").as_dict()
+        )
+        assert client.get(f"{TEAM}/show/a1").json()["records"] == memory.show("a1", group="team")
+        assert client.get(f"{TEAM}/dump").text.splitlines() == memory.dump(group="team")
+        entities = client.get(f"{TEAM}/entities", params={"q": "ali"}).json()["entities"]
+        assert [one["name"] for one in entities] == ["Alice"]
+
+
+def test_the_log_goes_on_by_its_cursor(client):
+    told(client, [{"text": f"Text {n}", "id": f"t{n}", "at": "2026-01-01"} for n in range(5)])
+    seen, after = [], 0
+    while after is not None:
+        page = client.get(
+            f"{TEAM}/episodes", params={"after": after, "limit": 2, "state": "committed"}
+        ).json()
+        seen += [row["client_id"] for row in page["episodes"]]
+        after = page["next"]
+
+    assert seen == ["t0", "t1", "t2", "t3", "t4"]
+    assert client.get(f"{TEAM}/episodes/t3").json()["state"] == "committed"
+
+
+def test_an_answer_that_stays_true_is_not_sent_twice(client):
+    told(client)
+    url = f"{TEAM}/graph?centre=Alice"
+    first = client.get(url)
+    same = client.get(url, headers={"if-none-match": first.headers["etag"]})
+    client.request("DELETE", f"{TEAM}/episodes/a1")
+    after = client.get(url, headers={"if-none-match": first.headers["etag"]})
+
+    assert (same.status_code, same.content) == (304, b"")
+    assert (after.status_code, "Acme" in after.text) == (200, False)
+    assert "no-cache" in first.headers["cache-control"]
+
+
+def test_commits_are_streamed_with_numbers_that_resume(client):
+    told(client, ALICE[:1])
+    with client.stream("GET", f"{TEAM}/events", params={"since": 0}) as stream:
+        first = next_event(stream.iter_lines())
+    told(client, ALICE[1:])
+    with client.stream("GET", f"{TEAM}/events", headers={"last-event-id": first["id"]}) as stream:
+        second = next_event(stream.iter_lines())
+
+    assert [row["client_id"] for row in first["data"]["entries"]] == ["a1"]
+    assert [row["client_id"] for row in second["data"]["entries"]] == ["a2"]
+    assert (len(second["data"]["opened"]) >= 1, int(second["id"]) > int(first["id"])) == (True, True)
+
+
+def next_event(lines):
+    event = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name:
+            event[name] = value
+        if not line and "data" in event:
+            return event | {"data": json.loads(event["data"])}
+    raise AssertionError("the stream ended")
+
+
+async def test_a_thousand_streams_share_one_look_at_the_store(tmp_path):
+    memory = kgray.open(tmp_path / "data")
+    door = Door(memory, host="127.0.0.1", names=(), bounds=Bounds(), ingests=False)
+    async with door.opened():
+        heads = await asyncio.gather(*(door.head("team") for _ in range(1000)))
+        assert len({id(head) for head in heads}) == 1
+        changes = await asyncio.gather(*(door.changes("team", 0, 1) for _ in range(1000)))
+        assert len({id(found) for found in changes}) == 1
+    memory.close()
+
+
+# ------------------------------------------------------------------------------ corrections
+
+
+def test_a_correction_is_waited_for_or_looked_up(client):
+    told(client)
+    merged = client.post(f"{TEAM}/merge", json={"entities": ["Acme", "Beta Labs"]}, headers=WAIT)
+    undone = client.post(f"{TEAM}/undo", json={"sequence": merged.json()["sequence"]})
+
+    assert (merged.status_code, merged.json()["state"]) == (200, "done")
+    assert undone.status_code in (200, 202)
+    found = client.get(undone.headers.get("location", f"{TEAM}/operations/{undone.json()['sequence']}"))
+    assert found.json()["kind"] == "undo"
+    twice = client.post(f"{TEAM}/undo", json={"sequence": 1}, headers=WAIT)
+    assert twice.status_code == 422
+
+
+def test_removals_are_done_and_audited(served, client):
+    told(client)
+    key = served.key("team", "read,correct,remove")
+    holder = served.client(key)
+    retracted = holder.post(f"{TEAM}/retract", json={"episodes": ["a2", "zz"]})
+    removed = holder.request("DELETE", TEAM, params={"confirm": "team"})
+
+    assert (retracted.json()["episodes"], retracted.json()["absent"]) == (1, ["zz"])
+    assert holder.request("DELETE", TEAM, params={"confirm": "tean"}).status_code == 422
+    assert removed.status_code == 200
+    entries = served.client(served.key("*", "admin")).get("/v1/audit").json()["entries"]
+    assert [(e["action"], e["group"], e["key"]) for e in entries] == [
+        ("retract", "team", key.split("_")[1]), ("remove", "team", key.split("_")[1]),
+    ]  # fmt: skip
+    assert served.client(served.key("team", "read")).get("/v1/audit").status_code == 403
+
+
+# ------------------------------------------------------------------------------ who may come in
+
+
+def test_once_there_is_a_key_every_request_needs_one(served, client, caplog):
+    told(client)
+    key = served.key("team", "read")
+    id_ = key.split("_")[1]
+    for wrong in (None, "x", key[:-1], key + "x", f"kg_{id_}_", "kg__", "kg_\u00e9_x"):
+        headers = [(b"authorization", f"Bearer {wrong}".encode())] if wrong else []
+        assert client.get(f"{TEAM}/status", headers=headers).status_code == 401, wrong
+        assert client.get("/metrics", headers=headers).status_code == 401
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        assert client.get(path).status_code == 200
+    assert served.client(key).get(f"{TEAM}/status").status_code == 200
+    served.memory.access.revoke(id_)
+    served.door.guard.refresh()
+    assert served.client(key).get(f"{TEAM}/status").status_code == 401
+    assert client.get(f"{TEAM}/status").status_code == 401  # a revoked key does not open the door again
+    assert key not in caplog.text
+
+
+def test_a_key_reaches_its_groups_and_scopes_alone(served, client):
+    told(client)
+    reader = served.client(served.key("other,project-/*", "read"))
+    there, absent = reader.get(f"{TEAM}/status"), reader.get("/v1/groups/nothing-here/status")
+
+    for name in ("detail", "status", "code", "title"):
+        assert there.json()[name] == absent.json()[name]
+    assert there.status_code == 403
+    assert reader.get("/v1/groups/project-7/status").status_code == 200
+    assert reader.get("/v1/groups").json() == {"groups": []}
+    assert reader.post("/v1/groups/other/episodes", json={"text": "x"}).status_code == 403
+    for path, body in (
+        ("retract", {"everything": True}),
+        ("merge", {"entities": ["a", "b"]}),
+        ("remove", {}),
+    ):
+        assert reader.post(f"/v1/groups/other/{path}", json=body).status_code == 403
+        assert reader.post(f"{TEAM}/{path}", json=body).status_code == 403
+    assert served.memory.store.heads(["other"])["other"].named is False
+
+
+def test_a_key_expires(served):
+    from kgray import times
+
+    key = served.key("team", "read", expires=times.now() + times.SECOND * 3600)
+    assert served.client(key).get(f"{TEAM}/status").status_code == 200
+    short = served.key("team", "read", expires=times.now() + 20_000)
+    while times.now() < served.door.guard._keys[short.split("_")[1]].expires_at:
+        pass
+    assert served.client(short).get(f"{TEAM}/status").status_code == 401
+
+
+def test_a_key_makes_so_many_requests_a_second(served):
+    holder = served.client(served.key("team", "read", rate=3))
+    answers = [holder.get(f"{TEAM}/status") for _ in range(30)]
+
+    refused = [one for one in answers if one.status_code == 429]
+    assert answers[0].status_code == 200
+    assert refused
+    assert int(refused[0].headers["retry-after"]) == 1
+
+
+def test_another_name_or_origin_is_refused(client):
+    assert client.get(f"{TEAM}/status", headers={"host": "evil.example"}).status_code == 421
+    assert client.get(f"{TEAM}/status", headers={"origin": "https://evil.example"}).status_code == 421
+    assert (
+        client.get(
+            f"{TEAM}/status", headers={"host": "localhost:1", "origin": "http://localhost"}
+        ).status_code
+        == 200
+    )
+
+
+def test_any_address_but_loopback_demands_a_key(tmp_path):
+    with serving(tmp_path / "data", host="0.0.0.0") as server:  # noqa: S104 - bound to loopback by the test
+        assert server.client().get(f"{TEAM}/status").status_code == 401
+        assert server.client(server.key("*", "read")).get(f"{TEAM}/status").status_code == 200
+
+
+# ------------------------------------------------------------------------------ the document
+
+
+def test_the_document_has_every_route_and_shape(client):
+    document = client.get("/openapi.json").json()
+    listed = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+    refs = set(re.findall(r"#/components/schemas/([A-Za-z]+)", json.dumps(document)))
+
+    assert listed == {(route.method, f"/v1{route.path}") for route in ROUTES}
+    assert refs <= document["components"]["schemas"].keys()
+    assert "http" not in json.dumps(document["paths"])  # no address outside
+
+
+def test_metrics_name_routes_and_no_group(client):
+    told(client)
+    found = client.get("/metrics").text
+
+    assert 'route="/v1/groups/{group}/episodes"' in found
+    assert 'kgray_episodes_total{state="committed"} 2.0' in found
+    assert "team" not in found

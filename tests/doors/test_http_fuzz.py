@@ -1,0 +1,53 @@
+"""Requests made from the OpenAPI document: no answer is a fault of the server, each has the shape it says."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+pytest.importorskip("schemathesis", reason="needs the package schemathesis")
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+from tests.doors.served import serving
+
+STREAMS = ("/v1/groups/{group}/events", "/v1/groups/{group}/backfill")
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance]
+NOT_BUILT = {501}  # told on purpose: the scope `community`
+
+
+@pytest.mark.slow
+def test_no_request_of_the_document_is_answered_with_a_fault(tmp_path):
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1"}
+        told = client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=30"})
+        assert told.status_code == 200
+        schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json").exclude(path=list(STREAMS))
+        tried = 0
+        for operation in schema.get_all_operations():
+            tried += tries(operation.ok())
+        assert tried > 300
+
+
+def tries(operation) -> int:
+    count = 0
+
+    @settings(
+        max_examples=15, database=None, deadline=None, derandomize=True, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy())
+    def ask(case):
+        nonlocal count
+        count += 1
+        answer = case.call()
+        checks = CHECKS[answer.status_code in NOT_BUILT :]
+        case.validate_response(answer, checks=checks)
+
+    ask()
+    return count
+

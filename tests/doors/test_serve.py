@@ -1,0 +1,99 @@
+"""`kgray serve` and `kgray keys` as processes: signals, kills, what was promised survives."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+import httpx2
+
+from tests.waiting import HANGS_S
+
+
+def started(kgray, *more):
+    """Start a server; return the process and its address."""
+    running = kgray.start("serve", "--port", "0", *more)
+    line = running.stdout.readline().decode()
+    assert line.startswith("kgray serves http://127.0.0.1:"), running.communicate()[1]
+    return running, line.split()[-1]
+
+
+def test_what_was_accepted_survives_a_kill(kgray):
+    running, url = started(kgray, "--accept-only")
+    accepted: list[str] = []
+
+    def appends(n: int) -> None:
+        with httpx2.Client(base_url=url, timeout=HANGS_S) as client:
+            for i in range(200):
+                row = {"text": "Hello", "id": f"r{n}-{i}"}
+                try:
+                    if client.post("/v1/groups/team/episodes", json=row).status_code == 202:
+                        accepted.append(row["id"])
+                except httpx2.TransportError:
+                    return
+                if len(accepted) > 60:
+                    running.kill()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(appends, range(8)))
+    running.communicate()
+    assert len(accepted) > 60
+    again, url = started(kgray, "--accept-only")
+    try:
+        with httpx2.Client(base_url=url, timeout=HANGS_S) as client:
+            page = client.get("/v1/groups/team/episodes", params={"limit": 1000}).json()["episodes"]
+    finally:
+        again.terminate()
+        again.communicate()
+    assert set(accepted) <= {row["client_id"] for row in page}
+
+
+def test_sigterm_ends_it_with_a_stream_open(kgray):
+    running, url = started(kgray)
+    request = urllib.request.Request(f"{url}/v1/groups/team/events")  # noqa: S310 - loopback
+    with urllib.request.urlopen(request, timeout=HANGS_S) as stream:  # noqa: S310 - loopback
+        assert stream.readline().startswith(b": commits of team")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(HANGS_S) == 0
+    assert b"Traceback" not in running.communicate()[1]
+
+
+def test_keys_are_shown_once_and_revoked(kgray):
+    made = kgray("keys", "add", "--groups", "team,project-/*", "--scopes", "read,add", "--json").json
+    listed = kgray("keys", "list", "--json")
+    assert kgray("keys", "revoke", made["id"]).code == 0
+
+    assert made["key"].startswith(f"kg_{made['id']}_")
+    assert (listed.json["keys"][0]["groups"], listed.json["keys"][0]["revoked_at"]) == (
+        ["team", "project-/*"],
+        None,
+    )
+    assert made["key"].split("_", 2)[2] not in listed.out
+    assert kgray("keys", "list", "--json").json["keys"][0]["revoked_at"] is not None
+    for folder in kgray.folder.rglob("*.sqlite3*"):
+        assert made["key"].split("_", 2)[2].encode() not in folder.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("add", "--groups", "team", "--scopes", "write"),
+        ("add", "--groups", "a b", "--scopes", "read"),
+        ("add", "--groups", "", "--scopes", "read"),
+        ("add", "--groups", "team", "--scopes", "read", "--expires", "2020-01-01"),
+        ("revoke", "nothing"),
+    ],
+)
+def test_a_wrong_key_is_refused(kgray, wrong):
+    kgray("init")
+    answer = kgray("keys", *wrong)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert kgray("keys", "list", "--json").json == {"keys": []}
+    assert json.loads(kgray("groups", "--json").out) == {"groups": []}

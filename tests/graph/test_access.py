@@ -1,0 +1,57 @@
+"""Keys and the audit log on both stores: kept beside the groups, and in none of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray import kinds, times
+from kgray.errors import InputError, NotFound
+from kgray.memory.access import Access, presented
+from kgray.records import check_group
+
+
+def test_keys_are_kept_without_their_secrets(stores, store):
+    access, other = Access(store), Access(stores.open())
+    before = access.changes()
+    id_, key = access.add(["team", "project-/*"], ["read", "add"], rate=5)
+
+    kept = {one.id: one for one in other.every()}[id_]
+    assert other.changes() > before
+    assert (kept.groups, kept.scopes, kept.rate) == (("team", "project-/*"), ("read", "add"), 5)
+    assert key.split("_", 2)[2] not in repr(kept)
+    reached = [group for group in ("team", "teams", "project-7", "other") if kept.reaches(group)]
+    assert reached == ["team", "project-7"]
+    assert [kept.allows(scope) for scope in ("read", "correct")] == [True, False]
+    keys = {id_: kept}
+    assert presented(keys, key, times.now()) is kept
+    for wrong in (key[:-1], f"{key}x", key.replace("kg_", "gk_"), f"kg_{id_}_", "", "kg"):
+        assert presented(keys, wrong, times.now()) is None
+    change = other.changes()
+    access.revoke(id_)
+    assert other.changes() > change
+    assert not {one.id: one for one in other.every()}[id_].stands(times.now())
+    with pytest.raises(NotFound):
+        access.revoke("nothing")
+
+
+def test_the_audit_log_goes_on_by_its_sequence(store, group):
+    access = Access(store)
+    access.note("k1", "remove", group, {"episodes": ["a\u00e9"]})
+    access.note("", "retract", group, {})
+
+    first, second = [entry for entry in access.audited() if entry["group"] == group]
+    assert (first["key"], first["action"], first["asked"]) == ("k1", "remove", {"episodes": ["a\u00e9"]})
+    assert second in access.audited(first["sequence"])
+    assert first not in access.audited(first["sequence"])
+
+
+def test_they_are_in_no_group(store):
+    access = Access(store)
+    access.add(["*"], ["admin"])
+    access.note("", "merge", "team", {})
+
+    assert kinds.OWN not in store.heads()
+    assert kinds.OWN not in store.counts()
+    assert kinds.OWN not in store.pending_groups()
+    with pytest.raises(InputError):
+        check_group(kinds.OWN)
