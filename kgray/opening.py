@@ -9,7 +9,7 @@ from typing import Any
 
 from kgray.memory import Memory
 from kgray.settings import Settings, config_file, data_folder, load
-from kgray.wiring import build_answerer, check_models, ingesting, open_reader
+from kgray.wiring import build_answerer, build_reranker, check_models, ingesting, open_reader
 
 
 def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
@@ -59,4 +59,5 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         data=folder,
         previous=settings.pipeline.previous_episodes,
         answerer=partial(build_answerer, settings),
+        reranker=build_reranker(settings),
     )

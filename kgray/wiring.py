@@ -5,14 +5,16 @@ A backend is imported only where it is chosen.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kgray import locks
-from kgray.errors import SettingsError, StoreError
+from kgray.errors import NoStore, SettingsError, StoreError
 from kgray.settings import Secret, Settings, StoreSettings, require, require_built
 from kgray.settings.checks import is_sendable
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Answerer, Embedder, Extractor, Judge, ResponseCache, Store
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store
     from kgray.prompting.prompts import Prompts
 
 
@@ -59,7 +61,16 @@ def open_reader(
     """
     require_built(settings)
     embedder = build_embedder(settings)
-    store, cache = open_store(settings, data, embedder, create=create, cache_mb=cache_mb)
+    try:
+        known = embedder.dimensions > 0  # else a store that is there knows
+        store, cache = open_store(settings, data, embedder, create=create and known, cache_mb=cache_mb)
+    except NoStore:
+        if known or not create:
+            raise
+        with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
+            other.submit(asyncio.run, embedder.embed(["a text"])).result()
+        store, cache = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
+    embedder.dimensions = store.dimensions
     return OpenStore(settings=settings, folder=data, store=store, embedder=embedder, cache=cache)
 
 
@@ -71,6 +82,7 @@ def check_models(settings: Settings) -> None:
     """
     require_built(settings)
     require(settings, "model")
+    require(settings, "reranker")
     ontology = build_ontology(settings)
     if settings.model.backend != "rules":  # its settings are the ontology's alone, and it is slow to import
         build_models(settings, ontology)
@@ -261,12 +273,22 @@ def build_embedder(settings: Settings) -> Embedder:
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
 
 
-def build_client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
-    """Return a server's client; both sections use the timeout, patience and concurrency of [model]."""
+def build_reranker(settings: Settings) -> Reranker | None:
+    """Return the reranker; None where none is chosen."""
+    require(settings, "reranker")
+    if settings.reranker.backend == "http":
+        from kgray.backends.openai_api.reranker import HttpReranker
+
+        return HttpReranker(build_client(settings, "reranker"))
+    return None
+
+
+def build_client(settings: Settings, section: Literal["model", "embedder", "reranker"]) -> Client:
+    """Return a server's client; all sections use the timeout, patience and concurrency of [model]."""
     from kgray.backends.openai_api.client import Client, Endpoint
 
     model = settings.model
-    chosen = model if section == "model" else settings.embedder
+    chosen = getattr(settings, section)
     key = chosen.api_key
     if section == "model" and key is None and model.api_key_file is not None:
         key = Secret(_text_of("model.api_key_file", model.api_key_file).strip())

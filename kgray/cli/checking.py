@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,10 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
         "openai": "{0.name} at {0.base_url}",
         "minilm": "offline, all-MiniLM-L6-v2",
     },
-    "reranker": {"none": "ranks are fused without one"},
+    "reranker": {
+        "none": "ranks are fused without one",
+        "http": "{0.name} at {0.base_url}",
+    },
     "runtime": {
         "local": "in this process",
         "ray": "in the actors of Ray, joined or started when there is work",
@@ -135,8 +139,8 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _asked(settings: Settings) -> Iterator[Check]:
-    """Yield a check of the model and of the embedder: each is built, and asked once."""
-    from kgray.wiring import build_client, build_embedder, build_models, build_ontology
+    """Yield a check of the model, the embedder and the reranker: each is built, and asked once."""
+    from kgray.wiring import build_client, build_embedder, build_models, build_ontology, build_reranker
 
     def model() -> str:
         build_models(settings, build_ontology(settings))
@@ -151,7 +155,14 @@ def _asked(settings: Settings) -> Iterator[Check]:
         finished(built.embed(["a text"]))
         return "embeds a text"
 
-    for name, ask in (("model", model), ("embedder", embedder)):
+    def reranker() -> str:
+        soon = replace(settings.model, timeout_s=_ANSWER_S, patience_s=1.0)
+        built = build_reranker(replace(settings, model=soon))
+        if built is None:
+            return ""
+        return f"scores a text {finished(built.score('a text', ['a text']))[0]:.3f}"
+
+    for name, ask in (("model", model), ("embedder", embedder), ("reranker", reranker)):
         began = time.monotonic()
         try:
             said = ask()

@@ -26,7 +26,7 @@ from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
-from kgray.ports import Answerer, Embedder, GroupCounts, Store
+from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.settings import PipelineSettings
@@ -50,6 +50,7 @@ class Memory(GroupReads):
         data: Path | None = None,
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         """Take over an open store and the embedder that its vectors are from.
 
@@ -58,8 +59,9 @@ class Memory(GroupReads):
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer    returns the model that answers questions; None = there is none
+        reranker    the model of the recipe `reranked`; None = there is none
         """
-        super().__init__(store, embedder)
+        super().__init__(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
         self._build, self._answerer = build, answerer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest

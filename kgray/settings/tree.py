@@ -60,7 +60,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
-    """The embedder. dimensions: None = the backend's own (hashing: 1024)."""
+    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once)."""
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
@@ -71,9 +71,12 @@ class EmbedderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RerankerSettings:
-    """The model that reorders hits."""
+    """The model that orders the hits of the recipe `reranked`."""
 
     backend: Literal["none", "bge", "http"] = "none"
+    base_url: Url | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -157,7 +160,8 @@ _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
     ("model", "scripted"): {"script": "the file of answers"},
     ("model", "openai"): _MODEL_SERVER,
-    ("embedder", "openai"): {"dimensions": "how many numbers the model gives a text", **_MODEL_SERVER},
+    ("embedder", "openai"): _MODEL_SERVER,
+    ("reranker", "http"): _MODEL_SERVER,
 }
 
 
@@ -177,7 +181,7 @@ def unbuilt(settings: Settings) -> Iterator[str]:
     for section, built in (
         ("model", ("rules", "scripted", "openai")),
         ("embedder", ("hashing", "openai", "minilm")),
-        ("reranker", ("none",)),
+        ("reranker", ("none", "http")),
     ):
         value = getattr(settings, section).backend
         if value not in built:

@@ -113,7 +113,7 @@ class TokensSpent:
 class Endpoint:
     """Where a model is served.
 
-    setting                        the section of the settings for errors, `model` or `embedder`
+    setting                        the section of the settings for errors: model, embedder or reranker
     first_pause_s, longest_pause_s between two tries of a request, at most; the first doubles with each try
     """
 
@@ -215,6 +215,12 @@ class Client:
         post = _Post("/embeddings", body, lambda got: len(got["data"]) == len(texts))
         return await self._patiently(post, TokensSpent())
 
+    async def rerank(self, query: str, texts: list[str], *, called: str) -> dict[str, Any]:
+        """Return {"results": [...]}, a row a text. called: the texts' key; raises as `chat` does."""
+        body = {"query": query, called: texts}
+        post = _Post("/rerank", body, lambda got: len(got["results"]) == len(texts))
+        return await self._patiently(post, TokensSpent())
+
     async def check(self, deadline_s: float) -> str:
         """Return what the server says to a request that is sent once: the end of a sentence about it.
 
@@ -299,6 +305,8 @@ class Client:
                 found = await self._streamed(session.api, post.path, body, post.on_text)
             else:
                 found = await session.api.post(post.path, cast_to=object, body=body)
+            if isinstance(found, list):
+                found = {"results": found}  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 return found
         except APIConnectionError as error:
