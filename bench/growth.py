@@ -154,7 +154,7 @@ class GrowingStore:
             costs.commit[number] += spent / episodes
 
     def recall_at(self, group: str, texts: Sequence[str], limit: int) -> float:
-        """Return the share of the true nearest statements that the group's index finds by vector; ties count."""
+        """Return the share of the true nearest statements that the index finds by vector; ties count."""
         statements = self.statements[group]
         limit = min(limit, len(statements))
         matrix = np.asarray(list(statements.values()), np.float32)

@@ -6,12 +6,12 @@ A backend is imported only where it is chosen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
@@ -20,6 +20,7 @@ from kgray.settings.checks import is_sendable
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
+    from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store
@@ -192,20 +193,25 @@ def build_ontology(settings: Settings) -> Ontology:
 
 
 def build_models(
-    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None
+    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None, engine: Client | None = None
 ) -> tuple[Extractor, Judge]:
-    """Return the extractor and the judge; cache: keeps a language model's replies."""
+    """Return the extractor and the judge.
+
+    cache   keeps a language model's replies
+    engine  of `model.backend = "vllm"`, in an actor that has one; elsewhere such a model only names itself
+    """
     require(settings, "model")
     if settings.model.backend == "scripted":
         from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 
         script = settings.model.script or Path()
         return ScriptedExtractor(script), ScriptedJudge(script)
-    if settings.model.backend == "openai":
+    if settings.model.backend in {"openai", "vllm"}:
         from kgray.backends.openai_api.extractor import OpenAIExtractor
         from kgray.backends.openai_api.judge import OpenAIJudge
 
-        client, prompts = build_client(settings, "model"), build_prompts(settings, ontology)
+        prompts = build_prompts(settings, ontology)
+        client = build_client(settings, "model") if engine is None else engine
         chosen = settings.pipeline
         return (
             OpenAIExtractor(
@@ -222,6 +228,32 @@ def build_models(
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()
+
+
+def build_engine(
+    settings: Settings, ontology: Ontology, limits: Mapping[str, Any], on_dead: Callable[[], None]
+) -> EngineClient | None:
+    """Return the engine of `model.backend = "vllm"`, not yet started; None for another backend.
+
+    limits: the fields of `EngineLimits`; on_dead: see `EngineClient`
+    """
+    if settings.model.backend != "vllm":
+        return None
+    from kgray.backends.vllm_engine import EngineClient, EngineLimits
+
+    require(settings, "model")
+    prompts, model = build_prompts(settings, ontology), settings.model
+    chosen = settings.pipeline
+    read = ("combined",) if chosen.extraction == "combined" else ("extract_entities", "extract_facts")
+    judged = ("batched",) if chosen.resolution == "batched" else ("resolve_entity", "resolve_facts")
+    return EngineClient(
+        str(model.name),
+        limits=EngineLimits(**limits),
+        timeout_s=model.timeout_s,
+        patience_s=model.patience_s,
+        heads=[prompts[task].head for task in (*read, *judged)],
+        on_dead=on_dead,
+    )
 
 
 def build_answerer(settings: Settings) -> Answerer:
@@ -268,6 +300,10 @@ def build_embedder(settings: Settings) -> Embedder:
                 "leave embedder.dimensions out."
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
+    if chosen.backend == "bge":
+        from kgray.backends.bge import EMBEDDER, BgeEmbedder
+
+        return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions)
     from kgray.backends.hashing import HashingEmbedder
 
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
@@ -280,6 +316,10 @@ def build_reranker(settings: Settings) -> Reranker | None:
         from kgray.backends.openai_api.reranker import HttpReranker
 
         return HttpReranker(build_client(settings, "reranker"))
+    if settings.reranker.backend == "bge":
+        from kgray.backends.bge import RERANKER, BgeReranker
+
+        return BgeReranker(settings.reranker.name or RERANKER)
     return None
 
 

@@ -32,15 +32,18 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
         "rules": "offline, demo quality: simple English sentences and JSON",
         "scripted": "answers from {0.script}",
         "openai": "{0.name} at {0.base_url}",
+        "vllm": "{0.name} in Ray's actors",
     },
     "embedder": {
         "hashing": "offline, words and character n-grams: it knows no synonyms",
         "openai": "{0.name} at {0.base_url}",
         "minilm": "offline, all-MiniLM-L6-v2",
+        "bge": "BGE-M3, in this process and in Ray's actors",
     },
     "reranker": {
         "none": "ranks are fused without one",
         "http": "{0.name} at {0.base_url}",
+        "bge": "bge-reranker-v2-m3 in this process",
     },
     "runtime": {
         "local": "in this process",
@@ -182,8 +185,15 @@ def _optional() -> Iterator[Check]:
     lacking = missing()
     yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
     yield "neo4j driver", True, _driver()
-    others = "vLLM inside this process, BGE embedders and rerankers"
-    yield "optional parts", True, f"{others} are not built in this version: nothing to install"
+    from importlib.util import find_spec
+
+    from kgray.backends.encoder import HOW_TO_GET_IT as HOW_TO_EMBED
+    from kgray.backends.encoder import PACKAGE
+    from kgray.backends.vllm_engine import HOW_TO_GET_IT as HOW_TO_RUN
+
+    embeds = "installed" if find_spec(PACKAGE) else HOW_TO_EMBED
+    runs = "installed" if find_spec("vllm") else HOW_TO_RUN
+    yield "optional parts", True, f"BGE models: {embeds}; vLLM: {runs}"
 
 
 def _driver() -> str:

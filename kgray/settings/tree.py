@@ -21,7 +21,6 @@ from kgray.settings.checks import (
     Uri,
     Url,
     Whole,
-    quoted,
     within,
 )
 
@@ -160,6 +159,7 @@ _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
     ("model", "scripted"): {"script": "the file of answers"},
     ("model", "openai"): _MODEL_SERVER,
+    ("model", "vllm"): {"name": "a folder with the model, or its name on the hub"},
     ("embedder", "openai"): _MODEL_SERVER,
     ("reranker", "http"): _MODEL_SERVER,
 }
@@ -177,18 +177,14 @@ def require(settings: Settings, section: str) -> None:
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
-    """Yield one line for each set value that is valid but not implemented in this version."""
-    for section, built in (
-        ("model", ("rules", "scripted", "openai")),
-        ("embedder", ("hashing", "openai", "minilm")),
-        ("reranker", ("none", "http")),
-    ):
-        value = getattr(settings, section).backend
-        if value not in built:
-            use = " or ".join(map(quoted, built))
-            yield f'{section}.backend = "{value}" is not built in this version of kgray: use {use}.'
+    """Yield one line for each set value that is valid, and that the others leave nothing to do for."""
+    if settings.model.backend == "vllm" and settings.runtime.backend != "ray":
+        yield (
+            'model.backend = "vllm" runs in actors of Ray, and runtime.backend is '
+            f'"{settings.runtime.backend}": use "ray", or vLLM\'s own server with model.backend = "openai".'
+        )
     chosen = settings.pipeline
-    if chosen.extraction == "separate" and settings.model.backend != "openai":
+    if chosen.extraction == "separate" and settings.model.backend not in {"openai", "vllm"}:
         yield (
             f'pipeline.extraction = "separate" is for a language model, and model.backend is '
             f'"{settings.model.backend}": use "combined".'

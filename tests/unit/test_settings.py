@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.errors import NotBuilt, SettingsError
+from kgray.errors import SettingsError
 from kgray.ontology import shipped
 from kgray.settings import (
     KEYS,
@@ -309,26 +309,6 @@ def test_relations_come_from_tables_and_variables(tmp_path):
     }
     with pytest.raises(SettingsError, match="KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR in the environment"):
         load(None, environ={"KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR": "x"})
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "use"),
-    [
-        ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted" or "openai"'),
-        ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing" or "openai" or "minilm"'),
-        ("KGRAY_RERANKER_BACKEND", "bge", '"none" or "http"'),
-    ],
-)
-def test_what_is_known_and_not_built_says_so(variable, value, use):
-    settings = load(None, environ={variable: value})
-    key = variable.removeprefix("KGRAY_").lower().replace("_", ".", 1)
-    shown = value if value.isdigit() else f'"{value}"'
-    line = f"{key} = {shown} is not built in this version of kgray: use {use}."
-    assert list(unbuilt(settings)) == [line]
-    with pytest.raises(NotBuilt) as caught:
-        require_built(settings)
-    assert str(caught.value) == line
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
