@@ -67,7 +67,8 @@ def bge(folder: Path, *, reranker: bool = False) -> Path:
     config = XLMRobertaConfig(
         vocab_size=tokenizer(folder, unigram=True), hidden_size=64, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=128, max_position_embeddings=514,
-        type_vocab_size=1, initializer_range=0.5, bos_token_id=0, pad_token_id=1, eos_token_id=2, num_labels=1,
+        type_vocab_size=1, initializer_range=0.5, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        num_labels=1,
     )  # fmt: skip
     if reranker:
         XLMRobertaForSequenceClassification(config).save_pretrained(folder)

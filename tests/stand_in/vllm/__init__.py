@@ -19,6 +19,11 @@ def note(words: str) -> None:
             log.write(f"{words} {os.getpid()}\n")
 
 
+def noted() -> str:
+    path = os.environ.get("KGRAY_TEST_ENGINE_LOG")
+    return Path(path).read_text(encoding="utf-8") if path else ""
+
+
 class AsyncEngineArgs:
     def __init__(self, **values: Any) -> None:
         self.values = values

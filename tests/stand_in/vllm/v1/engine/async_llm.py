@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from vllm import AsyncEngineArgs, SamplingParams, note
+from vllm import AsyncEngineArgs, SamplingParams, note, noted
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -62,7 +62,7 @@ class AsyncLLM:
         self.most = max(self.most, self.running)
         try:
             await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(STEP_S))
-            if "[[DIE]]" in text:
+            if "[[DIE]]" in text or ("[[DIE ONCE]]" in text and "die" not in noted()):
                 self.dead = True
                 note("die")
                 raise EngineDeadError
