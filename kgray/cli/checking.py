@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgray.settings import Settings
 
 _PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
-_ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
+_ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]
 _BACKENDS = {  # of each part, by its section of the settings, which fill the braces
@@ -59,8 +59,9 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
 @click.command(short_help="What is installed, used, and missing.")
 @click.option("--repair", is_flag=True, help="Derive groups anew from their records, and store the result.")
 @click.option("--group", metavar="G", help="With --repair: this group alone.")
+@click.option("--profile", metavar="FILE", type=Path, help="Say whether models fit on this profile's card.")
 @common
-def doctor(call: Call, repair: bool, group: str | None) -> int:
+def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) -> int:
     r"""Check the installation, the settings, the store, and the stored graph against its records.
 
     With --repair it first derives groups anew, sets aside records that contradict each other, and says what
@@ -70,11 +71,12 @@ def doctor(call: Call, repair: bool, group: str | None) -> int:
     Example:
       kgray doctor --data my-data
       kgray doctor --repair --group support
+      kgray doctor --profile cluster/card-24gb.toml
     """
     if group is not None and not repair:
         raise click.UsageError("--group goes with --repair")
     repaired = _repaired(call, group) if repair else {}
-    found = list(_checks(call))
+    found = list(_checks(call) if profile is None else _fit(call, profile))
     if call.as_json:
         rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
         printing.emit_json({"checks": rows} | ({"repaired": repaired} if repair else {}))
@@ -89,6 +91,17 @@ def doctor(call: Call, repair: bool, group: str | None) -> int:
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
+
+
+def _fit(call: Call, path: Path) -> Iterator[Check]:
+    """Yield a row a part of the card's memory, then whether all of it fits."""
+    from kgray.runtime.fit import table
+    from kgray.runtime.profile import load
+
+    rows, faults = table(load(path), call.settings())
+    for what, size, how in rows:
+        yield what, True, f"{size:6.2f} GB; {how}"
+    yield "fit", not faults, "; ".join(faults) or "everything fits"
 
 
 def _repaired(call: Call, group: str | None) -> dict[str, list[str]]:

@@ -28,6 +28,7 @@ class RayProfile:
     cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
     object_store_mb: _Whole = 128
     dashboard: StrictBool = True  # of a Ray that stays up: what submits jobs needs it
+    card_gb: _Share = 0.0  # memory of one card, for `kgray doctor --profile`; 0 = none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

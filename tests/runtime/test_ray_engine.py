@@ -1,4 +1,4 @@
-"""An engine in Ray's workers, with the stand-in for vLLM: it dies and comes back, and ends before its actor."""
+"""An engine in Ray's workers, with the stand-in for vLLM: it dies, comes back, and ends before its actor."""
 
 from __future__ import annotations
 
