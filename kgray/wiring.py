@@ -211,7 +211,11 @@ def build_models(
         from kgray.backends.openai_api.judge import OpenAIJudge
 
         prompts = build_prompts(settings, ontology)
-        client = build_client(settings, "model") if engine is None else engine
+        if engine is None and settings.model.backend == "vllm":
+            from kgray.backends.vllm_engine import AbsentEngine
+
+            engine = AbsentEngine(str(settings.model.name))
+        client = engine or build_client(settings, "model")
         chosen = settings.pipeline
         return (
             OpenAIExtractor(

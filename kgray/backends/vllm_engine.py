@@ -45,6 +45,20 @@ class EngineLimits:
     eager: bool = False
 
 
+class AbsentEngine(Client):
+    """Stands for the engine in a process that has none: it gives name and keys, and answers nothing."""
+
+    def __init__(self, name: str) -> None:
+        """name: as `EngineClient` has it."""
+        super().__init__(Endpoint(base_url=ADDRESS, name=name))
+
+    async def _opened(self) -> Any:  # noqa: ANN401 - never returns
+        raise SettingsError(
+            "model.backend = \"vllm\" answers in Ray's workers alone, and this process asks the model itself: "
+            'use a server, model.backend = "openai".'
+        )
+
+
 @dataclass(slots=True)
 class _EngineSession:
     limiter: Limiter

@@ -118,6 +118,16 @@ async def test_without_vllm_its_extra_is_named(monkeypatch):
         await engine.start()
 
 
+async def test_a_process_without_the_engine_knows_its_keys_and_is_answered_nothing():
+    overrides = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray"}
+    extractor, judge = build_models(load(None, environ={}, overrides=overrides), shipped())
+    _, other, judging = built()
+    request = QuestionRequest(episode=episode(), questions=ALL)
+    assert (extractor.identity, judge.key(request)) == (other.identity, judging.key(request))
+    with pytest.raises(SettingsError, match="in Ray's workers alone"):
+        await extractor.extract(asked("I like tea."))
+
+
 def test_it_needs_ray():
     settings = load(None, environ={}, overrides={"model_backend": "vllm", "model_name": "m"})
     with pytest.raises(NotBuilt, match="runs in actors of Ray"):
