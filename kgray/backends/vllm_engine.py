@@ -118,7 +118,7 @@ class EngineClient(Client):
                 await self._reply({"messages": messages, "max_tokens": 1})
 
     async def stop(self) -> None:
-        """End the engine and its processes; returns when they are gone. The next call starts it anew."""
+        """End the engine, and wait until vLLM has ended its processes. The next call starts it anew."""
         async with self._starting:
             engine, self._engine = self._engine, None
             if engine is not None:

@@ -61,7 +61,8 @@ def engines() -> list[str]:
     """Return the names of this process's processes of an engine."""
     import psutil
 
-    names = [child.name() for child in psutil.Process().children(recursive=True) if child.is_running()]
+    there = psutil.Process().children(recursive=True)
+    names = [child.name() for child in there if child.status() != psutil.STATUS_ZOMBIE]
     return [name for name in names if "VLLM" in name]
 
 
@@ -129,6 +130,10 @@ async def life(folder: Path) -> None:
         await asyncio.sleep(0.01)
     assert not engine._engine.output_processor.has_unfinished_requests()  # aborted in the engine, too
     await engine.stop()
+    for _ in range(300):  # vLLM kills a worker that is slow to end, and does not wait for its death
+        if not engines():
+            break
+        await asyncio.sleep(0.1)
     assert engines() == []
     sys.stdout.write(f"\n{json.dumps(engine.counts)}\n")
 
