@@ -73,7 +73,7 @@ test-neo4j: $(DEV)
 
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
-	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m models
+	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m 'models and not slow'
 
 test-vllm: $(VENV)/vllm/.stamp
 	@$(VENV)/vllm/bin/python -m pytest tests/models/test_vllm.py -rs -m models

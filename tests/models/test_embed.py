@@ -152,6 +152,7 @@ def bare_loop(folder: str, texts: list[str]) -> Any:
     return wrapper, run
 
 
+@pytest.mark.slow  # a comparison of speeds: for a machine that does nothing else
 @pytest.mark.parametrize("where", ["in this process", "in an actor"])
 def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
     folders, embedder, tmp_path, where, record_property
