@@ -9,7 +9,14 @@ from typing import Any
 
 from kgray.memory import Memory
 from kgray.settings import Settings, config_file, data_folder, load
-from kgray.wiring import build_answerer, build_summarizer, check_models, ingesting, open_reader
+from kgray.wiring import (
+    build_answerer,
+    build_reranker,
+    build_summarizer,
+    check_models,
+    ingesting,
+    open_reader,
+)
 
 _ON_RAY = 8  # groups whose communities are found at the same time
 
@@ -62,6 +69,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         previous=settings.pipeline.previous_episodes,
         answerer=partial(build_answerer, settings),
         summarizer=partial(build_summarizer, settings),
+        reranker=build_reranker(settings),
     )
     if ingest is not None:
         memory.clustering, memory.groups_at_once = ingest.cluster, _ON_RAY

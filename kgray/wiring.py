@@ -5,22 +5,34 @@ A backend is imported only where it is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
-from kgray.errors import SettingsError, StoreError
+from kgray.errors import NoStore, SettingsError, StoreError
 from kgray.settings import Secret, Settings, StoreSettings, require, require_built
 from kgray.settings.checks import is_sendable
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
+    from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Answerer, Embedder, Extractor, Judge, ResponseCache, Store, Summarizer
+    from kgray.ports import (
+        Answerer,
+        Embedder,
+        Extractor,
+        Judge,
+        Reranker,
+        ResponseCache,
+        Store,
+        Summarizer,
+    )
     from kgray.prompting.prompts import Prompts
 
 
@@ -59,7 +71,16 @@ def open_reader(
     """
     require_built(settings)
     embedder = build_embedder(settings)
-    store, cache = open_store(settings, data, embedder, create=create, cache_mb=cache_mb)
+    try:
+        known = embedder.dimensions > 0  # else a store that is there knows
+        store, cache = open_store(settings, data, embedder, create=create and known, cache_mb=cache_mb)
+    except NoStore:
+        if known or not create:
+            raise
+        with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
+            other.submit(asyncio.run, embedder.embed(["a text"])).result()
+        store, cache = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
+    embedder.dimensions = store.dimensions
     return OpenStore(settings=settings, folder=data, store=store, embedder=embedder, cache=cache)
 
 
@@ -71,6 +92,7 @@ def check_models(settings: Settings) -> None:
     """
     require_built(settings)
     require(settings, "model")
+    require(settings, "reranker")
     ontology = build_ontology(settings)
     if settings.model.backend != "rules":  # its settings are the ontology's alone, and it is slow to import
         build_models(settings, ontology)
@@ -180,20 +202,29 @@ def build_ontology(settings: Settings) -> Ontology:
 
 
 def build_models(
-    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None
+    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None, engine: Client | None = None
 ) -> tuple[Extractor, Judge]:
-    """Return the extractor and the judge; cache: keeps a language model's replies."""
+    """Return the extractor and the judge.
+
+    cache   keeps a language model's replies
+    engine  of `model.backend = "vllm"`, in an actor that has one; elsewhere such a model only names itself
+    """
     require(settings, "model")
     if settings.model.backend == "scripted":
         from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 
         script = settings.model.script or Path()
         return ScriptedExtractor(script), ScriptedJudge(script)
-    if settings.model.backend == "openai":
+    if settings.model.backend in {"openai", "vllm"}:
         from kgray.backends.openai_api.extractor import OpenAIExtractor
         from kgray.backends.openai_api.judge import OpenAIJudge
 
-        client, prompts = build_client(settings, "model"), build_prompts(settings, ontology)
+        prompts = build_prompts(settings, ontology)
+        if engine is None and settings.model.backend == "vllm":
+            from kgray.backends.vllm_engine import AbsentEngine
+
+            engine = AbsentEngine(str(settings.model.name))
+        client = engine or build_client(settings, "model")
         chosen = settings.pipeline
         return (
             OpenAIExtractor(
@@ -210,6 +241,32 @@ def build_models(
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()
+
+
+def build_engine(
+    settings: Settings, ontology: Ontology, limits: Mapping[str, Any], on_dead: Callable[[], None]
+) -> EngineClient | None:
+    """Return the engine of `model.backend = "vllm"`, not yet started; None for another backend.
+
+    limits: the fields of `EngineLimits`; on_dead: see `EngineClient`
+    """
+    if settings.model.backend != "vllm":
+        return None
+    from kgray.backends.vllm_engine import EngineClient, EngineLimits
+
+    require(settings, "model")
+    prompts, model = build_prompts(settings, ontology), settings.model
+    chosen = settings.pipeline
+    read = ("combined",) if chosen.extraction == "combined" else ("extract_entities", "extract_facts")
+    judged = ("batched",) if chosen.resolution == "batched" else ("resolve_entity", "resolve_facts")
+    return EngineClient(
+        str(model.name),
+        limits=EngineLimits(**limits),
+        timeout_s=model.timeout_s,
+        patience_s=model.patience_s,
+        heads=[prompts[task].head for task in (*read, *judged)],
+        on_dead=on_dead,
+    )
 
 
 def build_answerer(settings: Settings) -> Answerer:
@@ -266,17 +323,35 @@ def build_embedder(settings: Settings) -> Embedder:
                 "leave embedder.dimensions out."
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
+    if chosen.backend == "bge":
+        from kgray.backends.bge import EMBEDDER, BgeEmbedder
+
+        return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions)
     from kgray.backends.hashing import HashingEmbedder
 
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)
 
 
-def build_client(settings: Settings, section: Literal["model", "embedder"]) -> Client:
-    """Return a server's client; both sections use the timeout, patience and concurrency of [model]."""
+def build_reranker(settings: Settings) -> Reranker | None:
+    """Return the reranker; None where none is chosen."""
+    require(settings, "reranker")
+    if settings.reranker.backend == "http":
+        from kgray.backends.openai_api.reranker import HttpReranker
+
+        return HttpReranker(build_client(settings, "reranker"))
+    if settings.reranker.backend == "bge":
+        from kgray.backends.bge import RERANKER, BgeReranker
+
+        return BgeReranker(settings.reranker.name or RERANKER)
+    return None
+
+
+def build_client(settings: Settings, section: Literal["model", "embedder", "reranker"]) -> Client:
+    """Return a server's client; all sections use the timeout, patience and concurrency of [model]."""
     from kgray.backends.openai_api.client import Client, Endpoint
 
     model = settings.model
-    chosen = model if section == "model" else settings.embedder
+    chosen = getattr(settings, section)
     key = chosen.api_key
     if section == "model" and key is None and model.api_key_file is not None:
         key = Secret(_text_of("model.api_key_file", model.api_key_file).strip())

@@ -90,6 +90,7 @@ def test_every_module_has_a_layer():
         ("ray", "runtime"),
         ("dateparser", "dates"),
         ("openai", "backends"),
+        ("models", "backends"),
     ],
 )
 def test_an_outsider_has_one_door(contract, door):

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kgray.settings import Settings
 
 _PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
-_ENGINE = ("settings", "data", "store")  # a fault here is exit 2: nothing can run
+_ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]
 _BACKENDS = {  # of each part, by its section of the settings, which fill the braces
@@ -31,13 +32,19 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
         "rules": "offline, demo quality: simple English sentences and JSON",
         "scripted": "answers from {0.script}",
         "openai": "{0.name} at {0.base_url}",
+        "vllm": "{0.name} in Ray's actors",
     },
     "embedder": {
         "hashing": "offline, words and character n-grams: it knows no synonyms",
         "openai": "{0.name} at {0.base_url}",
         "minilm": "offline, all-MiniLM-L6-v2",
+        "bge": "BGE-M3, in this process and in Ray's actors",
     },
-    "reranker": {"none": "ranks are fused without one"},
+    "reranker": {
+        "none": "ranks are fused without one",
+        "http": "{0.name} at {0.base_url}",
+        "bge": "bge-reranker-v2-m3 in this process",
+    },
     "runtime": {
         "local": "in this process",
         "ray": "in the actors of Ray, joined or started when there is work",
@@ -52,8 +59,9 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
 @click.command(short_help="What is installed, used, and missing.")
 @click.option("--repair", is_flag=True, help="Derive groups anew from their records, and store the result.")
 @click.option("--group", metavar="G", help="With --repair: this group alone.")
+@click.option("--profile", metavar="FILE", type=Path, help="Say whether models fit on this profile's card.")
 @common
-def doctor(call: Call, repair: bool, group: str | None) -> int:
+def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) -> int:
     r"""Check the installation, the settings, the store, and the stored graph against its records.
 
     With --repair it first derives groups anew, sets aside records that contradict each other, and says what
@@ -63,11 +71,12 @@ def doctor(call: Call, repair: bool, group: str | None) -> int:
     Example:
       kgray doctor --data my-data
       kgray doctor --repair --group support
+      kgray doctor --profile cluster/card-24gb.toml
     """
     if group is not None and not repair:
         raise click.UsageError("--group goes with --repair")
     repaired = _repaired(call, group) if repair else {}
-    found = list(_checks(call))
+    found = list(_checks(call) if profile is None else _fit(call, profile))
     if call.as_json:
         rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
         printing.emit_json({"checks": rows} | ({"repaired": repaired} if repair else {}))
@@ -82,6 +91,17 @@ def doctor(call: Call, repair: bool, group: str | None) -> int:
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
+
+
+def _fit(call: Call, path: Path) -> Iterator[Check]:
+    """Yield a row a part of the card's memory, then whether all of it fits."""
+    from kgray.runtime.fit import table
+    from kgray.runtime.profile import load
+
+    rows, faults = table(load(path), call.settings())
+    for what, size, how in rows:
+        yield what, True, f"{size:6.2f} GB; {how}"
+    yield "fit", not faults, "; ".join(faults) or "everything fits"
 
 
 def _repaired(call: Call, group: str | None) -> dict[str, list[str]]:
@@ -135,8 +155,8 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _asked(settings: Settings) -> Iterator[Check]:
-    """Yield a check of the model and of the embedder: each is built, and asked once."""
-    from kgray.wiring import build_client, build_embedder, build_models, build_ontology
+    """Yield a check of the model, the embedder and the reranker: each is built, and asked once."""
+    from kgray.wiring import build_client, build_embedder, build_models, build_ontology, build_reranker
 
     def model() -> str:
         build_models(settings, build_ontology(settings))
@@ -151,7 +171,14 @@ def _asked(settings: Settings) -> Iterator[Check]:
         finished(built.embed(["a text"]))
         return "embeds a text"
 
-    for name, ask in (("model", model), ("embedder", embedder)):
+    def reranker() -> str:
+        soon = replace(settings.model, timeout_s=_ANSWER_S, patience_s=1.0)
+        built = build_reranker(replace(settings, model=soon))
+        if built is None:
+            return ""
+        return f"scores a text {finished(built.score('a text', ['a text']))[0]:.3f}"
+
+    for name, ask in (("model", model), ("embedder", embedder), ("reranker", reranker)):
         began = time.monotonic()
         try:
             said = ask()
@@ -171,8 +198,15 @@ def _optional() -> Iterator[Check]:
     lacking = missing()
     yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
     yield "neo4j driver", True, _driver()
-    others = "vLLM inside this process, BGE embedders and rerankers"
-    yield "optional parts", True, f"{others} are not built in this version: nothing to install"
+    from importlib.util import find_spec
+
+    from kgray.backends.encoder import HOW_TO_GET_IT as HOW_TO_EMBED
+    from kgray.backends.encoder import PACKAGE
+    from kgray.backends.vllm_engine import HOW_TO_GET_IT as HOW_TO_RUN
+
+    embeds = "installed" if find_spec(PACKAGE) else HOW_TO_EMBED
+    runs = "installed" if find_spec("vllm") else HOW_TO_RUN
+    yield "optional parts", True, f"BGE models: {embeds}; vLLM: {runs}"
 
 
 def _driver() -> str:

@@ -28,7 +28,7 @@ from kgray.memory.naming import no_group
 from kgray.memory.reads import When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
-from kgray.ports import Answerer, Embedder, GroupCounts, Store, Summarizer
+from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import OperationKind, check_group
 from kgray.settings import PipelineSettings
@@ -53,6 +53,7 @@ class Memory(Communities):
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
         summarizer: Callable[[], Summarizer | None] | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         """Take over an open store and the embedder that its vectors are from.
 
@@ -62,8 +63,9 @@ class Memory(Communities):
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer    returns the model that answers questions; None = there is none
         summarizer  returns the model that summarises communities; None, or if it returns None: there is none
+        reranker    the model of the recipe `reranked`; None = there is none
         """
-        super().__init__(store, embedder)
+        super().__init__(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from kgray import times
+from kgray import ports, times
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
@@ -36,11 +36,11 @@ _VIEWS = 2  # known_at views kept: searches at one moment often follow one anoth
 class GroupReads:
     """Reads of one store."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
-        """Take over an open store and the embedder that its vectors are from."""
+    def __init__(self, store: Store, embedder: Embedder, model: ports.Reranker | None = None) -> None:
+        """Take over an open store, the embedder that its vectors are from, and a model that reranks."""
         self.store = store
         self.embedder = embedder
-        self._searcher = Searcher(store, embedder)
+        self._searcher = Searcher(store, embedder, model)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
 
     async def search(

@@ -150,7 +150,7 @@ class Embedder(Protocol):
     """Texts to unit vectors; equal texts give equal vectors."""
 
     identity: str  # stored with the data folder, which refuses another
-    dimensions: int
+    dimensions: int  # 0 = not known before the first answer
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""

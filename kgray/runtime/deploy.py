@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +34,12 @@ _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
-_WORKERS = ("models", "embedder")
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
+_ENGINE_S = 60.0  # for an engine to end: it takes 5 s
+# Kind of actors -> their table of the profile.
+_POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding"}
+_WORKERS, _READERS = tuple(_POOLS), ("models", "judges")
+_WEIGHTS = {"vllm", "bge"}  # backends that load weights into the workers
 
 
 @dataclass(slots=True)
@@ -92,9 +96,19 @@ class Deployment:
         for call in [handle.drain.remote(grace_s) for handle in self.sequencers]:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
+        self.end_engines()
         for handle in self.actors.values():
             ray.kill(handle, no_restart=True)
         return len(self.actors)
+
+    def end_engines(self) -> None:
+        """Have workers end their engines: one that is killed with its actor leaves shared memory behind."""
+        if self.spec.values["model.backend"] != "vllm":
+            return
+        ending = [handle.stop.remote() for name, handle in self.actors.items() if name.startswith(_READERS)]
+        for call in ending:
+            with suppress(Unavailable):
+                answer(call, _ENGINE_S)
 
 
 def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = silent) -> Deployment:
@@ -120,16 +134,18 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
-    for row in _come_up(found, until, tell if there is None else silent):
+    rows = _come_up(found, until, tell if there is None else silent)
+    for row in rows.values():
         _refuse_mixture(spec, row["spec"], profile=True)
-        if row["fault"] is not None:
+    for fault in (*(row["fault"] for row in rows.values()), *_loaded(found, rows, tell)):
+        if fault is not None:
             if there is None:
                 found.stop(0)
-            raise row["fault"]
+            raise fault
     return found
 
 
-def _come_up(found: Deployment, until: float, tell: OnWait) -> list[dict[str, Any]]:
+def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[str, Any]]:
     """Return the `describe()` of the actors once they answer, or enough of them do; see `ensure`."""
     began = told = last = time.monotonic()
     asked = {handle.describe.remote(): name for name, handle in found.actors.items()}
@@ -158,7 +174,22 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> list[dict[str, An
             break
         if now > until:
             raise Unavailable(f"not up in time: {missing}; is there a node with room for them?", waited=True)
-    return list(rows.values())
+    return rows
+
+
+def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Exception | None]:
+    """Have the workers that are up load their models, all at once; yield what is wrong with each.
+
+    Raises Unavailable where one needs longer than its pool's deadline.
+    """
+    workers = {name: one for name, one in found.actors.items() if name in up and name.startswith(_WORKERS)}
+    calls = {name: handle.ready.remote() for name, handle in workers.items()}
+    chosen = {str(found.spec.values[f"{part}.backend"]) for part in ("model", "embedder")}
+    if found.fresh and _WEIGHTS & chosen:
+        tell(f"loading models in {', '.join(calls)}")
+    for name, call in calls.items():
+        pool = found.spec.profile[_POOLS[name.rpartition("-")[0]]]
+        yield answer(call, pool["start_deadline_s"])
 
 
 def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
@@ -230,12 +261,16 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
-    for kind, cls, of in (
-        ("models", ModelWorker, profile.extraction),
-        ("embedder", EmbedWorker, profile.embedding),
-    ):
+    for kind, table in _POOLS.items():
+        of, cls = getattr(profile, table), EmbedWorker if kind == "embedder" else ModelWorker
         names[kind] = [f"{kind}-{number}" for number in range(of.workers)]
-        asked = {"num_cpus": of.cpus, "max_concurrency": of.concurrency}
+        asked: dict[str, Any] = {"num_cpus": of.cpus, "num_gpus": of.gpus, "max_concurrency": of.concurrency}
+        if of.memory_mb:
+            asked["memory"] = of.memory_mb << 20
+        if of.labels:
+            asked["label_selector"] = dict(of.labels)
+        if of.env:
+            asked["runtime_env"] = {"env_vars": dict(of.env)}
         plan |= {name: (cls, asked, (spec, name)) for name in names[kind]}
     own = profile.sequencer
     at_store: dict[str, Any] = {"num_cpus": own.cpus}
@@ -250,7 +285,7 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
         writer = f"writer-{shard}"
         bound = {"max_pending_calls": profile.limits.pending_writes}
         plan[writer] = (GraphWriter, at_store | bound, (spec, shard))
-        others = (writer, names["models"], names["embedder"])
+        others = (writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
     return plan
 

@@ -139,6 +139,8 @@ class RayIngest:
             return
         if deployment is not None and deployment.ours and session.folder is None:
             deployment.stop(0)  # in a Ray that stays
+        elif deployment is not None and deployment.ours:
+            deployment.end_engines()
         session.close()
 
     def _up(self, tell: OnWait) -> Deployment:

@@ -5,6 +5,7 @@ Each process makes a metric at its first use, so only what a process has measure
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,7 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_log_lag": (Gauge, "Entries that wait in the log.", ("shard",)),
     "kgray_in_flight": (Gauge, "Episodes in flight.", ("shard",)),
     "kgray_writer_epoch": (Gauge, "The fencing epoch.", ("shard",)),
+    "kgray_engine": (Gauge, "An engine's tokens and calls.", ("worker", "of")),
 }
 
 
@@ -52,6 +54,12 @@ def observe(name: str, value: float, **tags: str) -> None:
 def gauge(name: str, value: float, *, shard: int) -> None:
     """Set a gauge of a shard."""
     _metric(name).set(value, {"shard": str(shard)})
+
+
+def engine(worker: str, counts: Mapping[str, float]) -> None:
+    """Set the gauges of one engine."""
+    for name, count in counts.items():
+        _metric("kgray_engine").set(count, {"worker": worker, "of": name})
 
 
 def count_call(stage: str, seconds: float, outcome: Outcome) -> None:

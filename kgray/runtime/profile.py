@@ -28,6 +28,7 @@ class RayProfile:
     cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
     object_store_mb: _Whole = 128
     dashboard: StrictBool = True  # of a Ray that stays up: what submits jobs needs it
+    card_gb: _Share = 0.0  # memory of one card, for `kgray doctor --profile`; 0 = none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -42,11 +43,31 @@ class SequencerProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class WorkersProfile:
-    """Worker actors of one kind; 0 workers that embed = in the sequencer's own process."""
+    """Worker actors of one kind, each with these resources.
+
+    0 workers that embed = in the sequencer's own process; 0 that judge = those that extract judge too.
+    """
 
     workers: Annotated[int, within(0, _MOST)] = 1
     cpus: _Share = 0.5  # of each
+    gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
+    memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
     concurrency: _Whole = 64  # chunks that one takes at a time
+    start_deadline_s: _Seconds = 120.0  # to load its model
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
+    env: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of its process; no secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class EngineProfile:
+    """Limits of the engine in each worker that extracts or judges, with `model.backend = "vllm"`."""
+
+    max_num_seqs: _Whole = 256  # requests that run at once
+    max_num_batched_tokens: _Whole = 8192  # of one step
+    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
+    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
+    tensor_parallel: _Whole = 1  # cards of one engine: as many `gpus` are needed
+    eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -70,7 +91,9 @@ class Profile:
     ray: RayProfile = field(default_factory=RayProfile)
     sequencer: SequencerProfile = field(default_factory=SequencerProfile)
     extraction: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=2))
+    judging: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     embedding: WorkersProfile = field(default_factory=WorkersProfile)
+    engine: EngineProfile = field(default_factory=EngineProfile)
     limits: LimitsProfile = field(default_factory=LimitsProfile)
 
     def values(self) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Sequencer:
         writer: str,
         models: Sequence[str],
         embedders: Sequence[str],
+        judges: Sequence[str] = (),
     ) -> None:
         """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it."""
         context = ray.get_runtime_context()
@@ -66,6 +67,7 @@ class Sequencer:
         self._profile: Profile = profile_of(spec.profile, "the deployment")
         self._models = [RemoteWorker(name, self._named(name)) for name in models]
         self._embedders = [RemoteWorker(name, self._named(name)) for name in embedders]
+        self._judges = [RemoteWorker(name, self._named(name)) for name in judges]  # none = the models judge
         self._writer = RemoteWriter(
             self._named(writer),
             deadline_s=self._profile.limits.write_deadline_s,
@@ -160,12 +162,17 @@ class Sequencer:
                 self._pool(self._embedders, settings, "the workers that embed"), requests
             )
             embedder = PooledEmbedder(embedding, embedder)
+        judging = self._pool(self._judges, settings, "the workers that judge") if self._judges else models
+        streams = local.streams
+        if settings.model.backend == "vllm":  # as many as the engines take; a server takes max_concurrency
+            streams = (len(self._models) + len(self._judges)) * self._profile.engine.max_num_seqs
         return replace(
             local,
             watch=_log_stage,
             extractor=PooledExtractor(reading, local.extractor),
-            judge=PooledJudge(self._chunker(models, requests), local.judge),
+            judge=PooledJudge(self._chunker(judging, requests), local.judge),
             embedder=embedder,
+            streams=streams,
         )
 
     def _pool(self, workers: Sequence[RemoteWorker], settings: Settings, what: str) -> Pool:

@@ -33,6 +33,7 @@ class _PooledActor(ABC):
         logs.start(name)
         self._spec, self._name = spec, name
         self._fault: Exception | None = None  # what is wrong with the settings: the outcome of every request
+        self._loads: Any = None  # the model in this process that is to be loaded, if any
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
         self._done = self._read = 0  # requests; episodes among them
@@ -45,6 +46,21 @@ class _PooledActor(ABC):
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...
+
+    async def ready(self) -> Exception | None:
+        """Load what is to be loaded, in the loop of the work; return what is wrong with it."""
+        self._loop = asyncio.get_running_loop()
+        if self._fault is None and (start := getattr(self._loads, "start", None)) is not None:
+            try:
+                await start()
+            except KgrayError as error:
+                self._fault = error
+        return self._fault
+
+    async def stop(self) -> None:
+        """End what the model has started: processes and shared memory of an engine."""
+        if (stop := getattr(self._loads, "stop", None)) is not None:
+            await stop()
 
     @abstractmethod
     async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
@@ -91,7 +107,7 @@ class _PooledActor(ABC):
             "done": self._done,
             "read": self._read,
             "since": self._since,
-        }
+        } | ({"engine": dict(counts)} if (counts := getattr(self._loads, "counts", None)) else {})
 
     @control
     async def describe(self) -> dict[str, Any]:
@@ -110,10 +126,13 @@ class ModelWorker(_PooledActor):
     """Extracts episodes and answers questions; requests are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_models, build_ontology
+        from kgray.wiring import build_engine, build_models, build_ontology
 
         settings = spec.settings()
-        self._extractor, self._judge = build_models(settings, build_ontology(settings))
+        ontology, limits = build_ontology(settings), spec.profile.get("engine", {})
+        # The engine does not come back by itself: Ray starts the process anew, and its calls go elsewhere.
+        self._loads = build_engine(settings, ontology, limits, on_dead=lambda: os._exit(1))
+        self._extractor, self._judge = build_models(settings, ontology, engine=self._loads)
 
     async def _outcome(self, request: ExtractionRequest | QuestionRequest) -> Outcome:
         since = time.monotonic()
@@ -126,6 +145,8 @@ class ModelWorker(_PooledActor):
             outcome = outcome or await outcome_of(self._judge.judge(request))
         took = time.monotonic() - since
         metrics.count_call(stage, took, outcome)
+        if self._loads is not None:
+            metrics.engine(self._name, self._loads.counts)
         logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
         return outcome
 
@@ -136,7 +157,7 @@ class EmbedWorker(_PooledActor):
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_embedder
 
-        self._embedder = build_embedder(spec.settings())
+        self._embedder = self._loads = build_embedder(spec.settings())
         self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
         self._batching: asyncio.Task[None] | None = None
 

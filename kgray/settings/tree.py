@@ -21,7 +21,6 @@ from kgray.settings.checks import (
     Uri,
     Url,
     Whole,
-    quoted,
     within,
 )
 
@@ -60,7 +59,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
-    """The embedder. dimensions: None = the backend's own (hashing: 1024)."""
+    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once)."""
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
@@ -71,9 +70,12 @@ class EmbedderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RerankerSettings:
-    """The model that reorders hits."""
+    """The model that orders the hits of the recipe `reranked`."""
 
     backend: Literal["none", "bge", "http"] = "none"
+    base_url: Url | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -157,7 +159,9 @@ _NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
     ("model", "scripted"): {"script": "the file of answers"},
     ("model", "openai"): _MODEL_SERVER,
-    ("embedder", "openai"): {"dimensions": "how many numbers the model gives a text", **_MODEL_SERVER},
+    ("model", "vllm"): {"name": "a folder with the model, or its name on the hub"},
+    ("embedder", "openai"): _MODEL_SERVER,
+    ("reranker", "http"): _MODEL_SERVER,
 }
 
 
@@ -173,18 +177,14 @@ def require(settings: Settings, section: str) -> None:
 
 
 def unbuilt(settings: Settings) -> Iterator[str]:
-    """Yield one line for each set value that is valid but not implemented in this version."""
-    for section, built in (
-        ("model", ("rules", "scripted", "openai")),
-        ("embedder", ("hashing", "openai", "minilm")),
-        ("reranker", ("none",)),
-    ):
-        value = getattr(settings, section).backend
-        if value not in built:
-            use = " or ".join(map(quoted, built))
-            yield f'{section}.backend = "{value}" is not built in this version of kgray: use {use}.'
+    """Yield one line for each set value that is valid, and that the others leave nothing to do for."""
+    if settings.model.backend == "vllm" and settings.runtime.backend != "ray":
+        yield (
+            'model.backend = "vllm" runs in actors of Ray, and runtime.backend is '
+            f'"{settings.runtime.backend}": use "ray", or vLLM\'s own server with model.backend = "openai".'
+        )
     chosen = settings.pipeline
-    if chosen.extraction == "separate" and settings.model.backend != "openai":
+    if chosen.extraction == "separate" and settings.model.backend not in {"openai", "vllm"}:
         yield (
             f'pipeline.extraction = "separate" is for a language model, and model.backend is '
             f'"{settings.model.backend}": use "combined".'

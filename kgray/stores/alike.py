@@ -218,11 +218,16 @@ def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
 
 def check_embedder(
     where: object, stored: Mapping[str, object], embedder: str, dimensions: int, *, empty: str
-) -> None:
-    """Raise StoreError for a graph that was built with another embedder; stored: the store's note of it."""
-    if (stored.get("embedder"), stored.get("dimensions")) != (embedder, dimensions):
+) -> int:
+    """Return how many numbers a vector has. stored: the store's note of its embedder; dimensions: 0 = any.
+
+    Raises StoreError for a graph that was built with another embedder.
+    """
+    width = int(str(stored.get("dimensions")))
+    if (stored.get("embedder"), width) != (embedder, dimensions or width):
         raise StoreError(
             f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {where} was "
-            f"built with {stored.get('embedder')!r} ({stored.get('dimensions')} numbers): set "
+            f"built with {stored.get('embedder')!r} ({width} numbers): set "
             f"embedder.backend to that one, or start an empty {empty} and add the episodes again"
         )
+    return width

@@ -131,9 +131,9 @@ def as_json(reply: Any) -> Say:
 
 
 def at(address: str, section: str = "MODEL") -> dict[str, str]:
-    """Return the settings that name a server for the model, or for the embedder."""
+    """Return the settings that name a server for the model, the embedder or the reranker."""
     own = {"BACKEND": "openai", "NAME": "m", "BASE_URL": address}
-    more = {"EMBEDDER": {"DIMENSIONS": "64"}}.get(section, {})
+    more = {"EMBEDDER": {"DIMENSIONS": "64"}, "RERANKER": {"BACKEND": "http"}}.get(section, {})
     return {f"KGRAY_{section}_{name}": value for name, value in (own | more).items()}
 
 

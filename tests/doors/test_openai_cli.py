@@ -161,8 +161,8 @@ def test_a_signal_ends_a_run_that_waits_for_its_model(kgray, serve):
             "model.api_key_file = 'nowhere' cannot be read",
         ),
         ({"KGRAY_MODEL_INSTRUCTIONS_FILE": "nowhere"}, "model.instructions_file = 'nowhere' cannot be read"),
-        ({"KGRAY_EMBEDDER_BACKEND": "openai"}, "needs embedder.dimensions"),
-        ({"KGRAY_EMBEDDER_BACKEND": "openai", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "needs embedder.base_url"),
+        ({"KGRAY_EMBEDDER_BACKEND": "openai"}, "needs embedder.base_url"),
+        ({"KGRAY_RERANKER_BACKEND": "http"}, "needs reranker.base_url"),
         ({"KGRAY_EMBEDDER_BACKEND": "minilm", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "gives 384"),
         ({"KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}, 'is for pipeline.extraction = "separate"'),
         (

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from kgray import times
-from kgray.backends.openai_api import structured
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor

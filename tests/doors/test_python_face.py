@@ -148,7 +148,7 @@ async def test_wrong_arguments_raise_one_clear_error(tmp_path, verb, error):
 
 def test_settings_are_arguments_too(tmp_path):
     with pytest.raises(NotBuilt):
-        kgray.open(tmp_path / "d", reranker_backend="bge")
+        kgray.open(tmp_path / "d", model_backend="vllm")
     with pytest.raises(SettingsError):
         kgray.open(tmp_path / "d", runtime_backen="local")
     assert not (tmp_path / "d").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.errors import NotBuilt, SettingsError
+from kgray.errors import SettingsError
 from kgray.ontology import shipped
 from kgray.settings import (
     KEYS,
@@ -57,6 +57,9 @@ def test_the_keys_are_those_of_the_interface():
         "embedder.api_key",
         "embedder.dimensions",
         "reranker.backend",
+        "reranker.base_url",
+        "reranker.name",
+        "reranker.api_key",
         "pipeline.extraction",
         "pipeline.resolution",
         "pipeline.judging",
@@ -271,8 +274,8 @@ def test_an_address_or_a_key_that_cannot_work_is_said_when_it_is_read(environ, l
             {"embedder_backend": "openai"},
             "embedder",
             (
-                'embedder.backend = "openai" needs embedder.dimensions (KGRAY_EMBEDDER_DIMENSIONS): how many '
-                "numbers the model gives a text."
+                'embedder.backend = "openai" needs embedder.base_url (KGRAY_EMBEDDER_BASE_URL): the '
+                "server's address, mostly ending in /v1."
             ),
         ),
         (
@@ -306,27 +309,6 @@ def test_relations_come_from_tables_and_variables(tmp_path):
     }
     with pytest.raises(SettingsError, match="KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR in the environment"):
         load(None, environ={"KGRAY_ONTOLOGY_RELATIONS_OWNS_COLOR": "x"})
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "use"),
-    [
-        ("KGRAY_MODEL_BACKEND", "vllm", '"rules" or "scripted" or "openai"'),
-        ("KGRAY_EMBEDDER_BACKEND", "bge", '"hashing" or "openai" or "minilm"'),
-        ("KGRAY_RERANKER_BACKEND", "bge", '"none"'),
-        ("KGRAY_RERANKER_BACKEND", "http", '"none"'),
-    ],
-)
-def test_what_is_known_and_not_built_says_so(variable, value, use):
-    settings = load(None, environ={variable: value})
-    key = variable.removeprefix("KGRAY_").lower().replace("_", ".", 1)
-    shown = value if value.isdigit() else f'"{value}"'
-    line = f"{key} = {shown} is not built in this version of kgray: use {use}."
-    assert list(unbuilt(settings)) == [line]
-    with pytest.raises(NotBuilt) as caught:
-        require_built(settings)
-    assert str(caught.value) == line
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ class Rejected(Exception):
     """The server answered 4xx to the request itself; text: status and message. Never leaves this package."""
 
 
-class _TryLater(Exception):
-    """The server cannot answer now.
+class TryLater(Exception):
+    """The server cannot answer now. Never leaves the client.
 
     seconds   how long it asks to wait; 0 = it does not say
     worked    whether it may have worked on the request: then the call is counted as spent (R24)
@@ -113,7 +113,7 @@ class TokensSpent:
 class Endpoint:
     """Where a model is served.
 
-    setting                        the section of the settings for errors, `model` or `embedder`
+    setting                        the section of the settings for errors: model, embedder or reranker
     first_pause_s, longest_pause_s between two tries of a request, at most; the first doubles with each try
     """
 
@@ -215,6 +215,12 @@ class Client:
         post = _Post("/embeddings", body, lambda got: len(got["data"]) == len(texts))
         return await self._patiently(post, TokensSpent())
 
+    async def rerank(self, query: str, texts: list[str], *, called: str) -> dict[str, Any]:
+        """Return {"results": [...]}, a row a text. called: the texts' key; raises as `chat` does."""
+        body = {"query": query, called: texts}
+        post = _Post("/rerank", body, lambda got: len(got["results"]) == len(texts))
+        return await self._patiently(post, TokensSpent())
+
     async def check(self, deadline_s: float) -> str:
         """Return what the server says to a request that is sent once: the end of a sentence about it.
 
@@ -229,7 +235,7 @@ class Client:
                 await self._once(session, self._shortest(), time.monotonic())
         except TimeoutError:
             raise Unavailable(f"{self._where} gives no answer within {deadline_s:g} s") from None
-        except _TryLater as later:
+        except TryLater as later:
             raise Unavailable(f"{self._where} {later}") from None
         except Rejected as rejection:
             return f"answers, and refuses a request of one word ({rejection})"
@@ -252,9 +258,12 @@ class Client:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         return _Post("/chat/completions", body, lambda got: "choices" in got)
 
+    async def _opened(self) -> Any:  # noqa: ANN401 - a `_ServerSession`; of an engine, one with a limiter
+        return await _session(self.endpoint)
+
     async def _patiently(self, post: _Post, spent: TokensSpent) -> dict[str, Any]:
         """Send until there is an answer, or the patience is spent."""
-        session = await _session(self.endpoint)
+        session = await self._opened()
         since: float | None = None  # when the first request failed
         attempt = 0
         while True:
@@ -267,7 +276,7 @@ class Client:
                 session.limiter.succeeded()
                 OUTAGES.answered(self._where)
                 return found
-            except _TryLater as later:
+            except TryLater as later:
                 reason, wait = str(later), later.seconds
                 if later.worked:
                     spent.count(None, post.body)
@@ -289,8 +298,8 @@ class Client:
             await asyncio.sleep(min(delay, max(deadline - now, 0.0)))
             attempt += 1
 
-    async def _once(self, session: _ServerSession, post: _Post, sent_at: float) -> dict[str, Any]:
-        """Return a sound body. Raises _TryLater, Rejected, SettingsError."""
+    async def _once(self, session: Any, post: _Post, sent_at: float) -> dict[str, Any]:  # noqa: ANN401 - as above
+        """Return a sound body. Raises TryLater, Rejected, SettingsError."""
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
         try:
@@ -299,6 +308,8 @@ class Client:
                 found = await self._streamed(session.api, post.path, body, post.on_text)
             else:
                 found = await session.api.post(post.path, cast_to=object, body=body)
+            if isinstance(found, list):
+                found = {"results": found}  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 return found
         except APIConnectionError as error:
@@ -306,12 +317,12 @@ class Client:
             said = f"cannot be reached ({' '.join(str(cause).split())[:120]})"
             if isinstance(error, APITimeoutError):
                 said = f"no answer within {self.endpoint.timeout_s:g} s"
-            raise _TryLater(said, worked=type(cause).__name__ not in _NEVER_SENT) from None
+            raise TryLater(said, worked=type(cause).__name__ not in _NEVER_SENT) from None
         except APIStatusError as error:
             raise self._meaning(error, session.limiter, sent_at) from None
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
-        raise _TryLater("its answer is no JSON of the interface", worked=True)
+        raise TryLater("its answer is no JSON of the interface", worked=True)
 
     async def _streamed(
         self, api: AsyncOpenAI, path: str, body: dict[str, Any], on_text: Callable[[str], None]
@@ -325,7 +336,7 @@ class Client:
             try:
                 found = json.loads(await stream.response.aread())
             except Exception:  # noqa: BLE001 - the HTTP library's errors depend on openai's release
-                raise _TryLater("its answer is no JSON of the interface", worked=True) from None
+                raise TryLater("its answer is no JSON of the interface", worked=True) from None
             on_text(found["choices"][0]["message"]["content"] or "")
             return found
         pieces: list[str] = []
@@ -340,7 +351,7 @@ class Client:
                         on_text(piece)
         except (OpenAIError, ValueError, TypeError, AttributeError):
             if not pieces:
-                raise _TryLater("broke off its answer", worked=True) from None
+                raise TryLater("broke off its answer", worked=True) from None
             raise Unavailable(f"{self._where} broke off its answer in the middle: ask again") from None
         return {"choices": [{"message": {"content": "".join(pieces)}}], "usage": usage}
 
@@ -352,7 +363,7 @@ class Client:
             if status == 429:
                 limiter.throttled(sent_at)
             limiter.pause(min(seconds, self.endpoint.patience_s))
-            return _TryLater(f"answers {status}", seconds)
+            return TryLater(f"answers {status}", seconds)
         if status in _SETTINGS:
             where = self.endpoint.setting
             what = _SETTINGS[status].format(setting=where, SETTING=where.upper())

@@ -16,10 +16,10 @@ BATCH = 64  # texts a request: small servers take no more, and the limiter keeps
 
 
 class OpenAIEmbedder:
-    """Unit vectors of a given width; a text that occurs several times in a call is sent once."""
+    """Unit vectors; a text that occurs several times in a call is sent once."""
 
     def __init__(self, client: Client, *, dimensions: int) -> None:
-        """`dimensions`: the width of the model's vectors, checked against each answer."""
+        """dimensions: the vectors' width, checked against each answer; 0 = that of the first answer."""
         self._client = client
         self.dimensions = dimensions
         self.identity = f"openai:{client.endpoint.name}"
@@ -32,9 +32,8 @@ class OpenAIEmbedder:
         """
         distinct = list(dict.fromkeys(texts))
         batches = [distinct[at : at + BATCH] for at in range(0, len(distinct), BATCH)]
-        rows = np.zeros((len(distinct), self.dimensions), dtype=np.float32)
-        for at, part in enumerate(await asyncio.gather(*(self._batch(batch) for batch in batches))):
-            rows[at * BATCH : at * BATCH + len(part)] = part
+        parts = await asyncio.gather(*(self._batch(batch) for batch in batches))
+        rows = np.concatenate([np.zeros((0, self.dimensions), dtype=np.float32), *parts])
         places = {text: place for place, text in enumerate(distinct)}
         return rows[[places[text] for text in texts]]
 
@@ -59,6 +58,7 @@ class OpenAIEmbedder:
             raise InvalidAnswer("the embedder's server sent rows that are no vectors of one width") from None
         if rows.ndim != 2 or not np.isfinite(rows).all():
             raise InvalidAnswer("the embedder's server sent vectors with missing or infinite numbers")
+        self.dimensions = self.dimensions or rows.shape[1]
         if rows.shape[1] != self.dimensions:
             raise SettingsError(
                 f"embedder.name = {self._client.endpoint.name!r} gives {rows.shape[1]} numbers a text, but "

@@ -100,8 +100,10 @@ def probe(db: Connection) -> str:
     return f"{version} {edition}"
 
 
-def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> None:
+def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> int:
     """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
+
+    Returns how many numbers a vector has; dimensions: 0 = as many as the store's have.
 
     create: False = raise StoreError where there is no store. Also raises StoreError for another schema
     version or another embedder. Safe for several processes at once: each rule and the node are made once.
@@ -117,7 +119,7 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     version, other, numbers = found[0]
     check_version(f"the store in {db.where}", version, VERSION, empty="database")
     stored = {"embedder": other, "dimensions": numbers}
-    check_embedder(db.where, stored, embedder, dimensions, empty="database")
+    return check_embedder(db.where, stored, embedder, dimensions, empty="database")
 
 
 def missing(db: Connection) -> list[str]:

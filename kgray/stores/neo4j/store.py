@@ -49,7 +49,8 @@ def open_neo4j(
     """Open the store in a database; create it where there is none.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
-    embedder    the embedder's identity, kept in the database; dimensions: numbers a vector
+    embedder    the embedder's identity, kept in the database
+    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
     folder      the data folder, whose ingest lock is held while writing; None: the lease alone
     create      False: a database without a store is an error that names `kgray init`
     patience_s  how long a transaction waits for a server that is away, or for another's lock
@@ -60,8 +61,8 @@ def open_neo4j(
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
         server = schema.probe(db)
-        schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
-        return Neo4jStore(db, server, dimensions=dimensions, folder=folder)
+        width = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
+        return Neo4jStore(db, server, dimensions=width, folder=folder)
     except BaseException:
         db.close()
         raise

@@ -21,8 +21,10 @@ _OLDEST_SQLITE = 3_037_000  # STRICT tables
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 
 
-def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float) -> Path:
-    """Return the path of the folder's file; creates the file where there is none.
+def opened(
+    folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float
+) -> tuple[Path, int]:
+    """Return the path of the file and the width of a vector; creates the file where there is none.
 
     Raises StoreError for what is not ours, of another schema, damaged, or built with another embedder.
     """
@@ -38,9 +40,9 @@ def opened(folder: Path, *, embedder: str, dimensions: int, create: bool, patien
                 raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
         _check_header(path)
-        _check_meta(path, embedder, dimensions, patience_s)
+        width = _check_meta(path, embedder, dimensions, patience_s)
         _mark(path)
-    return path
+    return path, width
 
 
 def _there(path: Path) -> bool:
@@ -138,13 +140,13 @@ def _check_header(path: Path) -> None:
         raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
 
 
-def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> None:
+def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> int:
     connection = connect(path, patience_s=patience_s, cache_mb=2)
     try:
         # The log may hold a newer header than the file.
         version = int(connection.pragma("user_version"))
         check_version(path, version, schema.VERSION, empty="data folder")
         rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
-        check_embedder(path.parent, dict(rows), embedder, dimensions, empty="data folder")
+        return check_embedder(path.parent, dict(rows), embedder, dimensions, empty="data folder")
     finally:
         connection.close()

@@ -45,16 +45,19 @@ def open_sqlite(
 ) -> SqliteStore:
     """Open the store in a data folder; creates it where there is none.
 
-    embedder    the embedder's identity, kept with the folder; dimensions: numbers a vector
+    embedder    the embedder's identity, kept with the folder
+    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
     create      False: a folder without a store is an error that names `kgray init`
     cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
 
     Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
     another embedder; Unavailable where another process holds the file beyond `patience_s`.
     """
-    file = folder.opened(path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s)
+    file, width = folder.opened(
+        path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
+    )
     db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
-    return SqliteStore(db, ResponseFile(path, patience_s=patience_s), dimensions)
+    return SqliteStore(db, ResponseFile(path, patience_s=patience_s), width)
 
 
 class SqliteStore(StoreReads, Store):

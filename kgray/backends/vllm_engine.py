@@ -1,0 +1,215 @@
+"""A language model in this process, on vLLM's AsyncLLM; the extra `vllm`, imported when the engine starts.
+
+`EngineClient` takes the bodies of chat completions that the client of a server takes, and returns theirs. So
+prompts, reply schemas, lenient parsing, repair and patience are those of `openai_api`. It is for an actor of
+Ray: all calls come from one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
+from kgray.backends.openai_api.dialect import Dialect
+from kgray.backends.openai_api.structured import DIALECTS
+from kgray.errors import SettingsError
+
+HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
+ADDRESS = "this process"  # in place of a server's
+_QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
+# Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
+_STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """Limits of one engine; vLLM's own depend on the card that the starting process sees, so all are given.
+
+    max_num_seqs            requests that run at once
+    max_num_batched_tokens  of one step
+    max_model_len           tokens of a prompt and its reply
+    memory_share            of the card's memory, for weights and KV cache
+    tensor_parallel         cards of one engine
+    eager                   without compiled graphs: starts sooner, runs slower
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 8192
+    memory_share: float = 0.85
+    tensor_parallel: int = 1
+    eager: bool = False
+
+
+class AbsentEngine(Client):
+    """Stands for the engine in a process that has none: it gives name and keys, and answers nothing."""
+
+    def __init__(self, name: str) -> None:
+        """name: as `EngineClient` has it."""
+        super().__init__(Endpoint(base_url=ADDRESS, name=name))
+
+    async def _opened(self) -> Any:  # noqa: ANN401 - never returns
+        raise SettingsError(
+            "model.backend = \"vllm\" answers in Ray's workers alone, and this process asks it itself: "
+            'use a server, model.backend = "openai".'
+        )
+
+
+@dataclass(slots=True)
+class _EngineSession:
+    limiter: Limiter
+
+
+class EngineClient(Client):
+    """The narrow client of a model, on an engine that starts with the first call or with `start`.
+
+    counts  tokens of prompts, those of them that were cached, tokens of replies, calls in hand, aborted calls
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        limits: EngineLimits,
+        timeout_s: float,
+        patience_s: float,
+        heads: Sequence[str] = (),
+        on_dead: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start nothing.
+
+        name        a folder, or a name on the hub
+        timeout_s   for one reply, after which it is aborted and asked for again
+        heads       of prompts, each read once when the engine starts, so that its prefix is cached
+        on_dead     called where the engine has died
+        """
+        super().__init__(
+            Endpoint(
+                base_url=ADDRESS,
+                name=name,
+                timeout_s=timeout_s,
+                max_concurrency=_QUEUED * limits.max_num_seqs,
+                patience_s=patience_s,
+            )
+        )
+        DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
+        self._limits, self._heads, self._on_dead = limits, heads, on_dead
+        self._engine: Any = None
+        self._starting = asyncio.Lock()
+        self._numbers = itertools.count()
+        self.counts = dict.fromkeys(
+            ("prompt_tokens", "cached_tokens", "reply_tokens", "running", "aborted"), 0
+        )
+
+    async def start(self) -> None:
+        """Start the engine and read the heads, unless it runs. Raises SettingsError."""
+        async with self._starting:
+            if self._engine is not None:
+                return
+            engine = await asyncio.to_thread(self._built)
+            self._session = _EngineSession(Limiter(self.endpoint.max_concurrency))
+            self._engine = engine
+            for head in self._heads:
+                messages = [{"role": "system", "content": head}, {"role": "user", "content": ""}]
+                await self._reply({"messages": messages, "max_tokens": 1})
+
+    async def stop(self) -> None:
+        """End the engine, and wait until vLLM has ended its processes. The next call starts it anew."""
+        async with self._starting:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                await asyncio.to_thread(engine.shutdown)
+
+    def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
+        try:
+            from vllm import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f'model.backend = "vllm" needs the package {error.name}, which is not installed: '
+                f"{HOW_TO_GET_IT}."
+            ) from None
+        limits = self._limits
+        arguments = AsyncEngineArgs(
+            model=self.endpoint.name,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+            gpu_memory_utilization=limits.memory_share,
+            tensor_parallel_size=limits.tensor_parallel,
+            enforce_eager=limits.eager,
+            enable_prefix_caching=True,
+            structured_outputs_config=_STRUCTURED,
+        )
+        try:
+            return AsyncLLM.from_engine_args(arguments)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise SettingsError(
+                f"model.name = {self.endpoint.name!r}: vLLM cannot start it: "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from None
+
+    async def _opened(self) -> Any:  # noqa: ANN401 - what has a limiter
+        await self.start()
+        return self._session
+
+    async def _once(self, session: Any, post: Any, sent_at: float) -> dict[str, Any]:  # noqa: ANN401, ARG002
+        """Return the body of a completion; a call that is cancelled or too slow is aborted."""
+        from vllm.exceptions import VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        await self.start()  # another call may have found it dead
+        self.counts["running"] += 1
+        try:
+            async with asyncio.timeout(self.endpoint.timeout_s):
+                return await self._reply(post.body)
+        except TimeoutError:
+            self.counts["aborted"] += 1
+            raise TryLater(f"gave no reply within {self.endpoint.timeout_s:g} s", worked=True) from None
+        except asyncio.CancelledError:
+            self.counts["aborted"] += 1
+            raise
+        except EngineDeadError:
+            self._on_dead()
+            raise TryLater("has died", worked=True) from None
+        except (VLLMClientError, ValueError) as error:
+            raise Rejected(" ".join(str(error).split())[:300]) from None
+        finally:
+            self.counts["running"] -= 1
+
+    async def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        form = body.get("response_format", {}).get("json_schema")
+        parameters = SamplingParams(
+            max_tokens=body["max_tokens"],
+            temperature=body.get("temperature", 0.0),
+            structured_outputs=StructuredOutputsParams(json=form["schema"]) if form else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        ids = self._engine.get_tokenizer().apply_chat_template(
+            body["messages"],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            enable_thinking=False,
+        )
+        last: Any = None
+        number = f"kgray-{next(self._numbers)}"
+        async for last in self._engine.generate(  # noqa: B007 - the last is whole
+            {"prompt_token_ids": list(ids)}, parameters, request_id=number
+        ):
+            pass
+        (out,) = last.outputs
+        self.counts["prompt_tokens"] += len(ids)
+        self.counts["cached_tokens"] += last.num_cached_tokens or 0
+        self.counts["reply_tokens"] += len(out.token_ids)
+        return {
+            "choices": [{"message": {"content": out.text}, "finish_reason": out.finish_reason}],
+            "usage": {"prompt_tokens": len(ids), "completion_tokens": len(out.token_ids)},
+        }

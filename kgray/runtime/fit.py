@@ -1,0 +1,133 @@
+"""Whether the models of a profile fit on its card: weights, KV cache, room for computing; in 10^9 bytes.
+
+Weights and KV cache follow from the models' configs; the rest is an estimate, and named so.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kgray.backends.bge import EMBEDDER, RERANKER
+from kgray.errors import SettingsError
+from kgray.runtime.profile import Profile, shipped
+from kgray.settings import Settings
+
+GB = 1e9
+REQUEST = 2048  # tokens of a request of ours: a prompt of 1,700, most of it a shared prefix, and its reply
+_CONTEXT_GB = 0.8  # of a process on the card, estimated
+_KV_BYTES = 2  # a number of the cache
+_Config = Mapping[str, Any]
+Row = tuple[str, float, str]  # what, GB, how it comes about
+
+
+def config_of(name: str) -> _Config:
+    """Return a model's config: of its folder, or of the shapes that are shipped. Raises SettingsError."""
+    path = Path(name) / "config.json"
+    if path.is_file():
+        found: _Config = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    known = tomllib.loads((shipped().parent / "shapes.toml").read_text(encoding="utf-8"))
+    if name not in known:
+        raise SettingsError(
+            f"the shape of {name} is not known: name a folder that holds its config.json, or one of "
+            f"{', '.join(known)}."
+        )
+    shape: _Config = known[name]
+    return shape
+
+
+def parameters(config: _Config) -> tuple[int, int]:
+    """Return how many numbers the layers are, and the tables of tokens; norms and biases are below 0.1 %."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or hidden // heads
+    shared = config.get("num_key_value_heads") or heads
+    attention = hidden * width * (2 * heads + 2 * shared)
+    experts = config.get("num_experts") or 0
+    if experts:
+        wide = 3 * hidden * config["moe_intermediate_size"] * experts + hidden * experts
+    else:
+        is_roberta = config.get("model_type") == "xlm-roberta"
+        wide = (2 if is_roberta else 3) * hidden * config["intermediate_size"]
+    tables = 1 if config.get("tie_word_embeddings", True) else 2
+    places = config["max_position_embeddings"] if config.get("model_type") == "xlm-roberta" else 0
+    return layers * (attention + wide), hidden * (tables * config["vocab_size"] + places)
+
+
+def weights_of(config: _Config) -> float:
+    """Return the bytes of the weights; the tables of a quantised model are not quantised."""
+    layers, tables = parameters(config)
+    quantised = config.get("quantization_config") or {}
+    if bits := quantised.get("bits") or (8 if quantised else 0):
+        return layers * float(bits) / 8 + tables * 2
+    whole = (config.get("dtype") or config.get("torch_dtype")) == "float32"
+    return (layers + tables) * (4.0 if whole else 2.0)
+
+
+def kv_of(config: _Config) -> int:
+    """Return the bytes of the KV cache for one token."""
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(2 * config["num_hidden_layers"] * heads * width * _KV_BYTES)
+
+
+def table(profile: Profile, settings: Settings) -> tuple[list[Row], list[str]]:
+    """Return the rows of one card, and a line for each thing that does not fit. Raises SettingsError."""
+    card = profile.ray.card_gb
+    if not card:
+        raise SettingsError(f"ray.card_gb is not set in the profile {profile.name!r}: there is no card.")
+    rows: list[Row] = []
+    faults: list[str] = []
+    if settings.model.backend == "vllm":
+        rows += _engine(profile, str(settings.model.name), faults)
+    rows += _encoders(profile, settings)
+    left = card - sum(size for _, size, _ in rows)
+    if left < 0:
+        faults.append(f"the card has {card:g} GB, and {card - left:.1f} GB are asked for")
+    return [*rows, ("left", left, f"of {card:g} GB")], faults
+
+
+def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
+    """Return the rows of one engine, which add up to its share of the card."""
+    engine, config = profile.engine, config_of(name)
+    share = profile.ray.card_gb * engine.memory_share
+    weights = weights_of(config) / GB / engine.tensor_parallel
+    steps = engine.max_num_batched_tokens * (8 * config["hidden_size"]) * 4 / GB
+    steps += engine.max_num_seqs * config["vocab_size"] * 4 / GB
+    cache = share - weights - steps - _CONTEXT_GB
+    a_token = kv_of(config) / engine.tensor_parallel
+    held = max(0, int(cache * GB / a_token))
+    most = held // REQUEST
+    if cache <= 0 or held < engine.max_model_len:
+        faults.append(
+            f"{name}: {share:.1f} GB (engine.memory_share) leave {cache:.1f} GB for the KV cache; "
+            f"one request of engine.max_model_len = {engine.max_model_len} needs "
+            f"{engine.max_model_len * a_token / GB:.1f} GB"
+        )
+    elif most < engine.max_num_seqs:
+        faults.append(
+            f"{name}: the KV cache of {cache:.1f} GB holds {most} requests of {REQUEST} tokens, and "
+            f"engine.max_num_seqs = {engine.max_num_seqs}: use {most} or less"
+        )
+    return [
+        (f"weights of {name}", weights, f"{sum(parameters(config)) / GB:.2f} thousand million numbers"),
+        ("its steps and process", steps + _CONTEXT_GB, "estimated"),
+        ("its KV cache", cache, f"{held} tokens: {most} requests of {REQUEST}"),
+    ]
+
+
+def _encoders(profile: Profile, settings: Settings) -> Iterator[Row]:
+    """Yield a row for the embedders that share the card with the engine, and for the reranker of searches."""
+    free = 1 - (profile.extraction.gpus if settings.model.backend == "vllm" else 0)
+    of = profile.embedding.gpus
+    beside = min(profile.embedding.workers, int(free / of + 1e-6)) if of else 0
+    kinds = (("reranker", settings.reranker, RERANKER, 1), ("embedder", settings.embedder, EMBEDDER, beside))
+    for kind, chosen, usual, count in kinds:
+        if chosen.backend == "bge" and count:
+            config = config_of(chosen.name or usual)
+            each = sum(parameters(config)) * 2 / GB + _CONTEXT_GB
+            yield f"{kind}: {chosen.name or usual}", count * each, f"{count} in half precision"

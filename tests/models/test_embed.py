@@ -1,0 +1,212 @@
+"""BGE-M3 and its reranker through the real FlagEmbedding, on tiny random models: `make test-embed`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kgray
+from kgray.errors import InputError, SettingsError
+from tests.models import tiny
+
+TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
+
+if find_spec("FlagEmbedding") is None:
+    pytest.skip("FlagEmbedding is not installed: make test-embed", allow_module_level=True)
+pytestmark = pytest.mark.models
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {"bge": tiny.bge(folder / "bge-tiny"), "reranker": tiny.bge(folder / "rank", reranker=True)}
+
+
+@pytest.fixture(scope="module")
+def embedder(folders):
+    from kgray.backends.bge import BgeEmbedder
+
+    return BgeEmbedder(str(folders["bge"]))
+
+
+@pytest.fixture(scope="module")
+def reranker(folders):
+    from kgray.backends.bge import BgeReranker
+
+    return BgeReranker(str(folders["reranker"]))
+
+
+def texts_of(count: int, seed: int = 3) -> list[str]:
+    """Return distinct texts of 1 to 60 words, most of them short."""
+    rng, words = random.Random(seed), tiny.WORDS.split()
+    lengths = [rng.randrange(3, 60) if rng.random() < 0.2 else rng.randrange(3, 14) for _ in range(count)]
+    return [f"{n} " + " ".join(rng.choices(words, k=length)) for n, length in enumerate(lengths)]
+
+
+async def test_vectors_are_those_of_flag_embedding_itself(folders, embedder):
+    from FlagEmbedding import BGEM3FlagModel
+
+    texts = [*texts_of(40), "", "Alice"]
+    reference = BGEM3FlagModel(str(folders["bge"]), use_fp16=False, devices="cpu", passage_max_length=512)
+
+    found = await embedder.embed(texts)
+
+    assert (found.shape, found.dtype, embedder.dimensions) == ((42, 64), np.float32, 64)
+    assert np.abs(found - reference.encode(texts)["dense_vecs"]).max() < 1e-5
+    assert np.abs((found**2).sum(axis=1) - 1).max() < 1e-5
+    assert (await embedder.embed([])).shape == (0, 64)
+
+
+async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
+    texts = texts_of(60)
+    alone = np.stack([(await embedder.embed([text]))[0] for text in texts])
+    for seed in range(5):
+        order = random.Random(seed).sample(range(60), 60 - 7 * seed)
+        found = await embedder.embed([texts[place] for place in order])
+        assert np.array_equal(found, alone[order])
+
+
+async def test_a_long_text_is_read_to_its_end(embedder):
+    start = "Alice works at Acme. " * 200
+    first, other, cut = await embedder.embed([start + "Bob moved to Paris.", start + "Dana sails.", start])
+    assert np.abs(first - other).max() > 1e-6
+    assert np.abs(first - cut).max() > 1e-6
+    assert abs(float((first**2).sum()) - 1) < 1e-5
+
+
+async def test_scores_are_those_of_the_model_itself(folders, reranker):
+    """Of each pair alone, as the tokenizer writes it: FlagEmbedding tokenises decoded text again."""
+    import torch
+    from FlagEmbedding import FlagReranker
+
+    texts = texts_of(30)
+    reference = FlagReranker(str(folders["reranker"]), use_fp16=False, devices="cpu")
+
+    found = await reranker.score("Where does Alice work?", texts)
+
+    for text, score in zip(texts, found, strict=True):
+        pair = reference.tokenizer("Where does Alice work?", text, return_tensors="pt")
+        assert abs(torch.sigmoid(reference.model(**pair).logits).item() - score) < 1e-5
+    one = await reranker.score("Where does Alice work?", texts[:1])
+    assert np.array_equal(one, found[:1])
+    assert (await reranker.score("q", [])).shape == (0,)
+    long = ["hay " * 900 + texts[0], "hay " * 900]
+    scores = await reranker.score("Where does Alice work?", long)
+    assert scores.min() >= 0
+    assert scores.max() <= 1
+    with pytest.raises(InputError, match="shorten it"):
+        await reranker.score("Alice " * 900, texts)
+
+
+async def test_a_folder_that_is_no_model_is_said(tmp_path):
+    from kgray.backends.bge import BgeEmbedder
+
+    with pytest.raises(SettingsError, match=r"embedder\.name = .* cannot be loaded"):
+        await BgeEmbedder(str(tmp_path)).embed(["a"])
+
+
+def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
+    """In this process: added, found by vectors alone, ordered by the reranker; no progress bars."""
+    how: dict[str, Any] = {
+        "embedder_backend": "bge", "embedder_name": str(folders["bge"]),
+        "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
+    }  # fmt: skip
+    with kgray.open(tmp_path / "d", **how) as memory:
+        for n, text in enumerate(("Alice works at Acme.", "Bob moved to Paris.")):
+            memory.add(text, group="g", id=f"m{n}")
+        assert memory.embedder.identity == "bge:bge-tiny"
+        hits = memory.search("Where does Alice work?", group="g", recipe="reranked")
+        assert hits
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert "it/s" not in capfd.readouterr().err
+
+
+def bare_loop(folder: str, texts: list[str]) -> Any:
+    """Return a loop over texts sorted by length, as many in a pass as BgeEmbedder has; nothing else."""
+    import torch
+    from FlagEmbedding import BGEM3FlagModel
+
+    wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
+    model = wrapper.model.float().eval()
+
+    def run() -> float:
+        since = time.perf_counter()
+        ids = sorted(wrapper.tokenizer(texts)["input_ids"], key=len, reverse=True)
+        with torch.inference_mode():
+            while ids:
+                batch = ids[: max(1, TOKENS // len(ids[0]))]
+                ids = ids[len(batch) :]
+                width = max(map(len, batch))
+                held = torch.tensor([row + [1] * (width - len(row)) for row in batch])
+                model({"input_ids": held, "attention_mask": held != 1})["dense_vecs"].numpy()
+        return time.perf_counter() - since
+
+    return wrapper, run
+
+
+@pytest.mark.slow  # a comparison of speeds: for a machine that does nothing else
+@pytest.mark.parametrize("where", ["in this process", "in an actor"])
+def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
+    folders, embedder, tmp_path, where, record_property
+):
+    """At least 0.9 of a bare loop over the same batches' rows, and 3 times FlagEmbedding text by text."""
+    import ray
+    import torch
+
+    texts = texts_of(1000)
+    wrapper, bare = bare_loop(str(folders["bge"]), texts)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    if where == "in an actor":
+        from kgray.runtime.actors import actor_of
+        from kgray.runtime.spec import spec_of
+        from kgray.runtime.workers import EmbedWorker
+        from kgray.settings import load
+
+        overrides = {"embedder_backend": "bge", "embedder_name": str(folders["bge"])}
+        spec = spec_of(load(None, environ={}, overrides=overrides), tmp_path, {})
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+        worker = actor_of(EmbedWorker).options(num_cpus=1).remote(spec, "embedder-0")
+
+        def ours() -> float:
+            async def asked() -> None:
+                async for ended in worker.work.remote([(1, tuple(texts))]):
+                    ((_, found),) = await ended
+                    assert found.shape == (1000, 64)
+
+            since = time.perf_counter()
+            asyncio.run(asked())
+            return time.perf_counter() - since
+    else:
+
+        def ours() -> float:
+            since = time.perf_counter()
+            asyncio.run(embedder.embed(texts))
+            return time.perf_counter() - since
+
+    try:
+        ours()
+        bare()
+        pairs = [(bare(), ours()) for _ in range(5)]
+        since = time.perf_counter()
+        for text in texts[:100]:
+            wrapper.encode([text])
+        naive = (time.perf_counter() - since) * 10
+    finally:
+        torch.set_num_threads(threads)
+        if where == "in an actor":
+            ray.shutdown()
+    loop, own = (min(seconds) for seconds in zip(*pairs, strict=True))
+    told = {"where": where, "of_bare": round(loop / own, 2), "of_naive": round(naive / own, 1)}
+    record_property("speed", json.dumps(told))
+    sys.stderr.write(f"{told}\n")
+    assert loop / own >= 0.9
+    assert naive / own >= 3

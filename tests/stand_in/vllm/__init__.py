@@ -1,0 +1,37 @@
+"""A deterministic stand-in for vLLM: the names that kgray uses, without a model.
+
+It replies with the smallest value of the asked schema. Words in the prompt make it misbehave: [[HANG]] does
+not end until it is aborted, [[DIE]] ends the engine, [[LONG]] is longer than the model. What happens is
+noted, a line each, in the file that KGRAY_TEST_ENGINE_LOG names.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def note(words: str) -> None:
+    if path := os.environ.get("KGRAY_TEST_ENGINE_LOG"):
+        with Path(path).open("a", encoding="utf-8") as log:
+            log.write(f"{words} {os.getpid()}\n")
+
+
+def noted() -> str:
+    path = os.environ.get("KGRAY_TEST_ENGINE_LOG")
+    return Path(path).read_text(encoding="utf-8") if path else ""
+
+
+class AsyncEngineArgs:
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+
+@dataclass(kw_only=True)
+class SamplingParams:
+    max_tokens: int
+    temperature: float
+    structured_outputs: Any
+    output_kind: Any

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from vllm import AsyncEngineArgs, SamplingParams, note, noted
+from vllm.exceptions import VLLMClientError
+from vllm.v1.engine.exceptions import EngineDeadError
+
+STEP_S = 0.01  # of a step, in which all that run are carried out
+
+
+def smallest(schema: dict[str, Any]) -> Any:
+    kind = schema.get("type")
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][-1])
+    if isinstance(kind, list):
+        return None
+    if kind == "object":
+        return {name: smallest(part) for name, part in schema["properties"].items()}
+    return {"array": [], "integer": 0, "boolean": False, "string": ""}[kind]
+
+
+class Tokenizer:
+    def apply_chat_template(self, messages: list[dict[str, str]], **how: Any) -> list[int]:
+        assert how == {
+            "add_generation_prompt": True, "tokenize": True, "return_dict": False, "enable_thinking": False
+        }  # fmt: skip
+        return [ord(letter) for message in messages for letter in message["content"]]
+
+
+class AsyncLLM:
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values, self.running, self.most, self.dead = values, 0, 0, False
+        self.prefixes: set[str] = set()
+
+    @classmethod
+    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
+        if arguments.values["model"] == "missing":
+            raise OSError("missing is not a folder with a model")
+        note("start")
+        return cls(arguments.values)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer()
+
+    async def generate(
+        self, prompt: dict[str, Any], parameters: SamplingParams, request_id: str
+    ) -> AsyncIterator[Any]:
+        assert request_id.startswith("kgray-")
+        text = "".join(map(chr, prompt["prompt_token_ids"]))
+        if self.dead:
+            raise EngineDeadError
+        if "[[LONG]]" in text:
+            raise VLLMClientError("This model's maximum context length is 8192 tokens.")
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(STEP_S))
+            if "[[DIE]]" in text or ("[[DIE ONCE]]" in text and "die" not in noted()):
+                self.dead = True
+                note("die")
+                raise EngineDeadError
+        except asyncio.CancelledError:
+            note("abort")
+            raise
+        finally:
+            self.running -= 1
+        head = text[:1000]
+        cached = 1000 if head in self.prefixes else 0
+        self.prefixes.add(head)
+        form = parameters.structured_outputs
+        said = json.dumps(smallest(form.json), separators=(",", ":")) if form else "hello"
+        cut = len(said) > parameters.max_tokens
+        said = said[: parameters.max_tokens]
+        out = SimpleNamespace(text=said, token_ids=list(said), finish_reason="length" if cut else "stop")
+        yield SimpleNamespace(outputs=[out], num_cached_tokens=cached)
+
+    def shutdown(self) -> None:
+        note("stop")
+        self.dead = True

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+
+class EngineDeadError(Exception):
+    """The engine has ended."""

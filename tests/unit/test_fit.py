@@ -1,0 +1,96 @@
+"""What of a profile fits on its card: counts of weights against the published ones, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kgray.errors import SettingsError
+from kgray.runtime.fit import config_of, kv_of, parameters, table
+from kgray.runtime.profile import load
+from kgray.settings import load as load_settings
+
+CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
+MODELS = {
+    "card-24gb": "Qwen/Qwen3-8B-FP8",
+    "card-48gb": "Qwen/Qwen3-14B-FP8",
+    "card-80gb": "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+}
+
+
+def chosen(name: str):
+    own = {"model_backend": "vllm", "model_name": name, "embedder_backend": "bge", "reranker_backend": "bge"}
+    return load_settings(None, environ={}, overrides=own)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("Qwen/Qwen3-8B-FP8", 8.2e9),
+        ("Qwen/Qwen3-14B-FP8", 14.8e9),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 30.5e9),
+        ("BAAI/bge-m3", 568e6),
+    ],
+)
+def test_a_shape_has_as_many_numbers_as_its_model_card_says(name, published):
+    assert sum(parameters(config_of(name))) == pytest.approx(published, rel=0.01)
+
+
+def test_the_cache_of_a_token_is_that_of_its_heads():
+    assert kv_of(config_of("Qwen/Qwen3-8B-FP8")) == 2 * 36 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_shipped_profiles_fit_and_name_their_models(name):
+    profile = load(CLUSTER / f"{name}.toml")
+    rows, faults = table(profile, chosen(MODELS[name]))
+    assert faults == []
+    assert sum(size for _, size, _ in rows) == pytest.approx(profile.ray.card_gb)
+    assert MODELS[name] in (CLUSTER / f"{name}.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "words"),
+    [
+        ({"max_num_seqs": 500}, MODELS["card-24gb"], "engine.max_num_seqs = 500: use 2"),
+        ({}, MODELS["card-80gb"], "one request of engine.max_model_len = 8192 needs 0.8 GB"),
+        ({"memory_share": 1.0}, MODELS["card-24gb"], "the card has 24 GB, and 27"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_numbers(engine, model, words):
+    profile = load(CLUSTER / "card-24gb.toml")
+    _, faults = table(replace(profile, engine=replace(profile.engine, **engine)), chosen(model))
+    assert words in "; ".join(faults)
+
+
+def test_a_folder_says_its_own_shape_and_an_unknown_name_is_said(tmp_path):
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 344}
+    shape |= {"intermediate_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    assert sum(parameters(config_of(str(tmp_path)))) == 2 * (4 * 64 * 64 + 3 * 64 * 128) + 64 * 344
+    with pytest.raises(SettingsError, match="the shape of no/model is not known"):
+        config_of("no/model")
+    with pytest.raises(SettingsError, match="there is no card"):
+        table(load(), chosen(MODELS["card-24gb"]))
+
+
+def test_doctor_prints_the_table_and_refuses(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from kgray.cli import cli
+
+    env = {
+        "KGRAY_MODEL_BACKEND": "vllm",
+        "KGRAY_MODEL_NAME": MODELS["card-80gb"],
+        "KGRAY_DATA": str(tmp_path),
+    }
+    for name, code in (("card-80gb", 0), ("card-24gb", 2)):
+        answer = CliRunner().invoke(
+            cli, ["doctor", "--profile", str(CLUSTER / f"{name}.toml"), "--json"], env=env
+        )
+        assert answer.exit_code == code
+        checks = json.loads(answer.stdout)["checks"]
+        assert (checks[-1]["name"], checks[-1]["ok"]) == ("fit", code == 0)

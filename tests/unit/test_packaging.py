@@ -1,0 +1,65 @@
+"""What the image and the launcher's file name: every path, extra, package and option is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = (ROOT / "cluster" / "Dockerfile").read_text(encoding="utf-8")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+
+
+def test_what_the_image_copies_is_there():
+    copied = [path for line in re.findall(r"^COPY (.+) \S+$", IMAGE, re.MULTILINE) for path in line.split()]
+    assert {"kgray", "prompts", "cluster", "setup.py", "pyproject.toml"} <= set(copied)
+    assert [path for path in copied if not (ROOT / path).exists()] == []
+    assert 'readme = "README.md"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_the_image_installs_is_declared_and_pinned():
+    extras = re.search(r"'\.\[([a-z0-9,]+)\]'", IMAGE)[1].split(",")
+    assert set(extras) <= set(EXTRAS)
+    pins = (ROOT / re.search(r"--constraint (\S+)", IMAGE)[1]).read_text().splitlines()
+    pinned = {line.partition("==")[0].casefold() for line in pins if not line.startswith("#")}
+    wanted = [line for extra in ("embed", "ray", "vllm") for line in EXTRAS[extra]]
+    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in wanted}
+    assert names <= pinned
+    assert [
+        line for line in pins if line[0] != "#" and not re.fullmatch(r"\S+==[0-9][0-9A-Za-z.]*", line)
+    ] == []
+
+
+def test_the_image_is_pinned_without_root_and_without_a_secret():
+    assert re.search(r"^FROM \S+:3\.11\S*$", IMAGE, re.MULTILINE)
+    steps = [line.split()[0] for line in IMAGE.splitlines() if re.match(r"[A-Z]+ ", line)]
+    assert steps.index("USER") < steps.index("CMD")
+    assert "USER root" not in IMAGE
+    assert not re.search(r"token|secret|password|api_key", re.sub(r"(?m)^#.*$", "", IMAGE), re.IGNORECASE)
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray's own modules
+def test_the_launchers_file_is_one_and_its_commands_exist():
+    if find_spec("ray") is None:
+        pytest.skip('Ray is not installed: pip install "kgray[ray]"')
+    import yaml
+    from ray.scripts.scripts import start
+
+    text = (ROOT / "cluster" / "ray-up.yaml").read_text(encoding="utf-8")
+    found = yaml.safe_load(text)
+    assert found["docker"]["image"] == "kgray"
+    options = {option for parameter in start.params for option in parameter.opts}
+    for command in (*found["head_start_ray_commands"], *found["worker_start_ray_commands"]):
+        words = shlex.split(command)
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert words[0] == "ray"
+        assert used <= options if words[1] == "start" else words[1] == "stop"
+    for path in re.findall(r"/opt/kgray/(\S+?)\"", text):
+        assert (ROOT / path).exists()

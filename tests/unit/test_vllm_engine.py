@@ -1,0 +1,134 @@
+"""The actor's own logic over an engine, with a deterministic stand-in for vLLM (tests/stand_in)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
+from kgray.ontology import shipped
+from kgray.ports import ExtractionRequest
+from kgray.settings import load, require_built
+from kgray.wiring import build_engine, build_models
+from tests.doors.test_openai_models import ALL, QuestionRequest, episode
+
+STAND_IN = Path(__file__).parent.parent / "stand_in"
+LIMITS = {"max_num_seqs": 8, "max_model_len": 4096}
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """Put the stand-in in vLLM's place; return what its engines did."""
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    path = tmp_path / "engine.log"
+    monkeypatch.setenv("KGRAY_TEST_ENGINE_LOG", str(path))
+    return lambda: [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def built(name: str = "m", died: list[str] | None = None, **settings: Any):
+    """Return an engine, and the extractor and judge over it."""
+    overrides = {"model_backend": "vllm", "model_name": name, "runtime_backend": "ray"} | settings
+    chosen = load(None, environ={}, overrides=overrides)
+    engine = build_engine(chosen, shipped(), LIMITS, on_dead=lambda: died.append("died"))
+    assert engine is not None
+    return engine, *build_models(chosen, shipped(), engine=engine)
+
+
+def asked(text: str) -> ExtractionRequest:
+    return ExtractionRequest(episode=episode(text))
+
+
+async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(log):
+    engine, extractor, judge = built()
+
+    found = await asyncio.gather(*(extractor.extract(asked(f"I like tea {n}.")) for n in range(40)))
+
+    assert [entity.name for entity in found[0].entities] == ["Alice"]  # the speaker alone (R18)
+    assert found[0].calls == 1
+    assert found[0].completion_tokens == len('{"entities":[],"facts":[]}')
+    assert log() == ["start"]  # one engine; its limits are those that were given
+    assert engine._engine.values["max_num_seqs"] == 8
+    assert engine._engine.values["structured_outputs_config"]["disable_any_whitespace"]
+    assert 1 < engine._engine.most <= 16  # at most twice what runs at once; the rest waits at the client
+    # The heads were read at the start: each of the calls found its own in the cache.
+    assert engine.counts["cached_tokens"] == 40 * 1000
+    with pytest.raises(Exception, match="no usable reply"):  # the smallest reply answers no question
+        await judge.judge(QuestionRequest(episode=episode(), questions=ALL))
+    await engine.stop()
+    assert log() == ["start", "stop"]
+    assert engine.counts["running"] == 0
+
+
+async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
+    engine, extractor, _ = built(model_timeout_s=1.0, model_patience_s=1.0)
+    hanging = asyncio.create_task(extractor.extract(asked("[[HANG]]")))
+    await extractor.extract(asked("I like tea."))
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    assert log() == ["start", "abort"]
+
+    engine.endpoint = replace(engine.endpoint, timeout_s=0.05, patience_s=0.1)
+    with pytest.raises(Unavailable, match=r"gave no reply within 0\.05 s"):
+        await extractor.extract(asked("[[HANG]]"))
+
+    assert set(log()[2:]) == {"abort"}
+    assert engine._engine.running == 0
+    await engine.stop()
+
+
+async def test_a_text_beyond_the_model_fails_its_episode_alone(log):
+    engine, extractor, _ = built()
+    with pytest.raises(Refused, match="maximum context length"):
+        await extractor.extract(asked("[[LONG]]"))
+    await extractor.extract(asked("short"))
+    await engine.stop()
+
+
+async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log):
+    died: list[str] = []
+    engine, extractor, _ = built(died=died)
+    engine.endpoint = replace(engine.endpoint, patience_s=0.1)
+    with pytest.raises(Unavailable, match="has died"):
+        await extractor.extract(asked("[[DIE]]"))
+    assert died
+    await engine.stop()
+    assert log()[-1] == "stop"
+
+
+async def test_a_model_that_is_not_there_is_a_fault_of_the_settings(log):
+    engine, _, _ = built("missing")
+    with pytest.raises(SettingsError, match=r"model\.name = 'missing': vLLM cannot start it"):
+        await engine.start()
+
+
+async def test_without_vllm_its_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    engine, _, _ = built()
+    with pytest.raises(SettingsError, match=r"pip install 'kgray\[vllm\]'"):
+        await engine.start()
+
+
+async def test_a_process_without_the_engine_knows_its_keys_and_is_answered_nothing():
+    overrides = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray"}
+    extractor, judge = build_models(load(None, environ={}, overrides=overrides), shipped())
+    _, other, judging = built()
+    request = QuestionRequest(episode=episode(), questions=ALL)
+    assert (extractor.identity, judge.key(request)) == (other.identity, judging.key(request))
+    with pytest.raises(SettingsError, match="in Ray's workers alone"):
+        await extractor.extract(asked("I like tea."))
+
+
+def test_it_needs_ray():
+    settings = load(None, environ={}, overrides={"model_backend": "vllm", "model_name": "m"})
+    with pytest.raises(NotBuilt, match="runs in actors of Ray"):
+        require_built(settings)
