@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install demo test test-neo4j lint clean
+.PHONY: help install demo test test-neo4j test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -22,6 +22,7 @@ help:
 	@echo "make demo        the examples, asked at several moments; STORE=neo4j: on a server, RAY=no: without Ray"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
+	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
 
@@ -68,6 +69,9 @@ test: $(DEV)
 
 test-neo4j: $(DEV)
 	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
+
+test-k8s: $(DEV)
+	@$(BIN)/python -m pytest -rs -m k8s tests/k8s
 
 lint: $(DEV)
 	@$(BIN)/ruff check .
