@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install demo test test-neo4j test-embed test-vllm lint clean
+.PHONY: help install demo test test-neo4j test-embed test-vllm test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -24,6 +24,7 @@ help:
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
+	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
 
@@ -81,6 +82,9 @@ test-vllm: $(VENV)/vllm/.stamp
 $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
+
+test-k8s: $(DEV)
+	@$(BIN)/python -m pytest -rs -m k8s tests/k8s
 
 lint: $(DEV)
 	@$(BIN)/ruff check .

@@ -1,0 +1,293 @@
+"""The manifests of `k8s/`: well-formed, in their schemas, in agreement with each other and with kgray.
+
+What a server would say of them is asked of a real one in tests/k8s (`make test-k8s`). KubeRay's operator
+refuses more than its schema does; its rules are mirrored here.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from kgray import __version__
+from kgray.cli import cli
+from kgray.runtime.profile import load as load_profile
+from kgray.settings.sources import load as load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+K8S = ROOT / "k8s"
+KUBERNETES = "1.36"
+OURS = "kgray"
+KUBECTL = shutil.which("kubectl")
+OTHERS = ("ray.io/", "monitoring.", "kustomize.")  # kinds that are not Kubernetes' own
+RAY_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "serve": 8000, "metrics": 8080}
+OVERLAYS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
+Document = dict[str, Any]
+
+
+class StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is written twice: kubectl would keep the last one without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"{node.start_mark}: a key is written twice"
+        return super().construct_mapping(node, deep)
+
+
+@functools.cache
+def documents() -> list[tuple[Path, Document]]:
+    """Return each object of the manifests with its file."""
+    found = []
+    for path in sorted(K8S.rglob("*.yaml")):
+        for document in yaml.load_all(path.read_text(encoding="utf-8"), StrictLoader):
+            found.append((path, document))
+    return found
+
+
+def objects(*kinds: str) -> list[Document]:
+    """Return the objects of these kinds, whole ones only: a patch has no spec of its own kind's."""
+    patches = {"head.yaml"}
+    return [d for path, d in documents() if d["kind"] in kinds and path.name not in patches]
+
+
+def templates(document: Any) -> Iterator[Document]:
+    """Yield the pod templates of an object, whatever they hang under."""
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        if (
+            key in {"template", "submitterPodTemplate"}
+            and isinstance(value, dict)
+            and "containers" in value.get("spec", {})
+        ):
+            yield value
+        elif isinstance(value, dict | list):
+            yield from templates(value)
+
+
+PODS = [
+    pytest.param(template, id=f"{path.stem}-{number}")
+    for path, document in documents()
+    for number, template in enumerate(templates(document))
+]
+(CLUSTER,) = objects("RayCluster")
+GROUPS = {group["groupName"]: group for group in CLUSTER["spec"]["workerGroupSpecs"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
+    text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
+    file = next(yaml.load_all(text, StrictLoader))
+    patches = [patch["path"] for patch in file.get("patches", []) if "path" in patch]
+    generated = [name for one in file.get("configMapGenerator", []) for name in one["files"]]
+    used = {*file["resources"], *patches, *generated, "kustomization.yaml"}
+    assert {path.name for path in overlay.iterdir()} == {name for name in used if "/" not in name}
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders an overlay")
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_every_overlay_renders_into_one_namespace(overlay):
+    command = [str(KUBECTL), "kustomize", str(overlay)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rendered = list(yaml.load_all(done.stdout, StrictLoader))
+    assert {d["metadata"].get("namespace") for d in rendered if d["kind"] != "Namespace"} == {OURS}
+    images = {c["image"] for d in rendered for t in templates(d) for c in t["spec"]["containers"]}
+    assert {image for image in images if image.startswith(OURS)} == {f"{OURS}:{__version__}"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [d for _, d in documents() if not d["apiVersion"].startswith(OTHERS)],
+    ids=lambda d: f"{d['kind']}-{d['metadata']['name']}",
+)
+def test_what_kubernetes_knows_is_in_its_schema(document):
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_what_kuberay_knows_is_in_its_schema():
+    folder = os.environ.get("KGRAY_TEST_RAY_CRDS")
+    if not folder:
+        pytest.skip(
+            "KGRAY_TEST_RAY_CRDS is not set: the folder of KubeRay's definitions (ray.io_*.yaml, .gz)"
+        )
+    schemas = dict(map(schema_of, Path(folder).glob("ray.io_*.yaml*")))
+    for document in objects("RayCluster", "RayJob"):
+        jsonschema.Draft7Validator(schemas[document["kind"]]).validate(document)
+    broken = {**CLUSTER, "spec": {**CLUSTER["spec"], "rayVersions": "2"}}
+    assert not jsonschema.Draft7Validator(schemas["RayCluster"]).is_valid(broken)
+
+
+def schema_of(path: Path) -> tuple[str, Document]:
+    """Return the kind that a definition is of, and the schema of its version v1."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    definition = yaml.load(text, yaml.CSafeLoader)
+    (version,) = (v for v in definition["spec"]["versions"] if v["name"] == "v1")
+    return definition["spec"]["names"]["kind"], closed(version["schema"]["openAPIV3Schema"])
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema that refuses unknown fields, as the server does when it decodes strictly."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items() if not str(key).startswith("x-kubernetes")}
+    if (
+        isinstance(found.get("properties"), dict)
+        and "metadata" in found["properties"]
+        and len(found["properties"]) == 1
+    ):
+        return found
+    if isinstance(found.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+        if found["properties"].get("metadata") == {"type": "object"}:
+            found["properties"]["metadata"] = {"type": "object"}
+    if schema.get("x-kubernetes-int-or-string"):
+        found = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    return found
+
+
+# ------------------------------------------------------------------------ what the operator refuses
+
+
+def test_the_head_names_all_of_rays_ports():
+    (container,) = CLUSTER["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == RAY_PORTS
+
+
+def test_no_group_says_twice_what_it_has():
+    for group in (CLUSTER["spec"]["headGroupSpec"], *GROUPS.values()):
+        assert "labels" not in group["rayStartParams"]
+        assert not (
+            group.get("resources") and {"num-cpus", "num-gpus", "memory"} & {*group["rayStartParams"]}
+        )
+
+
+def test_tokens_and_jobs_are_as_the_operator_wants_them():
+    assert tuple(map(int, CLUSTER["spec"]["rayVersion"].split("."))) >= (2, 52, 0)
+    for job in objects("RayJob"):
+        assert job["spec"]["clusterSelector"] == {"ray.io/cluster": CLUSTER["metadata"]["name"]}
+        assert not {"backoffLimit", "suspend", "rayClusterSpec", "ttlSecondsAfterFinished"} & {*job["spec"]}
+        assert job["spec"]["entrypointNumCpus"] > 0, "the head has none: a driver asks for a worker's"
+
+
+def test_nothing_needs_a_gate_that_is_off():
+    assert not {"networkPolicy", "tlsOptions", "historyServerOptions"} & {*CLUSTER["spec"]}
+    assert objects("RayCronJob") == []
+
+
+# ------------------------------------------------------------------------------- pods
+
+
+@pytest.mark.parametrize("template", PODS)
+def test_a_pod_runs_as_nobody_in_particular_and_asks_for_what_it_needs(template):
+    spec = template["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert ":latest" not in container["image"]
+        requests, limits = (container["resources"].get(part, {}) for part in ("requests", "limits"))
+        assert {"cpu", "memory"} <= {*requests}
+        assert limits["memory"] == requests["memory"], "memory beyond the request is taken back by a kill"
+        assert limits.get("nvidia.com/gpu") == requests.get("nvidia.com/gpu")
+
+
+@pytest.mark.parametrize("template", PODS)
+def test_a_pod_mounts_what_it_declares_and_nothing_else(template):
+    spec = template["spec"]
+    declared = {volume["name"] for volume in spec.get("volumes", [])}
+    mounted = {mount["name"] for c in spec["containers"] for mount in c.get("volumeMounts", [])}
+    assert mounted - declared <= {"data"}  # of a StatefulSet's claim
+    assert declared <= mounted
+
+
+def test_secrets_are_referred_to_and_each_is_in_the_pages_command():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
+    assert objects("Secret") == []
+    keys = set(re.findall(r"name: kgray-secrets\s+key: (\S+)", text)) | {"neo4j-password", "auth_token"}
+    page = (K8S / "README.md").read_text(encoding="utf-8")
+    assert {key for key in keys if f"--from-literal={key}=" not in page} == set()
+
+
+def test_what_is_referred_to_exists():
+    names = {
+        (d["kind"], d["metadata"]["name"]) for d in objects("PersistentVolumeClaim", "Service", "StatefulSet")
+    }
+    text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
+    assert {("PersistentVolumeClaim", name) for name in re.findall(r"claimName: (\S+)", text)} <= names
+    assert set(re.findall(r"configMap:\s+name: (\S+)", text)) == {"kgray-settings"}
+    assert {("Service", name) for name in re.findall(r"serviceName: (\S+)", text)} <= names
+
+
+def test_every_pod_may_be_reached_by_those_who_must_and_policies_select_somebody():
+    labels = [{"ray.io/cluster": "kgray", "ray.io/node-type": "head"}]
+    labels += [
+        {"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} for name in GROUPS
+    ]
+    labels += [
+        template["metadata"]["labels"]
+        for _, d in documents()
+        for template in templates(d)
+        if "metadata" in template
+    ]
+    for guard in objects("NetworkPolicy", "PodDisruptionBudget"):
+        wanted = (guard["spec"].get("podSelector") or guard["spec"].get("selector") or {}).get(
+            "matchLabels", {}
+        )
+        assert any(wanted.items() <= given.items() for given in labels), guard["metadata"]["name"]
+
+
+# ------------------------------------------------------------------------ agreement with kgray
+
+
+def test_versions_are_those_of_the_package():
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+        if "==" in line
+    )
+    assert CLUSTER["spec"]["rayVersion"] == pins["ray"]
+    file = (K8S / "base/kustomization.yaml").read_text(encoding="utf-8")
+    file = (K8S / "base/kustomization.yaml").read_text(encoding="utf-8")
+    (image,) = next(yaml.load_all(file, StrictLoader))["images"]
+    assert image == {"name": OURS, "newTag": __version__}
+
+
+def test_every_command_and_script_that_is_run_exists():
+    commands = [shlex.split(job["spec"]["entrypoint"]) for job in objects("RayJob")]
+    commands += [
+        c["command"]
+        for _, d in documents()
+        for t in templates(d)
+        for c in t["spec"]["containers"]
+        if "command" in c
+    ]
+    ran = [command[command.index("--") + 1 :] if command[0] == "ray" else command for command in commands]
+    for command in ran:
+        if command[0] == OURS:
+            called = cli.get_command(None, command[1])  # type: ignore[arg-type]
+            assert called is not None, command
+            known = {name for option in called.params for name in option.opts}
+            assert {word for word in command if word.startswith("--")} <= known
+        elif command[0] == "python":
+            assert (ROOT / "jobs" / Path(command[1]).name).is_file(), command
+
+
+def test_settings_and_profile_of_the_cluster_are_read():
+    settings = load_settings(config=K8S / "base/kgray.toml", environ={})
+    profile = load_profile(K8S / "base/profile.toml")
+    assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
+    assert profile.sequencer.shards >= 1
