@@ -20,6 +20,7 @@ from kgray.kinds import (
     EPISODES_AT,
     EXTRACTED,
     OPERATIONS_AT,
+    OWN,
     PENDING,
     WITHDRAWN,
     Kind,
@@ -54,6 +55,7 @@ class Reads(Store):
         """Return the ledger by group, sorted; see `ports.Store`."""
         with self.reading():
             found = self._counted(group)
+            found.pop(OWN, None)
             for name in held(self) & found.keys():
                 waiting = found[name].accepted + found[name].extracted
                 found[name] = replace(found[name], held=waiting)
