@@ -105,7 +105,7 @@ def test_accept_only_appends_and_a_later_add_ingests_what_was_left(kgray):
     answer = kgray("add", file, "--accept-only", "--json")
     assert (answer.code, counts(answer.json)) == (0, (3, 0, 0, 0, 0))
     assert kgray("status", "--json").json["groups"]["team"] == {
-        "accepted": 3, "extracted": 0, "committed": 0, "failed": 0,
+        "accepted": 3, "extracted": 0, "committed": 0, "failed": 0, "held": 0,
     }  # fmt: skip
     later = kgray(
         "add", kgray.write("b.jsonl", told("t9", "2026-04-01", triple("A", "KNOWS", "B"))), "--json"

@@ -31,7 +31,7 @@ COUNTS = (
     "still_retracted",
     "left_out",
 )
-ADD = {*COUNTS, "refusals"}
+ADD = {*COUNTS, "refusals", "held"}
 REPORT = {
     "run", "attempt", "state", "reason", "files", "rows", "skipped", "failures",
     "reasons", "calls", "prompt_tokens",
@@ -480,7 +480,7 @@ def test_a_signal_drains_and_exits_75_and_the_same_command_goes_on(kgray, number
     again = kgray("backfill", file, "--json")
     assert (again.code, again.json["accepted"] + again.json["duplicate"]) == (0, ROWS)
     assert again.json["committed"] == ROWS - report["committed"]
-    assert again.json["report"]["all_attempts"] == {"accepted": ROWS, "committed": ROWS, "failed": 0}
+    assert again.json["report"]["all_attempts"] == {"accepted": ROWS, "committed": ROWS, "failed": 0, "held": 0}
     assert dump(kgray) == added(kgray, file)
 
 
@@ -498,7 +498,7 @@ def test_killed_in_the_middle_it_resumes_to_the_graph_of_an_undisturbed_run(kgra
     assert last.json["accepted"] + last.json["duplicate"] == ROWS
     assert last.json["report"]["attempt"] == 3
     status = kgray("status", "--json").json["groups"]["team"]
-    assert status == {"accepted": 0, "extracted": 0, "committed": ROWS, "failed": 0}
+    assert status == {"accepted": 0, "extracted": 0, "committed": ROWS, "failed": 0, "held": 0}
     assert dump(kgray) == added(kgray, file)
 
 

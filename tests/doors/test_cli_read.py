@@ -356,7 +356,7 @@ def test_groups_and_status_count(team):
     }
     status = team("status", "--json").json
     assert status == {
-        "groups": {"team": {"accepted": 0, "extracted": 0, "committed": 3, "failed": 0}},
+        "groups": {"team": {"accepted": 0, "extracted": 0, "committed": 3, "failed": 0, "held": 0}},
         "model": {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0},
         "outage": None,
         "runtime": {"backend": "local"},

@@ -61,7 +61,7 @@ def ingest_under_fire(file: Path, folder: Path, kills: int, expected: str, seed:
                 assert process.returncode == 0
                 break
         answer(data, "add", str(file))
-        assert status(data) == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
+        assert status(data) == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0, "held": 0}
         assert answer(data, "dump", "--group", "world-0", "--hash") == expected, f"data-{number}"
     checks = json.loads(answer(data, "doctor", "--json"))["checks"]
     assert [check for check in checks if not check["ok"]] == []
