@@ -176,12 +176,16 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
 
 @pytest.mark.parametrize("name", [*COMMANDS])
 def test_every_command_has_help_with_an_example_and_the_common_options(kgray, name):
+    """Or each of its own commands, where it has some."""
     answer = kgray(name, "--help")
     assert answer.code == 0
     assert "Example" in answer.out
     assert f"  kgray {name}" in answer.out
-    for option in ("--data", "--config", "--json", "--debug"):
-        assert option in answer.out
+    own = getattr(cli.get_command(None, name), "commands", None)  # type: ignore[arg-type]
+    for helped in [kgray(name, sub, "--help") for sub in own] if own else [answer]:
+        assert helped.code == 0
+        for option in ("--data", "--config", "--json", "--debug"):
+            assert option in helped.out
 
 
 def test_help_lists_every_command_in_the_order_of_use(kgray):
