@@ -57,8 +57,10 @@ class ModelServer:
                 self._app(),
                 access_log=False,
                 date_header=False,
+                http="h11",  # the same on every machine, whatever is installed; it bounds a request's head, too
                 lifespan="off",
                 log_config=None,
+                loop="asyncio",
                 log_level="critical",  # a client that is killed is what the measurement wants
                 proxy_headers=False,
                 server_header=False,

@@ -73,6 +73,7 @@ PROBLEMS: Mapping[type[KgrayError], Problem] = {
     errors.SettingsError: Problem(500, "The server's settings have a fault"),
     errors.StoreError: Problem(500, "The store cannot be used"),
     errors.Damaged: Problem(500, "The records of the group are damaged"),
+    errors.Unwritable: Problem(500, "The store refuses what is written to the group"),
     errors.NoStore: Problem(503, "There is no store yet"),
     errors.StaleWriter: Problem(503, "Another process has taken over"),
     errors.Outrun: Problem(503, "The group is written too fast to be read"),

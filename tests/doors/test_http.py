@@ -77,7 +77,7 @@ def test_the_page_lists_every_route():
         ("search", {"query": ""}, 422, "input_error"),
         ("search", {"query": "x", "limt": 3}, 422, "input_error"),
         ("search", {"query": "x", "as_of": "soon"}, 422, "input_error"),
-        ("search", {"query": "x", "scopes": ["community"]}, 501, "not_built"),
+        ("search", {"query": "x", "scopes": ["planet"]}, 422, "input_error"),
         ("nowhere", {}, 404, "not_found"),
         ("status", {}, 405, "method_not_allowed"),
         ("merge", {"entities": ["Nobody", "Noone"]}, 404, "not_found"),

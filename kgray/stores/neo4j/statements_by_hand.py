@@ -156,10 +156,11 @@ CALL (g) {
 }
 WITH one LIMIT $most RETURN count(one)
 """
-# $ids: of groups in which something has ended.
+# $ids: of groups in which something has ended. One that leaves in pieces has no name: what waits in it stays
+# marked.
 SETTLE = f"""
 UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}})
-WHERE g.waiting > 0 AND {_WAITS.format(group="g.name", group_key="g.id")} = 0
+WHERE g.waiting > 0 AND g.name IS NOT NULL AND {_WAITS.format(group="g.name", group_key="g.id")} = 0
 SET g.waiting = null
 """
 # $mark. Rows: group, whether anything pending is live, when something was last appended. Corrections go
