@@ -301,6 +301,7 @@ def test_what_the_profile_asks_for_has_its_group_with_room(folder):
     pools += [
         (pool.workers, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding)
+        if pool.workers
     ]
     asked: dict[str, list[float]] = {}
     for actors, *each, labels in pools:
