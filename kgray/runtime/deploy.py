@@ -276,8 +276,8 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
     at_store: dict[str, Any] = {"num_cpus": own.cpus}
     if own.memory_mb:
         at_store["memory"] = own.memory_mb << 20
-    if own.node and not spec.on_one_node:
-        at_store["label_selector"] = {"node": own.node}
+    if own.labels and not spec.on_one_node:
+        at_store["label_selector"] = dict(own.labels)
     if spec.on_one_node:
         here = ray.get_runtime_context().get_node_id()
         at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)

@@ -38,7 +38,7 @@ class SequencerProfile:
     shards: _Whole = 1  # each has a sequencer and a writer; the embedded store has one
     cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
     memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
-    node: str = ""  # "control": only on nodes with that label, node=control; "": on any
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may stand on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

@@ -286,8 +286,33 @@ def test_every_command_and_script_that_is_run_exists():
             assert (ROOT / "jobs" / Path(command[1]).name).is_file(), command
 
 
-def test_settings_and_profile_of_the_cluster_are_read():
-    settings = load_settings(config=K8S / "base/kgray.toml", environ={})
-    profile = load_profile(K8S / "base/profile.toml")
+@pytest.mark.parametrize("folder", ["base", "overlays/small"])
+def test_settings_and_profile_of_the_cluster_are_read(folder):
+    settings = load_settings(config=K8S / folder / "kgray.toml", environ={})
     assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
-    assert profile.sequencer.shards >= 1
+    assert load_profile(K8S / folder / "profile.toml").sequencer.shards >= 1
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/small"])
+def test_what_the_profile_asks_for_has_its_group_with_room(folder):
+    profile = load_profile(K8S / folder / "profile.toml")
+    own = profile.sequencer
+    pools = [(2 * own.shards, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
+    pools += [
+        (pool.workers, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
+        for pool in (profile.extraction, profile.judging, profile.embedding)
+        if pool.workers
+    ]
+    asked: dict[str, list[float]] = {}
+    for actors, *each, labels in pools:
+        assert labels.keys() == {"kgray"}
+        total = asked.setdefault(labels["kgray"], [0.0, 0.0, 0.0])
+        asked[labels["kgray"]] = [sum(pair) for pair in zip(total, (actors * n for n in each), strict=True)]
+    for name, (cpus, gpus, memory_mb) in asked.items():
+        assert GROUPS[name]["labels"] == {"kgray": name}
+        (container,) = GROUPS[name]["template"]["spec"]["containers"]
+        has, most = container["resources"]["limits"], GROUPS[name]["maxReplicas"]
+        assert cpus <= most * int(has["cpu"])
+        assert gpus <= most * int(has.get("nvidia.com/gpu", 0))
+        assert memory_mb <= most * int(has["memory"].removesuffix("Gi")) * 1024
+    assert profile.limits.grace_s < 120, "the grace of the nodes covers a drain"
