@@ -57,7 +57,7 @@ class ModelServer:
                 self._app(),
                 access_log=False,
                 date_header=False,
-                http="h11",  # the same on every machine, whatever is installed; it bounds a request's head, too
+                http="h11",  # the same on every machine; it bounds the head of a request, too
                 lifespan="off",
                 log_config=None,
                 loop="asyncio",
