@@ -42,6 +42,8 @@ class Loop:
         """
         totals = self.totals = Totals()
         self.committer.forget_stale()
+        for group in list(self.committer.outbox.faults):  # of the run before
+            self.committer.forgive(group)
         while True:
             try:
                 await self._carry_out(groups, stop, on_step)
@@ -66,6 +68,8 @@ class Loop:
                             break  # some of these entries may be gone
                         outcome = await self._step(entry, stop)
                         await self.committer.outbox.flush()
+                        if group in self.committer.outbox.faults:  # the runner holds it, this loop ends
+                            raise self.committer.outbox.faults[group][1]
                         self.totals.count(outcome)
                         on_step(group, entry.sequence, outcome)
 

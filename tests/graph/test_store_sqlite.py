@@ -50,7 +50,7 @@ def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
 
 
 def test_the_embedded_store_is_one_shard(store):
-    with pytest.raises(StoreError, match="one shard, 0, and has no shard 1"), store.writing(shard=1):
+    with pytest.raises(StoreError, match="one shard, 0: it has no shard 1"), store.writing(shard=1):
         pass
 
 
