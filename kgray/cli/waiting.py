@@ -41,8 +41,8 @@ class WaitTeller:
                 continue
             self._told[what] = one, max(_SECOND_S, 2 * age)
             again = f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}"
+            self._note(one, None)  # first: who has read the line finds it in the status
             self._say(f"waiting: {one.words}{_prospect(one, now)}" if is_new else again)
-            self._note(one, None)
         self._tell_over(current.keys(), now)
 
     def end(self) -> None:
@@ -56,8 +56,8 @@ class WaitTeller:
         for what in self._told.keys() - current:
             over, _ = self._told.pop(what)
             again = "answered" if over.slow else "answers again"
-            self._say(f"{what} {again} after {now - over.since:.0f} s")
             self._note(over, now)
+            self._say(f"{what} {again} after {now - over.since:.0f} s")
 
     def _note(self, outage: Outage, until: float | None) -> None:
         if outage.slow or not self._folder.is_dir():
