@@ -101,7 +101,7 @@ class Neo4jStores(Stores):
         self._server, self._driver = server, driver
 
     def lose_hold(self) -> None:
-        self._driver.execute_query("MATCH (s:KgrayShard {id: '0'}) REMOVE s.holder, s.beat")
+        self._driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
 
     def _open(self) -> Store:
         from kgray.stores.neo4j import open_neo4j

@@ -169,8 +169,10 @@ def test_a_write_that_took_longer_than_the_lease_leaves_a_fresh_beat(stores, ask
 
 def test_shards_are_held_one_by_one(stores):
     first, second = stores.open(), stores.open()
-    with first.writing(shard=100, shards=300) as one, second.writing(shard=200, shards=300) as other:
+    with first.writing(shard=1, shards=3) as one, second.writing(shard=2, shards=3) as other:
         assert min(one, other) > 0
+    with first.writing(shard=0, shards=1):  # as the database of the other tests is divided
+        pass
 
 
 # --------------------------------------------------------------------------------- lost answers

@@ -60,8 +60,8 @@ async def added(world: Path, data: Path) -> set[bytes]:
 async def killed_once(world: Path, data: Path) -> set[bytes]:
     """Kill the command in the middle of its work; return what it had read. Each has a server of its own."""
     async with serving() as (service, env):
-        # Five requests, and of each stream the next and the next but one: six times that are fewer than 80.
-        service.left = DICE.randint(3, 5)
+        # The probe, a whole wave of the streams, and part of the next two: six times that are fewer than 80.
+        service.left = DICE.randint(5, 9)
         process = service.victim = start("add", str(world), "--data", str(data), env=env)
         await asyncio.to_thread(process.communicate)
     assert process.returncode == -signal.SIGKILL, "killed in the middle, not after the end"
