@@ -61,10 +61,9 @@ def test_init_add_search_doctor_and_remove_work_as_in_a_folder(on_server):
 
 
 def read(kgray, *where):
-    """Return what the reading commands print, but for the minute at which something was learned."""
-    return {
-        name: re.sub(r"learned \S+", "learned", kgray(*words, *where).out) for name, words in READS.items()
-    }
+    """Return what the reading commands print, but for the minutes at which something was learned."""
+    learned = re.compile(r"learned [^\n]*(?=  [0-9a-f]{8}\n)")
+    return {name: learned.sub("learned", kgray(*words, *where).out) for name, words in READS.items()}
 
 
 READS = {
