@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from http.client import HTTPException
-from typing import Any, Self
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -19,7 +19,7 @@ from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.graph import Entity, FactSpan, Hit
 from kgray.intake import Refusal
-from kgray.memory import Blocking, EntityCount, History, Report
+from kgray.memory import BothWays, EntityCount, History, Report
 from kgray.search import Context
 from kgray.times import from_datetime, show
 
@@ -74,7 +74,7 @@ def connect(
     return Remote(url.rstrip("/"), key, timeout_s=timeout_s, patience_s=patience_s)
 
 
-class Remote:
+class Remote(BothWays):
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
@@ -221,22 +221,6 @@ class Remote:
     def close(self) -> None:
         """Do nothing: no connection is kept."""
 
-    async def __aenter__(self) -> Self:
-        """Return this memory."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def __enter__(self) -> Blocking:
-        """Return the same methods, blocking."""
-        return Blocking(self)
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
 
 def _error(status: int, answered: bytes) -> KgrayError:
     """Return the error that a problem tells of."""
@@ -302,6 +286,8 @@ def _hit(row: Mapping[str, Any]) -> Hit:
         more = {"fact": _fact(row)}
     elif row["scope"] == "entity":
         more = {"entity": _entity(row)}
+    elif row["scope"] == "community":  # its name and summary are the text; what it rests on is not sent
+        more = {"known_at": _moment(row["known_at"])}
     else:
         said = _moment(row["reference_time"])
         more = {"client_id": row["client_id"], "speaker": row["speaker"], "reference_time": said}

@@ -16,7 +16,6 @@ from kgray.graph import Community, Fact
 
 Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
 GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
-CENTRAL = 10  # members of an upper community that are kept by name
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
 

@@ -14,11 +14,11 @@ run_files    texts that backfill runs keep beside the store, which are deleted w
 from __future__ import annotations
 
 from kgray.memory.answers import EntityCount, History
-from kgray.memory.face import Blocking, Memory
+from kgray.memory.face import BothWays, Memory
 from kgray.memory.reports import Report
 
 __all__ = [
-    "Blocking",
+    "BothWays",
     "EntityCount",
     "History",
     "Memory",

@@ -8,6 +8,7 @@ this process or the one that ingests the folder.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from functools import cached_property, wraps
@@ -39,7 +40,31 @@ if TYPE_CHECKING:
     from kgray.search.answering import Answered, OnText
 
 
-class Memory(Communities):
+class BothWays(ABC):
+    """Methods to await with `async with`, and the same ones blocking with `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held; idempotent."""
+
+    async def __aenter__(self) -> Self:
+        """Return this memory."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def __enter__(self) -> Blocking:
+        """Return the same methods, blocking."""
+        return Blocking(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+class Memory(Communities, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
@@ -336,22 +361,6 @@ class Memory(Communities):
         self._views.clear()
         self.runtime.close()
         self.store.close()
-
-    async def __aenter__(self) -> Self:
-        """Return this memory."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def __enter__(self) -> Blocking:
-        """Return the same methods, blocking."""
-        return Blocking(self)
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
 
 class Blocking:

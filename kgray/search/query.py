@@ -18,7 +18,6 @@ Fusion = Literal["weighted", "rrf"]
 Reranker = Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
 _BESIDE = 2  # communities among other hits, where the query does not ask for them
 METHODS: tuple[Method, ...] = ("bm25", "cosine", "bfs")
-FUSIONS: tuple[Fusion, ...] = ("weighted", "rrf")
 RERANKERS: tuple[Reranker, ...] = ("none", "mmr", "episode_mentions", "node_distance", "cross_encoder")
 SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
 

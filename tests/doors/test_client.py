@@ -87,3 +87,15 @@ def test_a_server_that_is_not_there_is_said_so():
         memory.search("x", group="team")
     with pytest.raises(kgray.InputError):
         kgray.connect("localhost")
+
+
+def test_communities_are_found_on_a_server_too(served, tmp_path):
+    with kgray.connect(served.url) as there, kgray.open(tmp_path / "served") as here:
+        for name in ("Ann Lee", "Bob Hill", "Cid Moss", "Dan Voss"):
+            there.add("I work at Acme, and I live in Berlin.", group="team", speaker=name, at="2026-01-01")
+        here.refresh_communities(groups=["team"])
+        asked = {"group": "team", "scopes": ["community"]}
+        (found,), (ours,) = (memory.search("Who is at Acme?", **asked) for memory in (there, here))
+        assert (found.scope, found.id, found.text, found.known_at) == (
+            "community", ours.id, ours.text, ours.known_at,
+        )  # fmt: skip
