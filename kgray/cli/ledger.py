@@ -103,17 +103,14 @@ def status(call: Call, group: str | None) -> int:
     Example:
       kgray status
     """
+    from kgray.memory.reports import ledger_of
     from kgray.runtime import lifecycle
 
     with call.reader(group, says_pending=False) as memory:
         counts = finished(memory.status(group=group))
     runtime = lifecycle.status(call.settings(), call.folder)
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
-    states = ("accepted", "extracted", "committed", "failed", "held")
-    costs = ("calls", "prompt_tokens", "completion_tokens")
-    model = {name: sum(getattr(count, name) for count in counts.values()) for name in costs}
-    groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
-    found: dict[str, Any] = {"groups": groups, "model": model, "outage": outage, "runtime": runtime}
+    found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime}
     return call.answer(found, lambda: _print_status(**found))
 
 
@@ -183,11 +180,9 @@ def groups(call: Call) -> int:
     Example:
       kgray groups
     """
+    from kgray.memory.reports import group_rows
+
     with call.memory() as memory:
-        counts = finished(memory.groups())
-    rows = []
-    for name, row in counts.items():
-        episodes = row.accepted + row.extracted + row.committed + row.failed
-        rows.append({"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts})
+        rows = group_rows(finished(memory.groups()))
     cells, head = [list(row.values()) for row in rows], ("group", "episodes", "entities", "facts")
     return call.answer({"groups": rows}, lambda: printing.table(cells, head=head, nothing="No groups."))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query, Request, Response
@@ -16,14 +15,13 @@ from kgray.errors import KgrayError
 from kgray.http.door import At, Door, kept, unchanged
 from kgray.http.models import ContextOf, Search
 from kgray.http.problems import Overloaded
-from kgray.ports import GroupCounts
+from kgray.memory.reports import group_rows, ledger_of
 from kgray.records import check_group
 
 Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", examples=["team"])]
 Identifier = Annotated[str, Path(max_length=1000)]
 Moment = Annotated[str | None, Query(max_length=64, description="ISO 8601, or epoch seconds")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-_STATES = ("accepted", "extracted", "committed", "failed")
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
@@ -126,23 +124,14 @@ async def operation(door: At, group: Group, sequence: Annotated[int, Path(ge=1, 
 async def status(door: At, group: Group) -> Response:
     """Return the ledger: episodes by state, what models have cost."""
     counts = await door.read(door.memory.status, group=group)
-    return JSONResponse(_ledger(counts) | {"ingesting": {"fault": door.ingesting.fault or None}})
+    return JSONResponse(ledger_of(counts) | {"ingesting": {"fault": door.ingesting.fault or None}})
 
 
 async def groups(door: At, request: Request) -> Response:
     """Return the groups that the key reaches, with counts."""
     counts = await door.read(door.memory.groups)
     key = request.scope["state"].get("key")
-    rows = [
-        {
-            "group": name,
-            "episodes": sum(getattr(one, s) for s in _STATES),
-            "entities": one.entities,
-            "facts": one.facts,
-        }
-        for name, one in counts.items()
-        if key is None or key.reaches(name)
-    ]
+    rows = group_rows({name: one for name, one in counts.items() if key is None or key.reaches(name)})
     return JSONResponse({"groups": rows})
 
 
@@ -212,8 +201,3 @@ async def _tagged(door: Door, request: Request, group: str, made: Callable[[], A
         return same
     return JSONResponse(await made(), headers=kept(tag))
 
-
-def _ledger(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
-    rows = {name: asdict(one) for name, one in counts.items()}
-    model = {n: sum(row[n] for row in rows.values()) for n in ("calls", "prompt_tokens", "completion_tokens")}
-    return {"groups": {name: {s: row[s] for s in _STATES} for name, row in rows.items()}, "model": model}

@@ -1,4 +1,4 @@
-"""The report of a submission, and rows of the dump."""
+"""The report of a submission, the ledger, and rows of the dump."""
 
 from __future__ import annotations
 
@@ -17,9 +17,30 @@ from kgray.errors import NotFound, exit_code_of
 from kgray.graph import Entity
 from kgray.intake.drafts import Refusal
 from kgray.ledger import Bearers, FailedEpisode, dumped_episodes, episodes_at, failures, find
-from kgray.ports import Store, at_one_moment
+from kgray.ports import GroupCounts, Store, at_one_moment
 from kgray.records import Episode, GroupRecords
 from kgray.times import Instant
+
+
+def ledger_of(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
+    """Return {"groups": {group: number by state}, "model": its cost}, as `kgray status --json` does."""
+    states = ("accepted", "extracted", "committed", "failed", "held")
+    costs = ("calls", "prompt_tokens", "completion_tokens")
+    groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
+    return {"groups": groups, "model": {n: sum(getattr(row, n) for row in counts.values()) for n in costs}}
+
+
+def group_rows(counts: Mapping[str, GroupCounts]) -> list[dict[str, Any]]:
+    """Return the groups with the sizes that `kgray groups --json` prints."""
+    return [
+        {
+            "group": name,
+            "episodes": row.accepted + row.extracted + row.committed + row.failed,
+            "entities": row.entities,
+            "facts": row.facts,
+        }
+        for name, row in counts.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,12 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import httpx2
+from click.testing import CliRunner
 
 import kgray
 import kgray.http.app as http_app
 from kgray import errors
+from kgray.cli import cli
 from kgray.http import Bounds
 from kgray.http.door import Door
 from kgray.http.problems import PROBLEMS, problem_of
@@ -436,3 +438,15 @@ def test_metrics_name_routes_and_no_group(client):
     assert 'route="/v1/groups/{group}/episodes"' in found
     assert 'kgray_episodes_total{state="committed"} 2.0' in found
     assert "team" not in found
+
+
+def test_the_ledger_and_the_groups_are_told_as_the_commands_tell_them(client, tmp_path):
+    told(client)
+    commands = {name: [name, "--json", "--data", str(tmp_path / "data")] for name in ("status", "groups")}
+    said = {name: json.loads(CliRunner().invoke(cli, words).stdout) for name, words in commands.items()}
+    answered = client.get(f"{TEAM}/status").json()
+    assert {name: answered[name] for name in ("groups", "model")} == {
+        name: said["status"][name] for name in ("groups", "model")
+    }
+    assert answered["groups"]["team"]["held"] == 0
+    assert client.get("/v1/groups").json() == said["groups"]
