@@ -245,7 +245,8 @@ class _Tools:
                 )
                 for one, kind in [*both, *((one, "ended") for one in found["ended"])]
             ]
-        told = [f"{one.episode.client_id or one.episode.id}: {one.failure.message}" for one in failures[:10]]
+        rows = [one.as_dict() for one in failures[:10]]
+        told = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
         pending = counts.accepted + counts.extracted
         return Status(pending=pending, failed=counts.failed, failures=told, states=states, changed=changed)
 
