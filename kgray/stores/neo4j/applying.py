@@ -16,7 +16,7 @@ from kgray.stores import alike
 from kgray.stores.neo4j import fence
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Running, Values, portions
+from kgray.stores.neo4j.connection import Connection, Running, Values
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import group_key, place_of
@@ -114,11 +114,10 @@ class _Segment:
             {"group_id": group, "group_key": group_key(group), "sequence": sequence}
             for group, sequence in asked
         )
-        for portion in portions(rows):
-            for group, sequence, *states in self._db.run(self._running, cypher.STATES, rows=portion):
-                for ledger, (state, ended_at) in zip(_LEDGERS, states, strict=True):
-                    if state is not None:
-                        self._states[ledger, group, sequence] = state, ended_at
+        for group, sequence, *states in self._db.run_rows(self._running, cypher.STATES, rows):
+            for ledger, (state, ended_at) in zip(_LEDGERS, states, strict=True):
+                if state is not None:
+                    self._states[ledger, group, sequence] = state, ended_at
 
     def _note_states(self, change: RowChanges) -> None:
         """Remember the states that entries have once this change is applied."""

@@ -17,7 +17,7 @@ from kgray.errors import StoreError
 from kgray.stores.alike import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Running, Values, portions
+from kgray.stores.neo4j.connection import Connection, Running, Values
 from kgray.stores.neo4j.mapping import group_key, named_group
 
 
@@ -53,7 +53,7 @@ def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool
     """
     asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
     statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
-    rows = (row for portion in portions(asked) for row in db.run(running, statement, rows=portion))
+    rows = db.run_rows(running, statement, asked)
     return {row["asked"]: LockedGroup(**row) for (row,) in rows}
 
 
@@ -91,8 +91,7 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
         }
         for group in groups
     ]
-    for portion in portions(sorted(values, key=lambda row: str(row["id"]))):
-        db.run(running, cypher.KEEP_GROUPS, rows=portion)
+    db.run_rows(running, cypher.KEEP_GROUPS, sorted(values, key=lambda row: str(row["id"])))
 
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from kgray.ports.store import Patch, RowChanges
 from kgray.rows import computed
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import MAX_ROWS, Connection, Fetched, Running, Values, portions
+from kgray.stores.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, Fetched, Running, Values
 from kgray.stores.neo4j.mapping import STORED, digest, place_of
 from kgray.stores.neo4j.statements import PATCH
 from kgray.times import Instant
@@ -54,9 +54,7 @@ class BatchWriter:
         return replaced
 
     def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
-        return [
-            row for portion in portions(rows) for row in self._db.run(self._running, statement, rows=portion)
-        ]
+        return self._db.run_rows(self._running, statement, rows)
 
     def _patch(self, found: FoldedBatch) -> None:
         for kind, statement in statements.PATCH.items():
@@ -71,7 +69,7 @@ class BatchWriter:
         lists = {kind.name: self._values(found, kind) for kind in statements.PLAIN}
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
             portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
-            self._db.run(self._running, statements.PUT_PLAIN, **portion)
+            self._db.run(self._running, PLANNED_ONCE + statements.PUT_PLAIN, rows=portion)
         self._send(cypher.PUT_EPISODES, map(_seen_episode, self._values(found, kinds.EPISODES)))
         vectors = self._values(found, kinds.STATEMENT_VECTORS)
         return {group for (group,) in self._send(statements.PUT_STATEMENT_VECTORS, vectors)}

@@ -160,10 +160,11 @@ def _keyed(stored: StoredKind) -> str:
 def _put(kind: Kind) -> str:
     stored = STORED[kind]
     setting = "ON CREATE SET n += row" if kind.first_wins else "SET n = row"
-    return f"FOREACH (row IN ${kind.name} | MERGE (n:{stored.label} {_keyed(stored)}) {setting})"
+    return f"FOREACH (row IN $rows.{kind.name} | MERGE (n:{stored.label} {_keyed(stored)}) {setting})"
 
 
-# $births, $mentions, ...: the rows of each kind that has nothing but its rows; one round trip for all.
+# $rows: a map of lists by kind, of all kinds that have nothing but their rows: one round trip for all. One
+# parameter, since the server plans a statement anew for each mixture of empty, short and long lists.
 PUT_PLAIN = "\n".join(_put(kind) for kind in PLAIN)
 # {group_id, id, vector, signs}. Rows: group of each vector that took the place of another.
 PUT_STATEMENT_VECTORS = """

@@ -334,7 +334,8 @@ MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIO
 LINK_MENTIONS = """
 UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
-MATCH (m:KgrayMention) WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
+MATCH (m:KgrayMention) USING INDEX m:KgrayMention(group_id, sequence, ordinal)
+WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
 MATCH (s:KgrayShown) USING INDEX s:KgrayShown(group_id, recorded, shown)
 WHERE s.group_id = row.group_id AND s.recorded = m.entity AND s.shown IS NOT NULL
 MATCH (t:Entity {group_id: row.group_id, uuid: s.shown})
@@ -351,8 +352,9 @@ CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, create
 KNOW_FACTS = """
 UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
-MATCH (v:KgrayEvidence) WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0
-MATCH ()-[f:RELATES_TO]->()
+MATCH (v:KgrayEvidence) USING INDEX v:KgrayEvidence(group_id, sequence, ordinal)
+WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0
+MATCH ()-[f:RELATES_TO]->() USING INDEX f:RELATES_TO(group_id, statement)
 WHERE f.group_id = row.group_id AND f.statement = v.shown AND e.uuid IN f.episodes
 WITH e, f.uuid AS id ORDER BY id
 WITH e, collect(DISTINCT id) AS ids
