@@ -105,7 +105,7 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     found = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
     factors = np.where(meant, 2.0, 1.0)
     assert found.signals[signal].tolist() == factors.tolist()
-    others = np.prod([found.signals[s] for s in ("speaker", "dates", "phrase") if s != signal], axis=0)
+    others = np.prod([found.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0)
     assert found.score == pytest.approx(own.score * factors * others)
 
 

@@ -46,6 +46,7 @@ class Database:
         self._turn, self._reading = threading.RLock(), threading.RLock()
         self._checked = False
         self._snapshots = 0
+        self._numbers: dict[str, int | None] = {}  # of groups, as the snapshot has them
         self.epoch: int | None = None  # while this process writes
         self._staged: dict[str, int] = {}  # the number that `standing_in` gives a group here
 
@@ -161,9 +162,11 @@ class Database:
                 yield
             finally:
                 self._snapshots -= 1
-                if self._snapshots == 0 and self._reader.in_transaction:
-                    with explained(self.path):
-                        self._reader.execute("COMMIT")
+                if self._snapshots == 0:
+                    self._numbers.clear()
+                    if self._reader.in_transaction:
+                        with explained(self.path):
+                            self._reader.execute("COMMIT")
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of a read."""
@@ -185,7 +188,11 @@ class Database:
     def number(self, group: str) -> int | None:
         """Return the number of a group, for a read; None where it was never there."""
         with self._reading, explained(self.path):
-            return self.known_group(self._reader, group)
+            if group in self._staged or not self._snapshots:
+                return self.known_group(self._reader, group)
+            if group not in self._numbers:
+                self._numbers[group] = self.known_group(self._reader, group)
+            return self._numbers[group]
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
