@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -340,55 +341,41 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorReads:
-    """How the vectors of one kind are read: all, or those of some owners; whole, or their signs."""
+    """How the vectors of one kind are read, whole and their signs: all, or those of some owners.
 
-    all: Read
-    all_signs: Read
-    of: Read
-    signs_of: Read
+    name    of a row; one that is a tuple begins with the owner's
+    """
+
+    scans: tuple[Read, Read]
+    look_ups: tuple[Read, Read]
     name: Callable[[Row], object]
 
-    def owners(self, names: Sequence[object]) -> Sequence[object]:
+    @staticmethod
+    def owners(names: Sequence[object]) -> Sequence[object]:
         """Return whose vectors have these names."""
-        return names if self.name is _first else list(dict.fromkeys(name[0] for name in names))  # type: ignore[index]
+        return list(dict.fromkeys(name[0] if isinstance(name, tuple) else name for name in names))
 
     def read(
         self, group: str, owners: Sequence[object] | None, *, signs: bool
     ) -> tuple[Read, str, Sequence[object]]:
-        """Return the arguments of `Store.rows`."""
-        if owners is None:
-            return (self.all_signs if signs else self.all), group, ()
-        return (self.signs_of if signs else self.of), group, owners
-
-
-def _first(row: Row) -> object:
-    return row[0]
-
-
-def _first_two(row: Row) -> object:
-    return row[0], row[1]
+        """Return the arguments of `Store.rows`; owners: None = all."""
+        return (self.scans[signs], group, ()) if owners is None else (self.look_ups[signs], group, owners)
 
 
 MESSAGE_VECTORS = VectorReads(
-    all=kinds.ALL["episode_vectors"],
-    all_signs=kinds.EPISODE_SIGNS,
-    of=kinds.EPISODE_VECTORS_AT,
-    signs_of=kinds.EPISODE_SIGNS_AT,
-    name=_first,
+    scans=(kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS),
+    look_ups=(kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT),
+    name=itemgetter(0),
 )
 STATEMENT_VECTORS = VectorReads(
-    all=kinds.ALL["statement_vectors"],
-    all_signs=kinds.STATEMENT_SIGNS,
-    of=kinds.STATEMENT_VECTORS_OF,
-    signs_of=kinds.STATEMENT_SIGNS_OF,
-    name=_first,
+    scans=(kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS),
+    look_ups=(kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF),
+    name=itemgetter(0),
 )
 NAME_VECTORS = VectorReads(
-    all=kinds.ALL["name_vectors"],
-    all_signs=kinds.NAME_SIGNS,
-    of=kinds.NAME_VECTORS_OF,
-    signs_of=kinds.NAME_SIGNS_OF,
-    name=_first_two,
+    scans=(kinds.ALL["name_vectors"], kinds.NAME_SIGNS),
+    look_ups=(kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF),
+    name=itemgetter(0, 1),
 )
 
 
@@ -476,11 +463,9 @@ class Indexes:
         with self._lock:
             yield self._current(group)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def unchanged(self) -> AbstractContextManager[object]:
         """Let no index that was given out be extended meanwhile."""
-        with self._lock:
-            yield
+        return self._lock
 
     def _current(self, group: str) -> GroupIndex:
         """Return the index as of now; raises Unavailable where rows are removed faster than they are read."""

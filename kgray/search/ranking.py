@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgray.ports import Vector
 from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
@@ -109,12 +109,15 @@ class FirstStage:
             dates=(weights.dates, self._said_then(held)),
             phrase=(weights.phrase, self._quoted(held.words)),
         )
-        for factor in factors.values():
-            base = base * factor
-        company = self._from_neighbours(held, base)
-        session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
+        meant = self._product(factors)
+        base *= meant
+        company = meant * self._from_neighbours(held, base)
+        session = meant * np.float32(weights.session) * self._by_session(held, asked)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
-        return self._scores(level, base + company + session, signals)
+        told = base + company
+        # A session lifts what speaks of the question, or stands beside what does, and nothing else.
+        lifted = np.where(told > weights.tail * told.max(initial=0.0), told + session, 0.0)
+        return self._scores(level, lifted, signals)
 
     def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
         """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
@@ -143,8 +146,7 @@ class FirstStage:
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
         factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
-        for factor in factors.values():
-            total *= factor
+        total *= self._product(factors)
         return self._scores(level, total, {"words": own, "vectors": near, **factors})
 
     def summaries(self, held: Summaries) -> Scores:
@@ -267,6 +269,10 @@ class FirstStage:
                 found[name][rows] = factor
         return found
 
+    @staticmethod
+    def _product(factors: Mapping[str, Floats]) -> Floats:
+        return np.asarray(reduce(np.multiply, factors.values(), np.float32(1.0)))
+
     def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]
         return np.flatnonzero(np.isin(held.speaker_numbers, numbers)) if numbers else _NONE
@@ -276,14 +282,14 @@ class FirstStage:
         return np.flatnonzero(np.logical_or.reduce([*times])) if self._question.spans else _NONE
 
     def _from_neighbours(self, held: Messages, base: Floats) -> Floats:
-        """Return what each message gets of those beside it in its session."""
+        """Return what each message gets of those before and after it in its session."""
         sessions = held.sessions
         ordered, of = base[sessions.order], sessions.ordered
         credit = np.zeros_like(ordered)
-        for steps, weight in enumerate(self._weights.neighbours, 1):
-            same = np.float32(weight) * (of[steps:] == of[:-steps])
-            credit[steps:] += same * ordered[:-steps]
-            credit[:-steps] += same * ordered[steps:]
+        for steps, (before, after) in enumerate(self._weights.neighbours, 1):
+            same = (of[steps:] == of[:-steps]).astype(np.float32)
+            credit[steps:] += np.float32(before) * same * ordered[:-steps]
+            credit[:-steps] += np.float32(after) * same * ordered[steps:]
         found = np.empty_like(credit)
         found[sessions.order] = credit
         return found
