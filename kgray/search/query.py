@@ -34,8 +34,8 @@ class Weights:
     phrase              factor for what has a quoted phrase
     linked              factor for facts of an entity that is named
     rows                factor for episodes of triples, whose facts say it better
-    neighbours          of the scores of the messages before and after it in its session, one place away, then two:
-                        added. An answer shares few words with its question: those before count more
+    neighbours          of the scores of the messages before and after it in its session, one place away, then
+                        two: added. An answer shares few words with its question: those before count more
     session             of the session's own score by words: added where another signal says something
     communities         factor for summaries of communities
     steps               of the score of what a graph step starts from: added, for each further step once more
