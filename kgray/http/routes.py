@@ -30,7 +30,7 @@ _ROWS = {
                 "example": f'{{"text": "{_ROW["text"]}"}}\n',
             },
         },
-    },
+    }
 }
 _LINES = {
     "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
