@@ -31,6 +31,7 @@ from kgray.search.vectors import (
     MESSAGE_VECTORS,
     NAME_VECTORS,
     STATEMENT_VECTORS,
+    Floats,
     Ints,
     Vectors,
     grown,
@@ -174,7 +175,7 @@ class Messages:
         of_row = np.empty(len(order), np.int64)
         of_row[order] = numbers
         count = int(numbers[-1]) + 1 if len(order) else 0
-        lengths = np.bincount(of_row, self.words.lengths, count)
+        lengths = np.bincount(of_row, self.words.lengths, count).astype(np.float32)
         return Sessions(order=order, ordered=numbers, of_row=of_row, count=count, lengths=lengths)
 
 
@@ -189,7 +190,7 @@ class Sessions:
     ordered: Ints
     of_row: Ints
     count: int
-    lengths: NDArray[np.float64]
+    lengths: Floats
 
 
 class Pieces:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
 
@@ -268,7 +267,10 @@ class FirstStage:
 
     @staticmethod
     def _product(factors: Mapping[str, Floats]) -> Floats:
-        return np.asarray(reduce(np.multiply, factors.values(), np.float32(1.0)))
+        product: Floats = np.ones(1, np.float32)
+        for factor in factors.values():
+            product = product * factor
+        return product
 
     def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]
