@@ -103,17 +103,14 @@ def clean_relation(text: str) -> str:
     """
     words = _WORD_BORDER.sub("_", unicodedata.normalize("NFKC", text)).upper()
     # Twice: a few characters are compatibility forms again once they are upper-cased.
-    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in _settled_upper(words))
+    words = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", words).upper())
+    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in words)
     name = "_".join(part for part in "".join(kept).split("_") if part)
     if not any(c.isalpha() for c in name):
         raise ValueError(f"{text[:80]!r} names no relation: it has no letter")
     if len(name) > MAX_RELATION:
         raise ValueError(f"{text[:80]!r} is too long for a relation: at most {MAX_RELATION} characters")
     return name
-
-
-def _settled_upper(text: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).upper())
 
 
 def clean_number(number: float | str | Decimal) -> str:

@@ -190,7 +190,9 @@ def _is_form(name: str, word: str) -> bool:
     ending = len(long) - same
     if same >= 5 or (same == 4 and ending <= 3) or (same in (2, 3) and ending <= 2 and len(short) > 2):
         return True
-    return same > 0 and len(short) >= 4 and len(long) - len(short) <= 2 and _ratio(name, word) >= _LIKE
+    if same == 0 or len(short) < 4 or len(long) - len(short) > 2:
+        return False
+    return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
 
 
 def _is_short_form(word: str, name: str) -> bool:
@@ -200,17 +202,9 @@ def _is_short_form(word: str, name: str) -> bool:
 
 def _stands(key: str, text: str) -> bool:
     """Whether a name stands in a text, not as a part of a word."""
-    at = text.find(key)
-    while at >= 0:
-        around = text[max(at - 1, 0) : at] + text[at + len(key) : at + len(key) + 1]
-        if not any(c.isalnum() for c in around):
-            return True
-        at = text.find(key, at + 1)
-    return False
-
-
-def _ratio(a: str, b: str) -> float:
-    return SequenceMatcher(None, a, b, autojunk=False).ratio()
+    padded = f" {text} "
+    places = (match.start() for match in re.finditer(f"(?={re.escape(key)})", padded))
+    return any(not padded[at - 1].isalnum() and not padded[at + len(key) :][:1].isalnum() for at in places)
 
 
 def _holds(letters: str, word: str) -> bool:

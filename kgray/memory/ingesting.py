@@ -13,7 +13,7 @@ from kgray import holds, times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import Acceptance, accept, failures, live_ids, request
+from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
 from kgray.memory.reports import Report
 from kgray.outages import OUTAGES
 from kgray.ports import Store
@@ -188,13 +188,11 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
-    from kgray.ingest import preview  # a process that only reads does not import it
-
-    before: dict[str, str] = {}
+    foresight = Foresight(store, replace=replace, again=again)
     rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        answers = iter(preview.foreseen(store, drafts, before, replace=replace, again=again))
+        answers = iter(foresight.of(drafts))
         for row in batch:
             if isinstance(row, Refusal):
                 yield row
