@@ -14,19 +14,7 @@ from itertools import islice
 from typing import Any, Literal, Protocol
 
 from kgray import kinds, rows
-from kgray.kinds import (
-    DONE,
-    EPISODES,
-    EPISODES_IN_STATE,
-    FAILED,
-    OPERATIONS,
-    OPERATIONS_IN_STATE,
-    PENDING,
-    TAKEN_IDS,
-    Kind,
-    Read,
-    Row,
-)
+from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
 from kgray.ports import Appending, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
@@ -176,7 +164,7 @@ class _GroupLog:
     def meet(self, ids: Iterable[str]) -> None:
         """Read what these ids mean."""
         if fresh := [id_ for id_ in dict.fromkeys(ids) if id_ not in self._taken]:
-            self._taken |= {row[1]: row for row in self._log.rows(TAKEN_IDS, self._group, fresh)}
+            self._taken |= {row[1]: row for row in self._log.rows(kinds.TAKEN_IDS, self._group, fresh)}
 
     def accept(
         self, draft: Draft, id_: str, now: Instant, *, replaces: bool, again: bool, bulk: bool
@@ -210,7 +198,7 @@ class _GroupLog:
         if covering := [one for one in asked if Removals.covers(one, row[0], row[1:3], row[3])]:
             return all(one.kind == "retract" and not one.replaces for one in covering)
         if self._retractions is None:  # record times of those that were carried out and do not replace (R19)
-            found = self._log.rows(OPERATIONS_IN_STATE, self._group, [DONE])
+            found = self._log.rows(OPERATIONS_IN_STATE, self._group, [kinds.DONE])
             done = (row for row in found if row[1] == "retract")
             self._retractions = {row[4] for row in done if not json.loads(row[5]).get("replaces")}
         return row[5] in self._retractions
@@ -283,7 +271,7 @@ class Removals:
     @classmethod
     def of(cls, source: RowSource, group: str) -> Removals:
         """Read those of a group."""
-        found = source.rows(OPERATIONS_IN_STATE, group, [PENDING])
+        found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
         return cls(tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS))
 
     def cover(self, sequence: int, names: tuple[str | None, ...], source: str) -> bool:
@@ -379,7 +367,7 @@ def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> li
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     """Return an operation's result; None while it is pending or where there is no such operation."""
     for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
-        if row[3] != PENDING:
+        if row[3] != kinds.PENDING:
             answer: Mapping[str, Any] = json.loads(row[5])
             return answer
     return None
@@ -429,7 +417,7 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
 
 
 def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
-    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_IDS)."""
+    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_BY)."""
     asked = [id_ for id_ in dict.fromkeys(ids) if is_storable(id_)]
     if not asked:
         return []
@@ -457,15 +445,8 @@ class Failure:
 
     def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
         """Return the form that `kgray failures --json` prints; of the episode with these ids."""
-        return {
-            "id": id_,
-            "client_id": client_id,
-            "class": self.kind,
-            "message": self.message,
-            "attempts": self.attempts,
-            "reply": self.raw or None,
-            "group": group,
-        }
+        why = {"class": self.kind, "message": self.message, "attempts": self.attempts}
+        return {"id": id_, "client_id": client_id, **why, "reply": self.raw or None, "group": group}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +460,7 @@ class FailedEpisode:
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
     if group is None:
-        found = [row for row in store.everywhere(EPISODES_IN_STATE, [FAILED]) if row[1][14] is None]
+        found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
     else:
         found = [(group, row) for row in failed_rows(store, group)]
     return [
@@ -493,5 +474,5 @@ def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
 
 def failed_rows(source: RowSource, group: str) -> list[Row]:
     """Return the rows of a group's failed episodes that were not retired, by sequence."""
-    found = source.rows(EPISODES_IN_STATE, group, [FAILED])
+    found = source.rows(EPISODES_IN_STATE, group, [kinds.FAILED])
     return [row for row in found if row[14] is None]
