@@ -152,18 +152,12 @@ def as_value(raw: object) -> Value:
         case "number", int() | float() | str() if not isinstance(inner, bool):
             return Value("number", clean_number(inner), unit)
         case "date", str():
-            return Value("date", _date_text(inner), unit)
+            return Value("date", times.show_as(*times.parse_iso(inner)), unit)
         case "text", str() if text := clean_text(inner):
             return Value("text", text, unit)
         case (("boolean" | "number" | "date" | "text"), _):
             raise ValueError(f"{str(inner)[:80]!r} is no value of type {kind}")
     raise ValueError(f"{str(kind)[:80]!r} is no type of value: text, number, date, boolean")
-
-
-def _date_text(text: str) -> str:
-    instant, precision = times.parse_iso(text)
-    length = {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]
-    return str(times.show(instant))[:length]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from kgray.errors import InputError, KgrayError
 if TYPE_CHECKING:
     from kgray.memory import Report
     from kgray.settings import Settings
-    from kgray.transfer import Copied
+    from kgray.transfer.copying import Copied
     from kgray.transfer.graphiti import Import
 
 _FILE = click.Path(path_type=Path)
@@ -47,7 +47,7 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
-    from kgray.transfer import copy_group
+    from kgray.transfer.copying import copy_group
     from kgray.wiring import open_reader
 
     if to_data is None and to_config is None:

@@ -238,14 +238,12 @@ class Fold:
 
         Raises InputError where no such operation is in force, or a later one depends on it.
         """
-        for step in self.in_force:
-            if step.sequence == target:
-                touched = {*step.entities, step.made}
-                break
-        else:
+        step = next((step for step in self.in_force if step.sequence == target), None)
+        if step is None:
             raise InputError(
                 f"{target} is not the sequence of a merge, split or distinction in force: nothing to undo."
             )
+        touched = {*step.entities, step.made}
         for later in self.in_force:
             if "distinct" in (step.kind, later.kind) and step.made not in later.entities:
                 continue  # it says something of entities that are there without the other one too

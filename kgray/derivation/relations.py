@@ -105,10 +105,6 @@ class Relations:
         """Whether live evidence uses the name."""
         return name in self._uses
 
-    def born(self, name: str) -> Place:
-        """Return the place of the name's first use."""
-        return self._uses[name]
-
     def pair_ruling(self, a: str, b: str) -> Ruling | None:
         """Return the ruling on two names, in either order."""
         held = self._pairs.get(self._pair(a, b))

@@ -122,21 +122,6 @@ class Statement:
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
-def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:
-    """Return a piece of evidence as the timeline's claim."""
-    said = (reference_time, evidence.sequence, evidence.ordinal)
-    return Claim(
-        statement,
-        said,
-        evidence.kind,
-        evidence.valid_from,
-        evidence.valid_to,
-        evidence.inferred,
-        recorded,
-        evidence.every_variant,
-    )
-
-
 # Relations that say a "not" themselves: "I don't like tea" as DISLIKES is no variant of it.
 _SAYS_NOT = re.compile(
     r"(?:^|_)(?:DISLIKES?|DISAGREES?|DISAPPROVES?|HATES?|AVOIDS?|LACKS?|REJECTS?|REFUSES?|NOT|NO|NEVER)(?:_|$)"
@@ -218,11 +203,6 @@ class Spoken:
     def place(self) -> Place:
         """Where it was recorded."""
         return self.evidence.sequence, self.evidence.ordinal
-
-    @property
-    def words_it(self) -> bool:
-        """Whether it says anything of a statement but that every variant of it ended or was not so."""
-        return not self.evidence.every_variant
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from kgray.errors import InputError
 from kgray.intake.drafts import TEXTS, Defaults, Refusal, draft_from
@@ -179,8 +179,8 @@ def _text(
                 line = piece.line
                 if number <= skip:
                     continue
-                row = {"id": f"{prefix}#{number}", "source": source, "kind": "text", "text": piece.text}
-                row |= {"part": number, "characters": [piece.start, piece.end]}
+                row: dict[str, Any] = {"id": f"{prefix}#{number}", "source": source, "kind": "text"}
+                row |= {"text": piece.text, "part": number, "characters": [piece.start, piece.end]}
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:

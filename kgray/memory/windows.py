@@ -118,7 +118,7 @@ def difference(
         "entities_gone": [one for one in was.values() if one.id not in now],
         "entities_renamed": [one for i, one in now.items() if i in was and one.name != was[i].name],
     }
-    total = {name: len(found) for name, found in (*facts.items(), *named.items())}
+    total = {name: len(found) for name, found in facts.items()} | {n: len(one) for n, one in named.items()}
     old = _fact_rows(views[0], [before[id_] for id_ in changed[:limit]])
     new = _fact_rows(views[1], facts["changed"][:limit])
     return {
