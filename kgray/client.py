@@ -78,7 +78,6 @@ class Remote(BothWays):
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
-        """Ask nothing yet."""
         self._parts, self._key = urlsplit(url), key
         self._timeout_s, self._patience_s = timeout_s, patience_s
 

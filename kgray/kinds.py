@@ -86,7 +86,6 @@ class Kind:
         return _kind_of, (self.name,)
 
     def __repr__(self) -> str:
-        """Return its name."""
         return f"<kind {self.name}>"
 
 

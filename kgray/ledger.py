@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, rows
 from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
@@ -250,12 +250,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
 # -------------------------------------------------------------------------------- looking up
 
 
-class RowSource(Protocol):
-    """Reads declared rows: a store, or a transaction that appends to it."""
-
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
-        """Return the rows of a declared read."""
-        ...
+RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +290,6 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything has the id."""
         return self != Bearers()
 
 

@@ -168,7 +168,6 @@ class Fold:
     def __init__(
         self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
     ) -> None:
-        """Take all merges, splits and undos, in order."""
         undone = {o.target for o in operations if o.kind == "undo"}
         self._births = births
         self._recorded = recorded

@@ -89,7 +89,6 @@ class Direct:
     """A writer that applies changes to the store itself, inside `Store.writing()`."""
 
     def __init__(self, store: Store) -> None:
-        """Write to this store."""
         self._store = store
 
     async def write(self, changes: Sequence[RowChanges]) -> None:

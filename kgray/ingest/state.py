@@ -87,7 +87,6 @@ class Questions:
             self.open.append(question)
 
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.texts or self.open)
 
 

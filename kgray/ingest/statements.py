@@ -26,6 +26,9 @@ from kgray.ingest.state import Case
 from kgray.ports import Question
 from kgray.records import Evidence, ExtractedFact, Place, Value, Verdict, statement_id
 
+# What evidence says as the fact does.
+_SAID = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
+
 
 @dataclass(slots=True)
 class Connected:
@@ -210,17 +213,9 @@ def _evidence(
         ordinal=place[1],
         statement=statement,
         variant=variant,
-        kind=fact.kind,
-        relation=fact.relation,
-        text=fact.text,
         subject=fact.source,
         object=fact.target,
-        value=fact.value,
-        valid_from=fact.valid_from,
-        valid_to=fact.valid_to,
-        from_precision=fact.from_precision,
-        to_precision=fact.to_precision,
-        inferred=fact.inferred,
+        **{name: getattr(fact, name) for name in _SAID},
         fact_group=group,
         every_variant=closes and not names_variant(marks_of(fact), _ends(case, fact)),
     )

@@ -288,7 +288,7 @@ def _time(value: object, field: str, default: Instant | None) -> Instant | None:
         value = value.isoformat()
     if isinstance(value, Decimal):
         value = float(value)
-    return triples.read_time(value, field)[0]
+    return times.given(value, field)[0]
 
 
 def _cut(value: object) -> str:

@@ -48,19 +48,15 @@ class BothWays(ABC):
         """Release what is held; idempotent."""
 
     async def __aenter__(self) -> Self:
-        """Return this memory."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     def __enter__(self) -> Blocking:
-        """Return the same methods, blocking."""
         return Blocking(self)
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
@@ -367,11 +363,9 @@ class Blocking:
     """The methods of a Memory, blocking; not for use inside a running event loop."""
 
     def __init__(self, memory: object) -> None:
-        """Wrap a memory, or one behind a server."""
         self._memory = memory
 
     def __dir__(self) -> list[str]:
-        """Return the public names of a Memory."""
         return [name for name in dir(self._memory) if not name.startswith("_")]
 
     def __getattr__(self, verb: str) -> Any:  # noqa: ANN401 - whatever a Memory has

@@ -12,7 +12,6 @@ from kgray import ports, times
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.errors import InputError
 from kgray.graph import Hit
 from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
@@ -38,7 +37,6 @@ class GroupReads:
     """Reads of one store."""
 
     def __init__(self, store: Store, embedder: Embedder, model: ports.Reranker | None = None) -> None:
-        """Take over an open store, the embedder that its vectors are from, and a model that reranks."""
         self.store = store
         self.embedder = embedder
         self._searcher = Searcher(store, embedder, model)
@@ -241,12 +239,7 @@ class GroupReads:
 
 def _instant(value: When | None, field: str) -> Instant | None:
     """Return a caller's moment as an instant. Raises InputError that names the argument."""
-    if value is None:
-        return None
-    try:
-        return times.parse(value)[0]
-    except ValueError as error:
-        raise InputError(f"{field}: {error}", field=field) from None
+    return None if value is None else times.given(value, field)[0]
 
 
 def _query(text: str, **how: Any) -> Query:  # noqa: ANN401 - the arguments of `search`

@@ -174,7 +174,6 @@ class ViewAround(View):
     """The graph of some of a group's episodes. Entities show as the store has them, with all their names."""
 
     def __init__(self, store: Store, records: GroupRecords) -> None:
-        """Derive the graph."""
         super().__init__(records, partial(episodes_at, store, records.group))
         self._store = store
 
