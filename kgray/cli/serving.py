@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli.frame import Call, Signals, common, finished, group_option
-from kgray.errors import SettingsError
 
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
 _GRACE_S = 10  # for requests in flight, after SIGTERM
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Raise SettingsError where a package, imported inside, is not installed. name: the extra that has it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"this needs the package {error.name}, which is not installed: pip install 'kgray[{name}]'"
-        ) from None
 
 
 @click.command(short_help="Serve HTTP and MCP from one port.")
@@ -52,7 +38,9 @@ def serve(call: Call, host: str, port: int, names: tuple[str, ...], accept_only:
       kgray serve --port 8321
       curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
     """
-    with _extra("serve"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"])
     with call.memory(create=True) as memory:
@@ -97,7 +85,9 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     Example:
       kgray mcp --group team
     """
-    with _extra("mcp"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "mcp"):
         from kgray.mcp.stdio import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))

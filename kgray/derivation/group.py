@@ -19,7 +19,6 @@ from kgray.derivation.statements import (
     Spoken,
     Statement,
     StatementKey,
-    claim_of,
     elsewhere,
     name_statements,
     spoken,
@@ -99,7 +98,10 @@ class GroupGraph:
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
-        worded = {named[item.place][0] for item in said if item.place in named and item.words_it}
+        # Statements of which more is said than that every variant of them ended or was not so.
+        worded = {
+            named[item.place][0] for item in said if item.place in named and not item.evidence.every_variant
+        }
         late: list[Spoken] = []  # ends that came before what they bear on: that has its own first wording
         for item in chain(said, late):
             if (place := item.place) not in named or item.key is None:
@@ -107,7 +109,7 @@ class GroupGraph:
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
             recorded = item.evidence.statement
-            moved = not item.words_it and statement != recorded
+            moved = item.evidence.every_variant and statement != recorded
             if moved and statement in worded and statement not in self.statements:
                 late.append(item)
                 continue
@@ -154,7 +156,8 @@ class GroupGraph:
             claims = [
                 elsewhere(c, statement) for c in self.general.get(key, ()) if self._bears_on(c, statement)
             ]
-        claim = claim_of(said, statement, head.reference_time, head.recorded_at)
+        at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
+        claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
         if claim.kind != "ended" or self._bears_on(claim, statement):
             claims.append(claim)
         if said.every_variant:

@@ -49,7 +49,6 @@ class Traits:
     # shown name -> record time of the last ruling needed for it; of several ways, by the one known first
     excludes: dict[str, Instant]
 
-
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 
@@ -106,10 +105,6 @@ class Relations:
     def in_use(self, name: str) -> bool:
         """Whether live evidence uses the name."""
         return name in self._uses
-
-    def born(self, name: str) -> Place:
-        """Return the place of the name's first use."""
-        return self._uses[name]
 
     def pair_ruling(self, a: str, b: str) -> Ruling | None:
         """Return the ruling on two names, in either order."""
