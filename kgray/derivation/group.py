@@ -195,10 +195,11 @@ class GroupGraph:
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two recorded statements; it replaces an older one."""
+        """Take a verdict on two recorded statements; it replaces an older one, unless it says the same (R2)."""
         for one, other in self.judged(a, b):
-            self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
-            self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
+            if self.verdict(one, other) != exclusive:
+                self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
+                self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
 
     def judged(self, a: str, b: str) -> list[tuple[str, str]]:
         """Return the shown statements that a verdict on two recorded ones is on (R16).
@@ -272,7 +273,7 @@ class GroupGraph:
         reasons = []
         if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
             reasons.append(self.relations.traits(a.relation).cardinality_since)
-        excluded = self.relations.traits(a.relation).excludes_since.get(b.relation)
+        excluded = self.relations.traits(a.relation).excludes.get(b.relation)
         if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
             reasons.append(excluded)
         exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))
