@@ -31,7 +31,7 @@ from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import stale
 from kgray.derivation.stored import records_of
-from kgray.derivation.withdrawn import Erased, Left, Withdrawn, removed, retracted
+from kgray.derivation.withdrawn import Left, Withdrawn, removed, retracted
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest import changes
 from kgray.ingest.changes import Step, Verb
@@ -184,8 +184,8 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
     """Return what a removal changes: with what all stored episodes hold, retracted ones included (R25)."""
     group = records.group
     heads = store.rows(kinds.EPISODE_HEADS, group)
-    erased = Erased(first=min(gone, default=0))
-    left = Left(episodes={row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone})
+    there = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone}
+    left = Left(episodes=there, erased_from=min(gone, default=0))
     for sequence, ordinal, statement, relation in store.rows(kinds.SAID, group):
         if sequence in left.episodes:
             left.use((sequence, ordinal), statement, relation)
@@ -193,11 +193,10 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
         if sequence in left.episodes:
             left.mentions.append((entity, surface, sequence))
         elif sequence in gone:
-            erased.entities.add(entity)
+            left.erased.add(entity)
     return removed(
         records,
         left,
-        erased,
         rulings=[rows.ruling(row) for row in store.rows(kinds.ALL["rulings"], group)],
         verdicts=[rows.verdict(row) for row in store.rows(kinds.ALL["verdicts"], group)],
     )

@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kgray import holds, times
+from kgray.communities.found import Clustering, clustered
+from kgray.communities.refresh import Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
-from kgray.memory.communities import Communities
 from kgray.memory.correcting import CorrectionKind, corrected, requested
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
-from kgray.memory.reads import When
+from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
@@ -60,7 +61,7 @@ class BothWays(ABC):
         self.close()
 
 
-class Memory(Communities, BothWays):
+class Memory(GroupReads, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
@@ -88,6 +89,8 @@ class Memory(Communities, BothWays):
         """
         super().__init__(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
+        self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
+        self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
         self._correct = partial(corrected, store, self._carry_out)
@@ -208,7 +211,7 @@ class Memory(Communities, BothWays):
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
-    # ----------------------------------------------------------------------------- answering
+    # --------------------------------------------------------------- answering, communities
 
     async def ask(
         self,
@@ -239,6 +242,49 @@ class Memory(Communities, BothWays):
             return checked.end()
         request = request_of(question, context, max_calls=max_calls, max_tokens=max_tokens)
         return checked.end(await model.answer(request, checked.take))
+
+    async def refresh_communities(
+        self,
+        groups: Sequence[str] = (),
+        *,
+        cold: bool = False,
+        max_tokens: int | None = None,
+        dry_run: bool = False,
+        on_group: Callable[[str, int, int], None] = lambda *_: None,
+    ) -> dict[str, Refreshed]:
+        """Find, name and summarise the communities of these groups (none: of all); return what was done.
+
+        cold        from nothing, and not from the current run
+        max_tokens  of all groups together, where a model is configured; the rest is written without it
+        dry_run     say which calls it would make; publish nothing
+        on_group    called with a group, how many are done, and how many there are
+        Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens}: use 1 or more", field="max_tokens")
+        for group in groups:
+            if missing := no_group(self.store, check_group(group)):
+                raise NotFound(missing)
+        chosen = list(dict.fromkeys(groups)) or list(self.store.heads())
+        refresh = Refresh(
+            store=self.store,
+            embedder=self.embedder,
+            summarizer=self._summarizer() if self._summarizer is not None else None,
+            cold=cold,
+            max_tokens=max_tokens,
+            dry_run=dry_run,
+            cluster=self.clustering,
+        )
+        done: dict[str, Refreshed] = {}
+        gate = asyncio.Semaphore(self.groups_at_once)
+
+        async def one(group: str) -> None:
+            async with gate:
+                done[group] = await refresh.group(group)
+            on_group(group, len(done), len(chosen))
+
+        await asyncio.gather(*map(one, chosen))
+        return {group: done[group] for group in chosen}
 
     # ---------------------------------------------------------------------------- the ledger
 

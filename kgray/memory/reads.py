@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kgray import ports, times
+from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.graph import Hit
+from kgray.graph import Community, Hit
 from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
 from kgray.memory.naming import id_called
@@ -210,6 +211,21 @@ class GroupReads:
     async def operation(self, sequence: int, *, group: str) -> dict[str, Any]:
         """Return a correction or removal with its state and result. Raises NotFound."""
         return windows.operation(self.store, check_group(group), sequence)
+
+    async def communities(
+        self, *, group: str, level: int | None = None, known_at: When | None = None
+    ) -> list[Community]:
+        """Return the communities, by level, the largest first; none where no run was known then."""
+        return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
+
+    async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
+        """Return a community with its members; identifier: its id, or the beginning of it.
+
+        Raises NotFound, Ambiguous.
+        """
+        known = _instant(known_at, "known_at")
+        view = None if known is None else self._view_at(check_group(group), known)
+        return one_of(self.store, check_group(group), identifier, known, view)
 
     def _at_one_moment(self, group: str, read: Callable[[], _T]) -> _T:
         check_group(group)
