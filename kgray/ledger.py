@@ -224,11 +224,9 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
     Episodes that a pending correction will take away are not retried.
     """
     groups = list(dict.fromkeys(row.episode.group for row in failures(store, group)))
-
-    def append(log: Appending) -> int:
-        return sum(_retry(log, name, set(ids), now) for name in groups)
-
-    return store.append(groups, append) if groups else 0
+    if not groups:
+        return 0
+    return store.append(groups, lambda log: sum(_retry(log, name, set(ids), now) for name in groups))
 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:

@@ -119,9 +119,6 @@ def ingesting(opened: OpenStore) -> Parts:
     )
 
 
-# ------------------------------------------------------------------------------------- the store
-
-
 def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
@@ -186,9 +183,6 @@ def _password(store: StoreSettings) -> Secret:
             "store.password_file."
         )
     return Secret(_text_of("store.password_file", store.password_file).rstrip("\r\n"))
-
-
-# ------------------------------------------------------------------------------------ the models
 
 
 def build_ontology(settings: Settings) -> Ontology:

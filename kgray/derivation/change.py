@@ -125,9 +125,6 @@ def fact_changes(
     return tuple(sorted(rows, key=lambda f: f.id)), tuple(sorted(gone - kept))
 
 
-# ------------------------------------------------------------------------------ two graphs
-
-
 def compare(old: GroupGraph, new: GroupGraph) -> Difference:
     """Return the difference between two graphs of one group; sweeps only the statements that changed."""
     was, now = old.places(), new.places()

@@ -97,9 +97,6 @@ def _letters(surface: str) -> int:
     return sum(c.isalpha() for c in surface)
 
 
-# ------------------------------------------------------------------ entities
-
-
 @dataclass(slots=True)
 class EntityNote:
     """An entity as derived from its mentions, which are taken in order of place.

@@ -108,9 +108,6 @@ def _withdrawn(
     return Withdrawn(records=live, rulings=rulings, verdicts=verdicts, operations=operations)
 
 
-# ------------------------------------------------------------------ verdicts
-
-
 def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
     """Return the places of the verdicts that go with the episodes that raised them (R25).
 
@@ -122,9 +119,6 @@ def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
         if v.sequence not in left.episodes
         and max(left.statements.get(v.a, 0), left.statements.get(v.b, 0)) <= v.sequence
     }
-
-
-# ------------------------------------------------------------------ rulings
 
 
 def _rulings_that_go(rulings: Sequence[Ruling], left: Left) -> set[Place]:
@@ -175,10 +169,10 @@ def _restated_rulings(rulings: Sequence[Ruling], left: Left) -> dict[Place, Ruli
 
 
 def _restated_fold(ruling: Ruling, sofar: _Classes, lasting: Collection[str], left: Left) -> Ruling | None:
-    ends = [sofar.first(name, lasting, left) for name in (ruling.name, ruling.other)]
-    if None in ends or sofar.of(ruling.name) == sofar.of(ruling.other):
+    one, two = (sofar.first(name, lasting, left) for name in (ruling.name, ruling.other))
+    if one is None or two is None or sofar.of(ruling.name) == sofar.of(ruling.other):
         return None
-    (name, turned), (other, turned_too) = ends  # type: ignore[misc]
+    (name, turned), (other, turned_too) = one, two
     inverse = (ruling.value == "inverse_of") ^ turned ^ turned_too
     return replace(ruling, name=name, other=other, value="inverse_of" if inverse else "same_as", reason="")
 
@@ -234,9 +228,6 @@ class _Classes:
             name, further = self._parent[name]
             turned ^= further
         return name, turned
-
-
-# ------------------------------------------------------------------ merges, splits, undos
 
 
 def _restated_operations(records: GroupRecords, left: Left) -> dict[int, Operation | None]:

@@ -62,9 +62,6 @@ def _corrected(store: Store, operation: Operation, recorded_at: Instant) -> RowC
     return changes.corrected(operation, result, recorded_at, compare(old, after), births=births)
 
 
-# ------------------------------------------------------------------ merge and split
-
-
 def _shown(graph: GroupGraph, asked: str) -> str:
     if asked in graph.entities:
         return asked

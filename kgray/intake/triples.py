@@ -77,9 +77,6 @@ def check_name(value: object, field: str) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------- one item
-
-
 def _item(item: object, where: str, reference_time: Instant | None) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         raise InputError(f"{where} is not an object", field=where)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.runner import Runner
 
-# ------------------------------------------------------------------------------------- accepting
-
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
 UNREAD = 10  # lines about what was not understood, in a report
@@ -191,8 +189,6 @@ def foreseen(
             else:
                 yield row, answer.status
 
-
-# ---------------------------------------------------------------------------------- carrying out
 
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -363,8 +359,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
 
 
 def _first_pending(store: Store, group: str) -> int | None:
-    found = store.pending_sequences(group, 0, 1)
-    return found[0][0] if found else None
+    return next((sequence for sequence, _ in store.pending_sequences(group, 0, 1)), None)
 
 
 def pending_now(

@@ -88,9 +88,6 @@ class Report:
         return counts | listed
 
 
-# ---------------------------------------------------------------------------- the dump and show verbs
-
-
 def derived(store: Store, group: str, known_at: Instant | None) -> View:
     """Return the graph of a group, derived from its records as known then (None: now)."""
     return View(records_of(store, group, known_at), partial(episodes_at, store, group))

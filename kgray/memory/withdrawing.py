@@ -35,12 +35,7 @@ class Withdrawals:
         data: Path | None,
         previous: int,
     ) -> None:
-        """Withdraw from a store.
-
-        carry_out   as `Ingest.carry_out`
-        data        the data folder, whose backfill runs may hold texts
-        previous    how many episodes are the previous context of another (pipeline.previous_episodes)
-        """
+        """carry_out: as `Ingest.carry_out`; data, previous: as of `Memory`."""
         self._store, self._embedder, self._carry_out = store, embedder, carry_out
         self._data, self._previous = data, previous
 
@@ -55,10 +50,8 @@ class Withdrawals:
     ) -> dict[str, Any]:
         """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`.
 
-        Done on return, whatever is pending. "absent" in the result lists what was named and is not there. In
-        that of a removal "context_of" lists the episodes that were extracted with a removed one as previous
-        context; `reread`: they are removed and accepted anew, and this waits until they are ingested.
-        Raises Stopped where another process holds the store and `stop()` came before it has carried it out.
+        The result is that of `Memory.remove`. Raises Stopped where another process holds the store and
+        `stop()` came before it has carried it out.
         """
         operation = Operation(group=check_group(group), kind=kind, **chosen)
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
