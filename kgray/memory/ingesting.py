@@ -58,12 +58,8 @@ class Submission:
         bulk: bool = False,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """Accept into a store.
+        """replace, again, bulk: as of `ledger.accept`; `replace` retracts what a text file has no more.
 
-        replace     replace episodes whose id is taken by other content; retract what a text file no longer
-                    has
-        again       accept what was retracted, too; else it counts as a duplicate
-        bulk        accept into the backfill lane
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
