@@ -14,7 +14,6 @@ from kgray.records import (
     Evidence,
     GroupRecords,
     Mention,
-    Operation,
     Place,
     Ruling,
     Verdict,
@@ -89,19 +88,6 @@ def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Insta
         verdicts=[*records.verdicts, *change.verdicts],
         recorded={**records.recorded, change.episode.sequence: recorded_at},
         births={**dict((*change.entity_births, *change.statement_births)), **records.births},
-        last_recorded=recorded_at,
-    )
-
-
-def with_operation(
-    records: GroupRecords, operation: Operation, recorded_at: Instant, births: tuple[tuple[str, Place], ...]
-) -> GroupRecords:
-    """Return the records with a merge, split or undo added; births: (id, place) of what it makes."""
-    return replace(
-        records,
-        operations=[*records.operations, operation],
-        recorded={**records.recorded, operation.sequence: recorded_at},
-        births={**records.births, **dict(births)},
         last_recorded=recorded_at,
     )
 

@@ -173,7 +173,7 @@ def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Ins
 
 
 def _extracted(item: Mapping[str, Any], ordinals: dict[str, int], **fields: Any) -> ExtractedFact:  # noqa: ANN401
-    value = Value.from_dict(item["value"]) if "value" in item else None
+    value = Value(**item["value"]) if "value" in item else None
     source = ordinals.setdefault(item["source"], len(ordinals))
     target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
     shown = value.shown() if value is not None else item["target"]
