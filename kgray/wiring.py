@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import (
-        Answerer,
-        Embedder,
-        Extractor,
-        Judge,
-        Reranker,
-        ResponseCache,
-        Store,
-        Summarizer,
-    )
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
     from kgray.prompting.prompts import Prompts
 
 

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 
 from kgray.graph import Entity, Fact
 from kgray.ports import Vector
-from kgray.records import (
-    Episode,
-    EpisodeHead,
-    Evidence,
-    GroupRecords,
-    Mention,
-    Place,
-    Ruling,
-    Verdict,
-)
+from kgray.records import Episode, EpisodeHead, Evidence, GroupRecords, Mention, Place, Ruling, Verdict
 from kgray.timeline import Span
 from kgray.times import Instant
 

@@ -287,10 +287,7 @@ def spoken(
 
 
 def name_statements(
-    group: str,
-    said: list[Spoken],
-    mentions: Mapping[Place, Mention],
-    births: Mapping[str, Place],
+    group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> dict[Place, tuple[str, int]]:
     """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
     owner: dict[str, tuple[StatementKey, int]] = {}

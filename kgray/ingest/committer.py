@@ -254,9 +254,7 @@ class Committer:
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
-            parts.writer or Direct(parts.store),
-            most=parts.store.batch,
-            took=lambda s: told("write", s, None),
+            parts.writer or Direct(parts.store), most=parts.store.batch, took=lambda s: told("write", s, None)
         )
 
     def forgive(self, group: str) -> None:

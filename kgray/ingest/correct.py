@@ -116,11 +116,6 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
     made = entity_id(operation.group, place)
     minted = first.entity != made
     operation = replace(
-        operation,
-        entities=(entity,),
-        surfaces=surfaces,
-        moved=tuple(sorted(moved)),
-        made=made,
-        minted=minted,
+        operation, entities=(entity,), surfaces=surfaces, moved=tuple(sorted(moved)), made=made, minted=minted
     )
     return operation, place

@@ -40,13 +40,7 @@ class Withdrawals:
         self._data, self._previous = data, previous
 
     async def take_out(
-        self,
-        kind: OperationKind,
-        group: str,
-        chosen: Mapping[str, Any],
-        stop: Stop,
-        *,
-        reread: bool = False,
+        self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
     ) -> dict[str, Any]:
         """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`.
 
