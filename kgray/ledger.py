@@ -171,7 +171,7 @@ class _GroupLog:
     ) -> Acceptance:
         content = draft.content_sha256
         row = self._taken.get(id_)
-        if row is not None and _is_live(row, self._removals):
+        if row is not None and row[5] is None and not self._removals.cover(row[0], row[1:3], row[3]):
             sequence, stored = row[0], row[4]
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
@@ -209,11 +209,6 @@ def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
     asked = replace(operation, sequence=log.take_sequence(operation.group))
     log.put(OPERATIONS, operation.group, rows.operation_row(asked))
     return asked
-
-
-def _is_live(row: Row, removals: Removals) -> bool:
-    sequence, id_, client_id, source, _, retired_at, _ = row
-    return retired_at is None and not removals.cover(sequence, (id_, client_id), source)
 
 
 def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:

@@ -42,10 +42,6 @@ OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 
 
-def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Do nothing: the default `watch`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a run works with.
@@ -69,7 +65,7 @@ class Parts:
     streams: int = 32
     late_s: float = 6.0
     writer: Writer | None = None
-    watch: OnStage = unwatched
+    watch: OnStage = lambda *_: None
 
     @property
     def rules(self) -> Rules:

@@ -131,7 +131,8 @@ def _same(
         return None
     if fact.kind != "holds":
         return _ended(case, fact, place, known)
-    if not _is_worded(case, fact):
+    # The default sentence of a triple adds nothing to it.
+    if case.episode.kind == "triples" and not (fact.text and '"text":' in case.episode.text):
         return _unworded(case, fact, place, known)
     meant = marks_of(fact)
     for statement in known:
@@ -191,11 +192,6 @@ def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | N
     answer = case.answer(question)
     index: int | None = None if answer is None else answer["duplicate_of"]
     return index
-
-
-def _is_worded(case: Case, fact: ExtractedFact) -> bool:
-    """Whether a fact has a sentence of its own; the default sentence of a triple adds nothing to it."""
-    return case.episode.kind != "triples" or (bool(fact.text) and '"text":' in case.episode.text)
 
 
 def _made(made: str, place: Place, key: StatementKey, evidence: Evidence) -> Statement:

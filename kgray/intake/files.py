@@ -243,7 +243,11 @@ def _paragraphs(file: BinaryIO) -> Iterator[Piece]:
             raise InputError(f"not valid UTF-8 after line {line + text.count(chr(10))}") from None
         text += more.removeprefix("\ufeff") if start == 0 and not text else more
         while end := _next_border(text, ended=ended):
-            yield from _piece(text[:end], start, line)
+            raw = text[:end]
+            if stripped := raw.strip():
+                before = len(raw) - len(raw.lstrip())
+                first = start + before
+                yield Piece(stripped, first, first + len(stripped), line + raw.count("\n", 0, before))
             line += text.count("\n", 0, end)
             text, start = text[end:], start + end
 
@@ -259,10 +263,3 @@ def _next_border(text: str, *, ended: bool) -> int:
     if cuts and cuts[-1] > PIECE:
         return cuts[-1]
     return text.rfind(" ", PIECE, MAX_PARAGRAPH) + 1 or MAX_PARAGRAPH
-
-
-def _piece(raw: str, start: int, line: int) -> Iterator[Piece]:
-    text = raw.strip()
-    if text:
-        before = len(raw) - len(raw.lstrip())
-        yield Piece(text, start + before, start + before + len(text), line + raw.count("\n", 0, before))

@@ -72,7 +72,11 @@ class Withdrawals:
                 done["episodes"] = len(found)
         if hard:
             done["context_of"] = [{"id": row[1], "client_id": row[2]} for row in followers]
-            done["compacted"] = self._compacted()
+            try:
+                done["compacted"] = self._store.compact()
+            except NoSpace as error:
+                left = "what was named is removed, but its bytes are still in the file"
+                raise Stopped(f"{left}: {error}") from None
         if reread:
             done["reread"] = await self._ingested(operation.group, again, stop)
         return done
@@ -134,13 +138,6 @@ class Withdrawals:
         if self._data is not None:
             quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
             forget_texts(self._data, quotes)
-
-    def _compacted(self) -> bool:
-        try:
-            return self._store.compact()
-        except NoSpace as error:
-            left = "what was named is removed, but its bytes are still in the file"
-            raise Stopped(f"{left}: {error}") from None
 
 
 def _absent(operation: Operation, found: Sequence[Row], *, there: bool) -> list[str]:
