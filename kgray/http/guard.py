@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from kgray import times
@@ -97,6 +98,7 @@ def check_scope(key: AccessKey | None, scope: str, group: str | None) -> None:
         raise Forbidden(f"the key lacks the scope {scope}")
 
 
+@lru_cache(maxsize=256)
 def _name_of(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
