@@ -42,15 +42,21 @@ def create_app(
     bounds: Bounds | None = None,
     ingests: bool = True,
     mcp: bool = True,
+    webhook_key: bytes | None = None,
+    private_webhooks: bool = False,
 ) -> FastAPI:
     """Return the ASGI app of a memory; its owner closes the memory after the app has shut down.
 
     host, names     see `Guard`: the address that is served, further names of the server
     ingests         False: another process ingests what is added here
     mcp             serve MCP at /mcp too, where its package is installed
+    webhook_key     secrets of webhooks are derived with it; None: there are none
     `app.state.door.ending = True` ends the open streams, before a server waits for its connections.
     """
-    door = Door(memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests)
+    door = Door(
+        memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests,
+        webhook_key=webhook_key, private_webhooks=private_webhooks,
+    )  # fmt: skip
     mounted = _mcp_of(door) if mcp else None
 
     @asynccontextmanager

@@ -61,7 +61,7 @@ class Guard:
             return
         if host is None or _name_of(f"//{host}") not in self._names:
             raise Misdirected("this server has another name: `kgray serve --name NAME` adds one")
-        if origin not in (None, "null") and _name_of(str(origin)) not in self._names:
+        if origin is not None and _name_of(origin) not in self._names:
             raise Misdirected("pages of another origin may not ask this server")
 
     def caller(self, authorization: str | None) -> AccessKey | None:

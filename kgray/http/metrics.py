@@ -43,6 +43,7 @@ class Metrics:
             "kgray_oldest_pending_seconds", "Since when the oldest of it waits.", registry=made
         )
         self.streams = Gauge("kgray_sse_clients", "Open streams of events.", registry=made)
+        self.webhooks = Counter("kgray_webhook_deliveries", "Posts.", ["outcome"], registry=made)
         self.mcp_calls = Counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"], registry=made)
         Info("kgray_build", "The version.", registry=made).info({"version": __version__})
         self._of = lru_cache(maxsize=1024)(self._labelled)

@@ -200,4 +200,3 @@ async def _tagged(door: Door, request: Request, group: str, made: Callable[[], A
     if (same := unchanged(request, tag)) is not None:
         return same
     return JSONResponse(await made(), headers=kept(tag))
-

@@ -1,4 +1,4 @@
-"""The routes that add, correct, remove, and make keys."""
+"""The routes that add, correct and remove."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kgray.errors import InputError
 from kgray.http.appending import Taken, bounded, rows_of, taken_of
 from kgray.http.door import LONGEST_S, At, Door
 from kgray.http.guard import check_scope
+from kgray.http.managing import noted
 from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
 from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
@@ -208,7 +209,7 @@ async def _correct(
     **what: Any,  # noqa: ANN401
 ) -> Response:
     """Request a correction, which has its place in the group's order; 200 = it was waited for."""
-    await _noted(door, request, kind, group, what)
+    await noted(door, request, kind, check_group(group), what)
     sequence = await door.change(door.memory.request, kind, group=group, **what)
     door.ingesting.appended(1)
     until = time.monotonic() + (wait_of(prefer) or 0.0)
@@ -251,20 +252,5 @@ async def remove_group(
 async def _withdrawn(
     door: Door, request: Request, group: str, verb: Literal["retract", "remove"], chosen: dict[str, Any]
 ) -> Response:
-    await _noted(door, request, verb, group, chosen)
+    await noted(door, request, verb, check_group(group), chosen)
     return JSONResponse(await door.change(getattr(door.memory, verb), group=group, **chosen))
-
-
-async def _noted(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> None:
-    """Write to the audit log who asks for what, before it is done."""
-    await door.call(_note, door, request, action, check_group(group), asked)
-
-
-def _note(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> None:
-    key = request.scope["state"].get("key")
-    door.access.note(key.id if key else "", action, group, asked)
-
-
-async def audit(door: At, after: Annotated[int, Query(ge=0, le=1 << 62)] = 0) -> Response:
-    """Return who asked for corrections and removals, and when."""
-    return JSONResponse({"entries": await door.call(door.access.audited, after)})
