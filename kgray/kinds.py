@@ -323,13 +323,14 @@ AUDIT = Kind(
     columns=_columns("sequence int, at int, access_key text, action text, of_group text, asked text"),
     log=True,
 )
-# Where the commits of a group are posted to. sent: the number of the last commit that was taken;
-# tries: that failed since, again_at: when the next is due, None = nothing failed, or all did; fault: the last one's.
+# Where the commits of a group are posted to. sent: the number of the last commit that was taken; tries: that
+# failed since; again_at: when the next is due, None = nothing failed, or all did; fault: the last one's.
 WEBHOOKS = Kind(
     name="webhooks",
     key=("id",),
     columns=_columns(
-        "id text, sequence int, of_group text, url text, made_at int, sent int, tries int, again_at int?, fault text"
+        "id text, sequence int, of_group text, url text, made_at int, sent int, tries int, again_at int?, "
+        "fault text"
     ),
     log=True,
 )

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +81,12 @@ def serve(
 
 def _key_in(path: Path) -> bytes:
     """Return the key in a file that its owner alone can read; makes it where there is none."""
-    with (
-        suppress(FileExistsError),
-        open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file,
-    ):
-        file.write(secrets.token_bytes(32))
-    found = path.read_bytes()
+    try:
+        with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(secrets.token_bytes(32))
+        found = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
     if len(found) < 32:
         raise SettingsError(f"{path} has {len(found)} bytes: a key of webhooks has 32 random ones")
     return found

@@ -50,7 +50,6 @@ class Traits:
     excludes_since: dict[str, Instant]
 
 
-
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 

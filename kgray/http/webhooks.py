@@ -1,6 +1,6 @@
 """Posts the commits of groups to webhooks, by the rules of Standard Webhooks (standardwebhooks.com).
 
-One message a commit, in order, at least once: `webhook-id` is the same each time. It holds ids and counts, no texts.
+One message a commit, in order, at least once, then with the same `webhook-id`; ids and counts, no text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -37,7 +37,7 @@ _URL = re.compile(r"https?://[!-~]{1,1000}")
 _log = logging.getLogger("kgray.http")
 
 
-class Refusal(Exception):  # noqa: N818
+class Refusal(Exception):
     """Why a receiver did not take a message, in one line."""
 
 
@@ -66,7 +66,7 @@ class Posts:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def secret_of(self, id_: str) -> str:
-        """Return the secret of a webhook's signatures: `whsec_` and 256 bits in base64. It is stored nowhere."""
+        """Return the secret of a webhook's signatures: `whsec_` and 256 bits in base64; in no store."""
         return "whsec_" + base64.b64encode(hmac.digest(self._key, id_.encode(), hashlib.sha256)).decode()
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class Posts:
 
 
 async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:
-    """Return the status of the answer to a POST. The address that is connected to is the one that was checked."""
+    """Return the status of the answer to a POST; the address that was checked is connected to."""
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "", parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
@@ -154,7 +154,7 @@ async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, privat
     address = next((one[4][0] for one in found if private or is_public(str(one[4][0]))), None)
     if address is None:
         raise Refusal("the address is private: `kgray serve --private-webhooks` allows it")
-    tls: dict[str, Any] = {"ssl": ssl.create_default_context(), "server_hostname": host} if is_tls else {}
+    tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": host} if is_tls else {}
     reader, writer = await asyncio.open_connection(str(address), port, **tls)
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -166,6 +166,9 @@ async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, privat
         raise Refusal("answered no HTTP") from None
     finally:
         writer.close()
+
+
+_tls = cache(ssl.create_default_context)  # reads the system's certificates
 
 
 def is_public(address: str) -> bool:

@@ -1,7 +1,7 @@
 """Webhooks: where the commits of a group are posted to, and how far that is, in the store (`kinds.OWN`).
 
-The numbered commits of a group are the outbox. A webhook keeps the number of the last one that was taken, so a
-commit writes nothing for it, and none is left out.
+The numbered commits of a group are the outbox. A webhook keeps the number of the last one that was taken, so
+a commit writes nothing for it, and none is left out.
 """
 
 from __future__ import annotations
