@@ -247,6 +247,14 @@ ACCESS_KEYS = _kind(
 AUDIT = _kind(
     "audit", "*sequence int, at int, access_key text, action text, of_group text, asked text", log=True
 )
+# Where the commits of a group are posted to. sent: the number of the last commit that was taken; tries: that
+# failed since; again_at: when the next is due, None = nothing failed, or all did; fault: the last one's.
+WEBHOOKS = _kind(
+    "webhooks",
+    "*id text, sequence int, of_group text, url text, made_at int, sent int, tries int, again_at int?, "
+    "fault text",
+    log=True,
+)
 
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = tuple(one for one in vars().values() if isinstance(one, Kind))

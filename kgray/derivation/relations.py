@@ -49,6 +49,7 @@ class Traits:
     # shown name -> record time of the last ruling needed for it; of several ways, by the one known first
     excludes: dict[str, Instant]
 
+
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 
