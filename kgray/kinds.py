@@ -323,13 +323,22 @@ AUDIT = Kind(
     columns=_columns("sequence int, at int, access_key text, action text, of_group text, asked text"),
     log=True,
 )
+# When communities are refreshed. begun: the time of the cron expression that was begun last; tries: how often
+# it was; ended_at: None while it goes on, or was interrupted; said: what came of it.
+SCHEDULES = Kind(
+    name="schedules",
+    key=("name",),
+    columns=_columns(
+        "name text, cron text, zone text, made_at int, begun int?, tries int, ended_at int?, said text"
+    ),
+)
 
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = (
     EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, HOLDS, BIRTHS, MENTIONS, EVIDENCE, RULINGS,
     VERDICTS, NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
     COMMUNITY_RUNS, COMMUNITIES,
-    ACCESS_KEYS, AUDIT,
+    ACCESS_KEYS, AUDIT, SCHEDULES,
 )  # fmt: skip
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
