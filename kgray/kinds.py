@@ -255,6 +255,12 @@ WEBHOOKS = _kind(
     "fault text",
     log=True,
 )
+# When communities are refreshed. begun: the time of the cron expression that was begun last; tries: how often
+# it was; ended_at: None while it goes on, or was interrupted; said: what came of it.
+SCHEDULES = _kind(
+    "schedules",
+    "*name text, cron text, zone text, made_at int, begun int?, tries int, ended_at int?, said text",
+)
 
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = tuple(one for one in vars().values() if isinstance(one, Kind))

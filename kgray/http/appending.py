@@ -114,7 +114,7 @@ class Appends:
         """
         if self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
-        answered = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered))
         self._held += len(drafts)
         self._came.set()

@@ -37,6 +37,7 @@ from kgray.settings import PipelineSettings
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
 
@@ -106,6 +107,13 @@ class Memory(Communities, BothWays):
     def access(self) -> Access:
         """The keys of the HTTP server, and its audit log."""
         return Access(self.store)
+
+    @property
+    def schedules(self) -> Schedules:
+        """When communities are refreshed."""
+        from kgray.memory.schedules import Schedules  # other commands need no cron
+
+        return Schedules(self.store)
 
     # ------------------------------------------------------------------------------- adding
 
