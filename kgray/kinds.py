@@ -239,6 +239,20 @@ ACCESS_KEYS = _kind(
 AUDIT = _kind(
     "audit", "*sequence int, at int, access_key text, action text, of_group text, asked text", log=True
 )
+# Where the commits of a group are posted to. sent: the number of the last commit that was taken; tries: that
+# failed since; again_at: when the next is due, None = nothing failed, or all did; fault: the last one's.
+WEBHOOKS = _kind(
+    "webhooks",
+    "*id text, sequence int, of_group text, url text, made_at int, sent int, tries int, again_at int?, "
+    "fault text",
+    log=True,
+)
+# When communities are refreshed. begun: the time of the cron expression that was begun last; tries: how often
+# it was; ended_at: None while it goes on, or was interrupted; said: what came of it.
+SCHEDULES = _kind(
+    "schedules",
+    "*name text, cron text, zone text, made_at int, begun int?, tries int, ended_at int?, said text",
+)
 
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind, ...] = tuple(one for one in vars().values() if isinstance(one, Kind))

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "looking:history",
     "show": "looking:show",
     "communities": "grouping:communities",
+    "schedule": "scheduling:schedule",
     "merge": "correcting:merge",
     "split": "correcting:split",
     "duplicates": "looking:duplicates",

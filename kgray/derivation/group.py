@@ -195,7 +195,7 @@ class GroupGraph:
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two recorded statements; it replaces an older one that says otherwise (R2)."""
+        """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
         for one, other in self.judged(a, b):
             if self.verdict(one, other) != exclusive:
                 self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kgray import holds, times
 from kgray.communities.found import Clustering, clustered
-from kgray.communities.refresh import Refresh, Refreshed
+from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
@@ -38,6 +38,7 @@ from kgray.settings import PipelineSettings
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
 
@@ -105,6 +106,13 @@ class Memory(GroupReads, BothWays):
     def access(self) -> Access:
         """The keys of the HTTP server, and its audit log."""
         return Access(self.store)
+
+    @property
+    def schedules(self) -> Schedules:
+        """When communities are refreshed."""
+        from kgray.memory.schedules import Schedules  # other commands need no cron
+
+        return Schedules(self.store)
 
     # ------------------------------------------------------------------------------- adding
 
@@ -248,16 +256,17 @@ class Memory(GroupReads, BothWays):
         groups: Sequence[str] = (),
         *,
         cold: bool = False,
+        due: bool = False,
         max_tokens: int | None = None,
         dry_run: bool = False,
-        on_group: Callable[[str, int, int], None] = lambda *_: None,
+        on_group: OnGroup = lambda *_: None,
     ) -> dict[str, Refreshed]:
         """Find, name and summarise the communities of these groups (none: of all); return what was done.
 
         cold        from nothing, and not from the current run
+        due         only groups of which a tenth is new since the current run
         max_tokens  of all groups together, where a model is configured; the rest is written without it
         dry_run     say which calls it would make; publish nothing
-        on_group    called with a group, how many are done, and how many there are
         Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
         """
         if max_tokens is not None and max_tokens < 1:
@@ -271,20 +280,12 @@ class Memory(GroupReads, BothWays):
             embedder=self.embedder,
             summarizer=self._summarizer() if self._summarizer is not None else None,
             cold=cold,
+            due=due,
             max_tokens=max_tokens,
             dry_run=dry_run,
             cluster=self.clustering,
         )
-        done: dict[str, Refreshed] = {}
-        gate = asyncio.Semaphore(self.groups_at_once)
-
-        async def one(group: str) -> None:
-            async with gate:
-                done[group] = await refresh.group(group)
-            on_group(group, len(done), len(chosen))
-
-        await asyncio.gather(*map(one, chosen))
-        return {group: done[group] for group in chosen}
+        return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
 
     # ---------------------------------------------------------------------------- the ledger
 
