@@ -50,8 +50,8 @@ _UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wa
 
 def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -> list[Patch]:
     """Return the patches that set a column of these rows to one value."""
-    rows_of = {kind: tuple((*key, value) for key in sorted(keys)) for kind, keys in places.items()}
-    return [Patch(kind=kind, columns=(column,), rows=found) for kind, found in rows_of.items() if found]
+    every = ((kind, ((*key, value) for key in sorted(keys))) for kind, keys in places.items())
+    return [patch for kind, found in every for patch in changes.patched(kind, (column,), found)]
 
 
 async def withdraw_requested(store: Store, embedder: Embedder, group: str) -> None:
@@ -204,17 +204,14 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
 
 def _restated(changed: Withdrawn) -> list[Patch]:
     """Return the patches of rulings, verdicts, merges and splits that stay, without what is erased."""
-    ruled = [
-        (*place, r.name, r.other, r.value, r.reason) for place, r in sorted(changed.rulings.items()) if r
+    ruled = ((*at, r.name, r.other, r.value, r.reason) for at, r in sorted(changed.rulings.items()) if r)
+    judged = ((*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v)
+    corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
+    return [
+        *changes.patched(kinds.RULINGS, ("name", "other", "value", "reason"), ruled),
+        *changes.patched(kinds.VERDICTS, ("reason",), judged),
+        *changes.patched(kinds.OPERATIONS, ("payload",), corrected),
     ]
-    judged = [(*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v]
-    corrected = [(at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o]
-    patches = (
-        Patch(kind=kinds.RULINGS, columns=("name", "other", "value", "reason"), rows=tuple(ruled)),
-        Patch(kind=kinds.VERDICTS, columns=("reason",), rows=tuple(judged)),
-        Patch(kind=kinds.OPERATIONS, columns=("payload",), rows=tuple(corrected)),
-    )
-    return [patch for patch in patches if patch.rows]
 
 
 def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
@@ -239,12 +236,10 @@ def _retired(live: Iterable[Row], recorded_at: Instant) -> list[Patch]:
     """Return the patches that retire episodes; those that are pending end with it, never committed."""
     ended = [row[:1] for row in live if row[6] >= kinds.COMMITTED]
     both = (recorded_at, recorded_at)
-    pending = [(row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED]
+    pending = ((row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED)
+    columns = ("state", "ended_at", "retired_at")
     patches = _patches("retired_at", recorded_at, {kinds.EPISODES: ended})
-    if pending:
-        columns = ("state", "ended_at", "retired_at")
-        patches.append(Patch(kind=kinds.EPISODES, columns=columns, rows=tuple(pending)))
-    return patches
+    return [*patches, *changes.patched(kinds.EPISODES, columns, pending)]
 
 
 def _first_wordings(store: Store, group: str, erased: set[int]) -> dict[str, str]:
