@@ -96,9 +96,6 @@ class Community:
         return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
-# ------------------------------------------------------------------------------------- as callers get them
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
     """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2).

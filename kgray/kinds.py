@@ -86,7 +86,6 @@ class Kind:
         return _kind_of, (self.name,)
 
     def __repr__(self) -> str:
-        """Return its name."""
         return f"<kind {self.name}>"
 
 
@@ -105,14 +104,6 @@ def _kind(name: str, columns: str, **how: Any) -> Kind:  # noqa: ANN401 - the ot
 # ------------------------------------------------------------------------------------- the log
 
 
-def _episode_text(row: Row) -> str | None:
-    """Return the text by which an episode is found: its speaker and text, once it is committed."""
-    speaker, text, state = row[7], row[4], row[10]
-    if state != COMMITTED:
-        return None
-    return f"{speaker} {text}" if speaker else str(text)
-
-
 # ended_at: record time of the commit or of the failure; retired_at: of the retraction or the retry.
 # attempts: of this row and of those it was retried from.
 EPISODES = _kind(
@@ -122,7 +113,8 @@ EPISODES = _kind(
     "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?",
     indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
     log=True,
-    text=_episode_text,
+    # Its speaker and text, once it is committed.
+    text=lambda row: " ".join(filter(None, (row[7], row[4]))) if row[10] == COMMITTED else None,
 )
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
 OPERATIONS = _kind(
