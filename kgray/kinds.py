@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
@@ -43,7 +44,7 @@ class Column:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """One kind of rows.
 
@@ -65,18 +66,18 @@ class Kind:
     log: bool = False
     text: Callable[[Row], str | None] | None = None
 
-    @property
+    @cached_property
     def computed(self) -> tuple[Column, ...]:
         """The columns that a store computes from a row (`rows.computed`)."""
         vector = any(column.type == "vector" for column in self.columns)
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
 
-    @property
+    @cached_property
     def key_places(self) -> tuple[int, ...]:
         """The indexes of the key columns in a row."""
         return tuple(self.names.index(name) for name in self.key)
@@ -423,14 +424,8 @@ COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
 COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (
-    *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
-    TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
-    USES_OF, MENTIONS_IN, MENTIONS_OF, MENTIONED, EVIDENCE_IN, SAID, EVIDENCE_SHOWN, EVIDENCE_OF,
-    STATEMENTS_SHOWN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
-    FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF, EPISODE_WORDS, EPISODE_WORDS_AT,
-    EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
-    EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
-    COMMUNITIES_OF_RUN, COMMUNITIES_AT, COMMUNITY_SOURCES,
-)  # fmt: skip
+    *ALL.values(),
+    *(read for read in list(globals().values()) if isinstance(read, Read)),
+)
 # Those that are run over all groups at once (`Store.everywhere`).
 EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

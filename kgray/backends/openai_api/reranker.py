@@ -21,7 +21,6 @@ class HttpReranker:
     """`ports.Reranker` behind HTTP; a text longer than `PIECE` has the score of its best piece."""
 
     def __init__(self, client: Client) -> None:
-        """Send nothing yet."""
         self._client = client
         self._called = 0  # which of _KEYS the server takes
         self.identity = f"http:{client.endpoint.name}"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,12 +21,20 @@ import apsw
 from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
 from kgray.stores.alike import stale
+from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownGroup(Counters):
+    """A group of the file. no: its number; None: it was never there."""
+
+    no: int | None = None
 
 
 class Database:
@@ -47,7 +56,7 @@ class Database:
         self._checked = False
         self._snapshots = 0
         self.epoch: int | None = None  # while this process writes
-        self._staged: dict[str, int] = {}  # the number that `standing_in` gives a group here
+        self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
 
     def close(self) -> None:
         """Close both connections; the last process to close checkpoints the log into the file."""
@@ -80,35 +89,33 @@ class Database:
                 raise StoreError(_DAMAGED.format(path=self.path, error=found))
             self._checked = True
 
-    def is_staged(self, group: str) -> bool:
-        """Whether `standing_in` lets reads find the group."""
-        return group in self._staged
-
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
         (stored,) = one(connection, sql.EPOCH)
         if self.epoch != stored:
             raise stale(self.path.parent, stored, self.epoch)
 
-    def group(self, connection: apsw.Connection, name: str) -> int:
-        """Return the group's number; creates its row where it is new."""
-        no = self.known_group(connection, name)
-        if no is None:
-            connection.execute(sql.NEW_GROUP, (name, digest(name)))
-            no = int(connection.last_insert_rowid())
-        return no
+    def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
+        """Return a group that exists or ever did, by the hash of its name; else None."""
+        staged = self._staged.get(name)
+        row = one(connection, sql.GROUP_BY_DIGEST, (staged or digest(name),))
+        if row is None:
+            return None
+        no, named, last, last_recorded, removals = row
+        return KnownGroup(
+            asked=name, no=no, named=named is not None or staged is not None, last=last,
+            last_recorded=last_recorded, removals=removals,
+        )  # fmt: skip
 
-    def known_group(self, connection: apsw.Connection, name: str) -> int | None:
-        """Return the number of a group that exists or ever did, by the hash of its name; else None."""
-        if name in self._staged:
-            return self._staged[name]
-        row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
+    def number(self, connection: apsw.Connection, name: str) -> int | None:
+        """Return the number of a group that exists or ever did; else None."""
+        row = one(connection, sql.GROUP_BY_DIGEST, (self._staged.get(name) or digest(name),))
         return None if row is None else int(row[0])
 
     @contextmanager
-    def standing_in(self, group: str, no: int) -> Iterator[None]:
-        """Let reads of this process find a group under a number that has no name yet."""
-        self._staged[group] = no
+    def standing_in(self, group: str, stage: bytes) -> Iterator[None]:
+        """Let reads of this process find a group that has no name yet. stage: its digest meanwhile."""
+        self._staged[group] = stage
         try:
             yield
         finally:
@@ -166,7 +173,6 @@ class Database:
                         self._reader.execute("COMMIT")
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return all rows of a read."""
         with self._reading, explained(self.path):
             return self._reader.execute(statement, values).fetchall()
 
@@ -176,16 +182,16 @@ class Database:
         Reads on the writing connection, because it runs in the thread that writes.
         """
         with self._turn, explained(self.path):
-            no = self.known_group(self._writer, group)
+            no = self.number(self._writer, group)
             if no is None:
                 return []
             found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
             return [row[0] for row in found if row is not None]
 
-    def number(self, group: str) -> int | None:
-        """Return the number of a group, for a read; None where it was never there."""
+    def known(self, group: str) -> KnownGroup | None:
+        """Return a group, for a read; None where it was never there."""
         with self._reading, explained(self.path):
-            return self.known_group(self._reader, group)
+            return self.group(self._reader, group)
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:

@@ -29,7 +29,7 @@ def _put(kind: Kind) -> str:
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     if kind is kinds.STATEMENT_VECTORS:
         # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
-        what += " WHERE vector <> excluded.vector RETURNING rowid"
+        what += " WHERE vector <> excluded.vector RETURNING no, rowid"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
     return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
 
@@ -135,32 +135,21 @@ MARK_DONE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
 NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
-GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
-GROUP_HEAD = "SELECT name, last, last_recorded, removals FROM groups WHERE no = ?"
+GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
 GROUPS = (
-    "SELECT name, no, last, last_recorded, removals FROM groups "
-    f"WHERE name <> '{kinds.OWN}' ORDER BY name"
+    f"SELECT name, no, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
 )
-SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
-UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
-COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
-# (recorded_at, no, recorded_at, rests_on or NULL): no row where the time is not past the group's last, or
-# that is not what the change rests on.
-SET_RECORD_TIME = (
-    "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? "
-    "AND coalesce(?, last_recorded) = last_recorded RETURNING 1"
-)
+# (name, last, last_recorded, removals, no).
+SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
 
 # --------------------------------------------------------------------------------------- the log
 
-_STATE = "SELECT state, {1} FROM {0} WHERE no = ?1 AND sequence = ?2"
-# (no, sequence): the state, and when the entry ended.
-STATE_OF: Mapping[Kind | None, str] = {
-    kinds.EPISODES: _STATE.format("episodes", "ended_at"),
-    kinds.OPERATIONS: _STATE.format("operations", "recorded_at"),
-    None: f"{_STATE.format('episodes', 'NULL')} UNION ALL {_STATE.format('operations', 'NULL')}",
-}
+# (no, sequence): the ledgers that have the entry, its state there, and when it ended.
+STATES = (
+    "SELECT 'episodes', state, ended_at FROM episodes WHERE no = ?1 AND sequence = ?2 "
+    "UNION ALL SELECT 'operations', state, recorded_at FROM operations WHERE no = ?1 AND sequence = ?2"
+)
 EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (
