@@ -359,7 +359,6 @@ class Client:
         return {"choices": [{"message": {"content": "".join(pieces)}}], "usage": usage}
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
-        """Return the exception for an error status."""
         status = error.status_code
         if status in _TRIED_AGAIN or status >= 500:
             seconds = _retry_after(error)

@@ -57,7 +57,6 @@ class HttpReranker:
 
 
 def _scores(rows: list[object]) -> NDArray[np.float32]:
-    """Return the scores in the order of the texts."""
     scores = np.full(len(rows), np.nan, dtype=np.float32)
     for row in rows:
         index = row.get("index") if isinstance(row, dict) else None

@@ -208,5 +208,4 @@ def _is_about_room(words: str) -> bool:
 
 @cache
 def _warn_of_estimates() -> None:
-    """Log the warning once a process."""
     _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")

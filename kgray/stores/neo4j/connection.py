@@ -204,7 +204,6 @@ def is_transient(error: Exception) -> bool:
 
 
 def _said(error: Exception) -> str:
-    """Return the driver's or the server's own words, as one line."""
     return " ".join(str(getattr(error, "message", None) or error).split())[:_MAX_REASON]
 
 

@@ -107,7 +107,6 @@ EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVER
 
 
 def _keyed(stored: StoredKind) -> str:
-    """Return the map that matches a row by its key."""
     return "{group_id: row.group_id, " + ", ".join(f"{p}: row.{p}" for p in stored.key) + "}"
 
 

@@ -23,6 +23,7 @@ from kgray.kinds import READS, Read, Row
 from kgray.stores.alike import stale
 from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.schema import order_of
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
@@ -301,7 +302,6 @@ def digest(name: str) -> bytes:
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
-Restored = Callable[[list[Row]], list[Row]]
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
@@ -314,8 +314,8 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _scan(run, sql.OF_READ[read], no) if read.by is None else _look_up(run, read, no, values)
-    if _RESTORED[read]:
+    pages = _scan(run, read, no) if read.by is None else _look_up(run, read, no, values)
+    if _CONVERTERS[read]:
         pages = map(partial(restored, read), pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
@@ -323,48 +323,43 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
 def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[list[Row]]:
     asked = list(dict.fromkeys(values))
     for start in range(0, len(asked), _PAGE_VALUES):
-        yield run(sql.OF_READ[read].sql, (no, array(asked[start : start + _PAGE_VALUES])))
+        yield run(sql.OF_READ[read], (no, array(asked[start : start + _PAGE_VALUES])))
 
 
-def _scan(run: Run, how: sql.ReadStatement, no: int) -> Iterator[list[Row]]:
-    place: Sequence[Any] = how.first
-    while page := run(how.sql, (no, _PAGE_ROWS, *place)):
-        yield [row[: -how.extra] for row in page] if how.extra else page
+def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
+    order, width = order_of(read.kind), len(read.chosen)
+    types = {column.name: column.type for column in read.kind.columns}
+    place: Sequence[Any] = [-1 if types[name] == "int" else "" for name in order]
+    while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
+        yield [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
             return
-        place = [page[-1][n] for n in how.place]
-
-
-def _bools(place: int) -> Restored:
-    after = place + 1
-    return lambda page: [(*row[:place], row[place] == 1, *row[after:]) for row in page]
-
-
-def _tuples(place: int) -> Restored:
-    after = place + 1
-    return lambda page: [(*row[:place], _tuple(row[place]), *row[after:]) for row in page]
+        place = page[-1][width:]
 
 
 def _tuple(text: str) -> tuple[str, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def _restored(read: Read) -> Iterator[Restored]:
-    """Yield converters for the columns whose types SQLite lacks: bool and tuples."""
+def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return the indexes of the columns whose types SQLite lacks, and what restores them."""
     types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
-    for place, name in enumerate(read.chosen):
-        if types[name] in {"bool", "texts"}:
-            yield _bools(place) if types[name] == "bool" else _tuples(place)
+    made: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "texts": _tuple}
+    return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
-_RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}
+_CONVERTERS = {read: _converters(read) for read in READS}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:
     """Return rows of a read with the types that SQLite lacks."""
-    for convert in _RESTORED[read]:
-        page = convert(page)
-    return page
+    if not (converters := _CONVERTERS[read]):
+        return page
+    rows = list(map(list, page))
+    for place, convert in converters:
+        for row in rows:
+            row[place] = convert(row[place])
+    return list(map(tuple, rows))
 
 
 # ------------------------------------------------------- what SQLite raises, in one line of ours

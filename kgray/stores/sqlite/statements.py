@@ -9,7 +9,6 @@ loops.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from kgray import kinds
@@ -54,40 +53,22 @@ LAST_VECTOR = "SELECT coalesce(max(rowid), 0) FROM statement_vectors"
 # --------------------------------------------------------------------------------------- declared reads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStatement:
-    """How a declared read is run: (no, values as JSON), or (no, limit, place of the last row).
-
-    first   of a scan: the place before the first row; place: the indexes in a row of the columns of a place
-    extra   how many columns, at the end of a row, only serve the place and are cut off
-    """
-
-    sql: str
-    first: tuple[int | str, ...] = ()
-    place: tuple[int, ...] = ()
-    extra: int = 0
-
-
 def columns_of(names: Iterable[str]) -> str:
     """Return the SQL expressions that read these columns of table `t`."""
     return ", ".join(f"t.{name}" for name in names)
 
 
-def _of_read(read: Read) -> ReadStatement:
-    kind = read.kind
+def _of_read(read: Read) -> str:
+    """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
+
+    The columns of a place, `order_of`, stand at the end of the rows of a scan.
+    """
     if read.by is not None:
-        return ReadStatement(sql=_by_values(read, read.by if isinstance(read.by, tuple) else (read.by,)))
-    order = order_of(kind)
-    names = [*read.chosen, *(name for name in order if name not in read.chosen)]
-    types = {column.name: column.type for column in kind.columns}
+        return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
+    order = order_of(read.kind)
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
     within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
-    return ReadStatement(
-        sql=f"SELECT {columns_of(names)} FROM {kind.name} AS t WHERE {within}",
-        first=tuple(-1 if types[name] == "int" else "" for name in order),
-        place=tuple(names.index(name) for name in order),
-        extra=len(names) - len(read.chosen),
-    )
+    return f"SELECT {columns_of((*read.chosen, *order))} FROM {read.kind.name} AS t WHERE {within}"
 
 
 def _by_values(read: Read, by: tuple[str, ...]) -> str:
@@ -101,7 +82,7 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
     return f"SELECT {columns_of(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
 
 
-OF_READ: Mapping[Read, ReadStatement] = {read: _of_read(read) for read in READS}
+OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
 
 
 def _everywhere(read: Read) -> str:
@@ -257,6 +238,5 @@ def all_statements() -> dict[str, str]:
             found[name] = value
         elif isinstance(value, Mapping) and name.isupper():
             for key, item in value.items():
-                text = item.sql if isinstance(item, ReadStatement) else item
-                found[f"{name} {getattr(key, 'name', key)}"] = text
+                found[f"{name} {getattr(key, 'name', key)}"] = item
     return found
