@@ -85,21 +85,17 @@ class Adoption(Protocol):
 
         Raises StoreError where the group exists, or ever did.
         """
-        ...
 
     def take(self, rows: Iterable[tuple[Kind, Row]]) -> None: ...
 
     def standing_in(self) -> AbstractContextManager[None]:
         """Let reads of this process find the copy."""
-        ...
 
     def finish(self) -> None:
         """Make the group visible to everybody."""
-        ...
 
     def undo(self) -> None:
         """Delete what was written, if this process may still write; else the next copy's `start` does."""
-        ...
 
 
 def adopt(adoption: Adoption, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]) -> None:

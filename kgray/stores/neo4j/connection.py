@@ -98,10 +98,6 @@ class Connection:
         """
         return self._alone(Query(statement, timeout=_READ_S), values, read=True)
 
-    def row(self, statement: str, **values: Any) -> Fetched | None:  # noqa: ANN401 - what Cypher takes
-        found = self.rows(statement, **values)
-        return found[0] if found else None
-
     def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Run a statement on the schema, however long it takes.
 

@@ -142,7 +142,7 @@ class GraphitiDatabase:
 
     def besides(self, group: str) -> dict[str, int]:
         """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""
-        row = self._db.row(BESIDES, group=group, known=_ENTITY, known_facts=_FACT) or [0] * len(_BESIDES)
+        (row,) = self._db.rows(BESIDES, group=group, known=_ENTITY, known_facts=_FACT)
         return {name: count for name, count in zip(_BESIDES, row, strict=True) if count}
 
     def _pages(self, statement: str, group: str) -> Iterator[list[Any]]:

@@ -10,14 +10,14 @@ ingest finishes the deletion first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from kgray.errors import StoreError
 from kgray.stores.batch import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Running, Values
+from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.mapping import group_key, named_group
 
 
@@ -73,17 +73,11 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
     """Write back locked groups."""
-    values: list[Values] = [
-        {
+    values = [
+        asdict(group)
+        | {
             "id": group_key(group.asked),
             "name": group.asked if group.named else None,
-            "last": group.last,
-            "last_recorded": group.last_recorded,
-            "removals": group.removals,
-            "adopting": group.adopting,
-            "clearing": group.clearing,
-            "waiting": group.waiting,
-            "appended": group.appended,
             "cleared_name": None if group.clearing is None else group.asked,
         }
         for group in groups

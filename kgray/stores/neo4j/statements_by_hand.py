@@ -90,9 +90,9 @@ UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
 WITH row, g RETURN {_GROUP}
 """
-# $rows: all properties of locked groups; appended: something waits from now on.
+# $rows: the fields of `groups.LockedGroup`, id, name, cleared_name; appended: something waits from now on.
 KEEP_GROUPS = """
-UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended
+UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended, g.asked, g.named
 SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
 """
 # Rows: id, name, adopting, last, last_recorded, removals.

@@ -109,10 +109,10 @@ class Neo4jStore(Reads):
 
     def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         if group is None:
-            found = self._db.row(cypher.PENDING_COUNT_ALL, most=most)
+            found = self._db.rows(cypher.PENDING_COUNT_ALL, most=most)
         else:
-            found = self._db.row(cypher.PENDING_COUNT, **self._named(group))
-        return int(found[0]) if found else 0
+            found = self._db.rows(cypher.PENDING_COUNT, **self._named(group))
+        return int(found[0][0]) if found else 0
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
         if limit <= 0:
