@@ -96,6 +96,8 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
     """Return a server that prints its address when it is ready, and ends streams when it is to stop."""
     import uvicorn
 
+    from kgray.http.protocol import Bounded
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
             await super().startup(sockets)
@@ -108,7 +110,13 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
             app.state.door.ending = True
             await super().shutdown(sockets)
 
-    how: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    how: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "http": Bounded,
+    }
+    how |= {"http": Bounded, "proxy_headers": False}  # nothing asks for a client's address
     times: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
     return Server(uvicorn.Config(app, host=host, port=port, **how, **times))
 
