@@ -110,15 +110,11 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
             app.state.door.ending = True
             await super().shutdown(sockets)
 
-    how: dict[str, Any] = {
-        "log_level": "warning",
-        "access_log": False,
-        "server_header": False,
-        "http": Bounded,
-    }
-    how |= {"http": Bounded, "proxy_headers": False}  # nothing asks for a client's address
-    times: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
-    return Server(uvicorn.Config(app, host=host, port=port, **how, **times))
+    # Without proxy_headers: nothing asks for a client's address.
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    how: dict[str, Any] = {"http": Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
+    ending = {"timeout_graceful_shutdown": _GRACE_S}
+    return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how, **ending))
 
 
 @click.command(short_help="An MCP server on stdin and stdout.")

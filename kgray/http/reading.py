@@ -10,6 +10,7 @@ from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query, Request, Response
+from opentelemetry import trace
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray.errors import KgrayError
@@ -34,6 +35,7 @@ async def search(door: At, group: Group, body: Search) -> Response:
     """Return ranked hits: facts that hold (now, or as of then), entities, episodes."""
     began = time.perf_counter()
     found = await door.read(door.memory.explain, body.query, group=group, **body.arguments())
+    trace.get_current_span().set_attribute("kgray.hits", len(found.hits))
     rows = [hit.as_dict() | ({"signals": dict(hit.signals)} if body.explain else {}) for hit in found.hits]
     answer: dict[str, Any] = {"hits": rows, "took_ms": round((time.perf_counter() - began) * 1000, 3)}
     if body.explain:

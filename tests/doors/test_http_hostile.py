@@ -176,7 +176,8 @@ ELSEWHERE = [
     "Host: evil.example", "Host: localhost@evil.example", "Host: localhost, evil.example", "Host:", "",
     "Host: localhost.evil.example", "Host: localhost\r\nOrigin: null",
     "Host: localhost\r\nOrigin: https://evil.example",
-    "Host: localhost\r\nOrigin: http://localhost.evil.example", "Host: 127.0.0.1.nip.io", "Host: [::ffff:10.0.0.1]",
+    "Host: localhost\r\nOrigin: http://localhost.evil.example", "Host: 127.0.0.1.nip.io",
+    "Host: [::ffff:10.0.0.1]",
 ]  # fmt: skip
 
 
