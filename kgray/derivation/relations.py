@@ -50,6 +50,7 @@ class Traits:
     excludes_since: dict[str, Instant]
 
 
+
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 

@@ -260,3 +260,4 @@ class FirstStage:
         found = np.empty_like(credit)
         found[sessions.order] = credit
         return found
+
