@@ -76,7 +76,7 @@ class Posts:
                 for webhook in await self._door.call(self.webhooks.every):
                     task = self._going.get(webhook.id)
                     waits = webhook.again_at is not None and webhook.again_at > times.now()
-                    if not (webhook.dead or waits) and (task is None or task.done()):
+                    if not (webhook.state == "dead" or waits) and (task is None or task.done()):
                         self._going[webhook.id] = asyncio.create_task(self._serve(webhook))
             except KgrayError as error:
                 _log.warning("webhooks wait: %s", error)

@@ -235,9 +235,9 @@ async def remove(door: At, request: Request, group: Group, body: Withdrawal) -> 
     return await _withdrawn(door, request, group, "remove", body.model_dump())
 
 
-async def remove_episode(door: At, request: Request, group: Group, name: Identifier) -> Response:
+async def remove_episode(door: At, request: Request, group: Group, identifier: Identifier) -> Response:
     """Erase one episode and every trace of it."""
-    return await _withdrawn(door, request, group, "remove", {"episodes": [name]})
+    return await _withdrawn(door, request, group, "remove", {"episodes": [identifier]})
 
 
 async def remove_group(
