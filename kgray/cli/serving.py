@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +19,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _GRACE_S = 10  # for requests in flight, after SIGTERM
-
-
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Raise SettingsError where a package, imported inside, is not installed. name: the extra that has it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"this needs the package {error.name}, which is not installed: pip install 'kgray[{name}]'"
-        ) from None
 
 
 @click.command(short_help="Serve HTTP and MCP from one port.")
@@ -66,7 +54,9 @@ def serve(
       kgray serve --port 8321
       curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
     """
-    with _extra("serve"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"])
     key = None if webhooks is None else _key_in(webhooks)
@@ -130,7 +120,9 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     Example:
       kgray mcp --group team
     """
-    with _extra("mcp"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "mcp"):
         from kgray.mcp.stdio import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))

@@ -119,7 +119,7 @@ class Appends:
         """
         if self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
-        answered = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
         asked = trace.get_current_span().get_span_context()
         self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered, asked))
         self._held += len(drafts)

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse
 from kgray import times
 from kgray.errors import InputError, NotBuilt, NotFound
 from kgray.http.door import At, Door
-from kgray.http.guard import Forbidden
 from kgray.http.models import KeyOf, Since, WebhookOf
+from kgray.http.problems import Forbidden
 from kgray.http.reading import Group, Identifier
 from kgray.http.webhooks import Posts, checked_url
 from kgray.memory.access import AccessKey

@@ -129,6 +129,7 @@ STORED: Mapping[Kind, StoredKind] = {
         StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
         StoredKind(kinds.AUDIT, "KgrayAudit"),
         StoredKind(kinds.WEBHOOKS, "KgrayWebhook"),
+        StoredKind(kinds.SCHEDULES, "KgraySchedule"),
     )
 }  # fmt: skip
 
