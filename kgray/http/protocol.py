@@ -14,27 +14,26 @@ MAX_HEAD = 64 << 10  # bytes
 class Bounded(HttpToolsProtocol):
     """One connection."""
 
-    _late: asyncio.TimerHandle | None = None
+    _late: asyncio.TimerHandle | None = None  # while a head is awaited
     _size = 0
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        """Wait for a head."""
+        """Await a head."""
         super().connection_made(transport)
-        self.on_head_begin()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        self.on_head_end()
-        super().connection_lost(exc)
+        self.on_message_begin()
 
     def on_message_begin(self) -> None:
-        """Wait for the rest of a head."""
+        """Await the rest of a head; close the connection where it does not come."""
         super().on_message_begin()
-        self.on_head_begin()
+        if self._late is not None:
+            self._late.cancel()
+        self._size, self._late = 0, self.loop.call_later(HEAD_S, self.transport.close)
 
     def on_headers_complete(self) -> None:
-        """Wait no longer."""
-        self.on_head_end()
+        """Await nothing."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
@@ -43,14 +42,3 @@ class Bounded(HttpToolsProtocol):
         self._size += len(data)
         if self._late is not None and self._size > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
-
-    def on_head_begin(self) -> None:
-        """Close the connection where the head does not end in time."""
-        self.on_head_end()
-        self._size, self._late = 0, self.loop.call_later(HEAD_S, self.transport.close)
-
-    def on_head_end(self) -> None:
-        """Let it be."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
