@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+# Beside three busy threads an answer took 4.6 ms (median), 30 ms with Python's own 5 ms; they did as much.
+_TURN_S = 0.0005
 _GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
@@ -64,6 +67,7 @@ def serve(
     with call.memory(create=True) as memory:
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
         with Signals.gentle():
+            sys.setswitchinterval(_TURN_S)
             server = _server(app, host, port)
             server.run()
     return 0 if server.started else 1

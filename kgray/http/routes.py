@@ -114,7 +114,7 @@ def router() -> APIRouter:
             route.path,
             route.does,
             methods=[route.method],
-            dependencies=[] if route.does is writing.append else [needs(route.scope)],
+            dependencies=[needs(route.scope)],
             response_model=None,
             response_class=Response,
             summary=said.splitlines()[0].partition(";")[0].rstrip("."),
