@@ -361,7 +361,7 @@ class GroupWindow:
         except ContentError as error:
             self._show(episode.sequence, Decision(asked=Questions()))
             self._rows.put(episode.sequence, None)
-            self._committer.fail(episode, error, self._posted(episode, "failed"))
+            await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
         self._show(episode.sequence, attempt)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,6 +22,7 @@ import ray
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
+from kgray.ingest.threads import tell_lag
 from kgray.outages import OUTAGES
 from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
@@ -102,7 +104,8 @@ class Sequencer:
 
     async def _serve(self) -> None:
         """Carry out what is pending and what comes, until it is drained or replaced."""
-        measuring = asyncio.create_task(self._measure())
+        lag = partial(metrics.observe, "kgray_loop_lag_seconds")
+        measuring = asyncio.gather(self._measure(), tell_lag(lag))
         try:
             while not self._stopping:
                 await self._serve_once()
@@ -251,7 +254,7 @@ class Sequencer:
         while True:
             if self._parts is not None:
                 with suppress(KgrayError):  # the run meets it too, and says so
-                    self._lag = self._parts.store.pending_count()
+                    self._lag = await asyncio.to_thread(self._parts.store.pending_count)
                 metrics.gauge("kgray_log_lag", self._lag, shard=self._shard)
                 metrics.gauge("kgray_in_flight", self._in_flight(), shard=self._shard)
                 self._exported.export(self._totals())
