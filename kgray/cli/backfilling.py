@@ -48,8 +48,8 @@ _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
     r"""Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
-    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a PATH
-    may be a URL: s3://, gs://, hdfs://, file://.
+    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
+    PATH may be a URL: s3://, gs://, hdfs://, file://.
     Stopped or killed, the same command goes on where it was: a file that has not changed is read on
     behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
 

@@ -451,24 +451,14 @@ def _after(last: Instant) -> Instant:
     return max(times.now(), last + 1)
 
 
-@dataclass(frozen=True)
 class _Distant:
     """An embedder, for work that runs in another thread than the embedder's own (`apart`)."""
 
-    embedder: Embedder
-    there: There
-
-    @property
-    def identity(self) -> str:
-        """As the embedder's."""
-        return self.embedder.identity
-
-    @property
-    def dimensions(self) -> int:
-        """As the embedder's."""
-        return self.embedder.dimensions
+    def __init__(self, embedder: Embedder, there: There) -> None:
+        self._embedder, self._there = embedder, there
+        self.identity, self.dimensions = embedder.identity, embedder.dimensions
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions), as the embedder does."""
-        found: Matrix = await self.there(self.embedder.embed(texts))
+        found: Matrix = await self._there(self._embedder.embed(texts))
         return found

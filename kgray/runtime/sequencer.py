@@ -29,6 +29,7 @@ from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, RemoteWorker, control, reached
+from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import portable
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
 from kgray.runtime.profile import Profile, profile_of
@@ -56,22 +57,26 @@ class Sequencer:
         self,
         spec: DeploymentSpec,
         shard: int,
+        kept: bool,
         writer: str,
         models: Sequence[str],
         embedders: Sequence[str],
         judges: Sequence[str] = (),
     ) -> None:
-        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it."""
+        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it.
+
+        kept: whether the deployment stays, so that this process looks for what is missing of it
+        """
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
         logs.start(self._name)
         self._me = context.get_worker_id()
         self._profile: Profile = profile_of(spec.profile, "the deployment")
-        self._models = [RemoteWorker(name, self._named(name)) for name in models]
-        self._embedders = [RemoteWorker(name, self._named(name)) for name in embedders]
-        self._judges = [RemoteWorker(name, self._named(name)) for name in judges]  # none = the models judge
+        self._models = [RemoteWorker(name, self._named) for name in models]
+        self._embedders = [RemoteWorker(name, self._named) for name in embedders]
+        self._judges = [RemoteWorker(name, self._named) for name in judges]  # none = the models judge
         self._writer = RemoteWriter(
-            self._named(writer),
+            partial(self._named, writer),
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )
@@ -96,6 +101,7 @@ class Sequencer:
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
+        self._keeper = Keeper(spec) if kept else None
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
@@ -316,6 +322,8 @@ class Sequencer:
     @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
+        if self._keeper is not None:
+            self._keeper.end()
         self._stopping = True
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)

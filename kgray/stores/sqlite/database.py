@@ -178,10 +178,10 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Hold one snapshot for all reads of this thread inside; nests."""
+        if getattr(self._held, "reader", None) is not None:
+            yield
+            return
         with self._reading() as reader:
-            if reader.in_transaction:
-                yield
-                return
             with explained(self.path):
                 reader.execute("BEGIN")
             self._held.reader = reader
