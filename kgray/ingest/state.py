@@ -24,6 +24,7 @@ from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import Relations
 from kgray.derivation.statements import Statement, StatementKey
 from kgray.derivation.stored import garbage_not_collected, records_of
+from kgray.ingest.aliases import ToldNames
 from kgray.ingest.candidates import NameIndex, NameLookUp, Nearest
 from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
@@ -109,12 +110,13 @@ class KnownState(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ReadEpisode:
-    """An episode with what its text says."""
+    """An episode with what its text says; `told`: the same under the run's ontology, once it was tried."""
 
     episode: Episode
     extraction: Extraction
+    told: ToldNames | None = None
 
 
 @dataclass(slots=True)

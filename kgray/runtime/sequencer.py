@@ -331,5 +331,5 @@ class Sequencer:
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:
-    if episode is not None:
+    if episode is not None and stage in {"taken", "decide"}:  # the workers tell of the others
         logs.stage(stage, episode.group, episode.sequence, seconds=seconds)

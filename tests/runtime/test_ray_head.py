@@ -1,4 +1,4 @@
-"""The process of Ray's head is killed under a backfill: with Redis behind it, it comes back and all goes on."""
+"""Ray's head is killed under a backfill: with Redis behind it, it comes back, and all goes on."""
 
 from __future__ import annotations
 
