@@ -108,8 +108,9 @@ class Outbox:
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
-        if change.erases:
-            self._forget_answers(change.group)
+        if change.erases:  # an erased episode may have used the group's answers (R25)
+            for asked in [asked for asked in self._answers if asked[0] == change.group]:
+                del self._answers[asked]
         # After a failed batch nothing more is sent: the store would have it without what came before.
         if self._sending is None or _went_well(self._sending):
             self._sending = asyncio.create_task(self._send())
@@ -177,11 +178,6 @@ class Outbox:
         self._answers.clear()
         self._moving.clear()
         self.faults.clear()
-
-    def _forget_answers(self, group: str) -> None:
-        """Forget a group's answers: an erased episode may have used them (R25)."""
-        for asked in [asked for asked in self._answers if asked[0] == group]:
-            del self._answers[asked]
 
     async def _send(self) -> None:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch

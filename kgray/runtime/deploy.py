@@ -22,6 +22,7 @@ from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
 from kgray.runtime.profile import fitting, profile_of
+from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
@@ -133,8 +134,8 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     if there is None:
-        names = list(_plan(spec, detached=detached))
-        tell(f"starting {len(names)} actors: {', '.join(names)}")
+        planned = _plan(spec, detached=detached)
+        tell(f"starting {len(planned)} actors: {', '.join(planned)}")
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
@@ -278,7 +279,10 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 def _plan(
     spec: DeploymentSpec, *, detached: bool
 ) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
-    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order."""
+    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
+
+    detached: they outlive this process; only then there is one that looks at the schedules
+    """
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
@@ -308,7 +312,7 @@ def _plan(
         plan[writer] = (GraphWriter, at_store | bound, (spec, shard, detached))
         others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
-    return plan
+    return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
@@ -335,4 +339,4 @@ def _kind(name: str) -> str:
 
 
 def _order(name: str) -> tuple[int, int]:
-    return ("sequencer", "writer", *_WORKERS).index(_kind(name)), int(name.rpartition("-")[2])
+    return ("sequencer", "writer", *_WORKERS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])
