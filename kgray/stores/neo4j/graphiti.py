@@ -138,7 +138,7 @@ class GraphitiDatabase:
             dates: list[Any] = [*map(_instant, given)]
             lost = any(found is None is not told for found, told in zip(dates[:2], given[:2], strict=True))
             said: tuple[Any, ...] = (_text(relation), _text(text), tuple(map(_text, episodes or ())))
-            yield TheirFact(id_, *ends, *said, *dates, not lost)
+            yield TheirFact(id_, *ends, *said, *dates, not lost)  # type: ignore[call-arg]
 
     def besides(self, group: str) -> dict[str, int]:
         """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""

@@ -59,7 +59,7 @@ class Database:
         self._idle = LifoQueue[apsw.Connection | None]()  # None: one that was not needed yet
         for connection in (*[None] * (_READERS - 1), reader):
             self._idle.put(connection)
-        self._held = threading.local()  # reader: the connection of this thread's snapshot
+        self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
         self._checked = False
         self.epoch: int | None = None  # while this process writes
         self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
@@ -192,7 +192,7 @@ class Database:
         with self._reading() as reader:
             with explained(self.path):
                 reader.execute("BEGIN")
-            self._held.reader = reader
+            self._held.reader, self._held.groups = reader, {}
             try:
                 yield
             finally:
@@ -218,9 +218,14 @@ class Database:
             return [row[0] for row in found if row is not None]
 
     def known(self, group: str) -> KnownGroup | None:
-        """Return a group, for a read; None where it was never there."""
+        """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
         with self._reading() as reader, explained(self.path):
-            return self.group(reader, group)
+            if group in self._staged or getattr(self._held, "reader", None) is None:
+                return self.group(reader, group)
+            seen: dict[str, KnownGroup | None] = self._held.groups
+            if group not in seen:
+                seen[group] = self.group(reader, group)
+            return seen[group]
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
