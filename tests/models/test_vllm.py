@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from bench import random_models
 from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
-from tests.models import tiny
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
@@ -103,7 +103,7 @@ async def life(folder: Path) -> None:
         max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096, memory_share=0.5, eager=True
     )
     engine = EngineClient(
-        str(tiny.qwen(folder / "qwen-tiny")), limits=limits, timeout_s=600.0, patience_s=1.0,
+        str(random_models.qwen(folder / "qwen-tiny")), limits=limits, timeout_s=600.0, patience_s=1.0,
         heads=[Prompts(shipped())["combined"].head[:1500]],
     )  # fmt: skip
     await engine.start()

@@ -39,8 +39,8 @@ LEAST_SECRET = 8  # characters from which on a key is treated as a secret
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _TRIED_AGAIN = frozenset({408, 409, 425, 429})
 # A reply that took longer than the first, at fewer tokens a second than the second, is a slow server's: from
-# then on replies are streamed, and the deadline is one for silence. Those of a fast server are not: each piece
-# costs time of the processor.
+# then on replies are streamed, and the deadline is one for silence. Those of a fast one are not: pieces cost
+# time of the processor.
 _SLOW_S, _SLOW_RATE = 2.0, 20.0
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
