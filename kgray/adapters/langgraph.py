@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchItem, SearchOp
 from langgraph.store.base import validate_op_namespace as check_labels
 
-from kgray.adapters.turns import blocking
 from kgray.errors import InputError, NotFound
 from kgray.memory.face import Blocking, BothWays
 from kgray.search import Filters
@@ -40,7 +39,7 @@ class KgrayStore(BaseStore):
 
     def __init__(self, memory: BothWays | Blocking, *, parts: int) -> None:
         """Ask nothing yet."""
-        self._verbs, self._parts = blocking(memory), parts
+        self._verbs, self._parts = Blocking(memory), parts
         self._threads = ThreadPoolExecutor(thread_name_prefix="kgray-store")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
