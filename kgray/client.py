@@ -153,10 +153,8 @@ class Remote(BothWays):
 
         async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
             asked |= dict(zip(names, args, strict=False))
-            filled = path.format(
-                **{name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
-            )
-            found = await self._ask(method, group, filled, asked)
+            named = {name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
+            found = await self._ask(method, group, path.format(**named), asked)
             return found[gives] if gives else found
 
         return ask
@@ -180,13 +178,9 @@ class Remote(BothWays):
     ) -> Any:  # noqa: ANN401 - JSON
         """Return the answer; asked: the body of a POST, else the query."""
         target, given = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}", _plain(asked)
-        if method == "GET":
-            return await asyncio.to_thread(
-                self._send, method, f"{target}?{urlencode(given)}", None, dict(headers or {})
-            )
-        return await asyncio.to_thread(
-            self._send, method, target, json.dumps(given).encode(), dict(headers or {})
-        )
+        body = None if method == "GET" else json.dumps(given).encode()
+        target += f"?{urlencode(given)}" if method == "GET" else ""
+        return await asyncio.to_thread(self._send, method, target, body, dict(headers or {}))
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Send a request, again while the server has too much to do; return what was answered."""
@@ -251,10 +245,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
         return {name: _plain(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return _shown(value)
-
-
-def _shown(value: Any) -> Any:  # noqa: ANN401 - a scalar
     return show(from_datetime(value)) if isinstance(value, datetime) else value
 
 

@@ -40,6 +40,11 @@ def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 
 
+def show_as(instant: Instant, precision: Precision) -> str:
+    """Return the part of `show` that a precision vouches for: "2026", "2026-03", "2026-03-01"."""
+    return str(show(instant))[: {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]]
+
+
 def show(instant: Instant | None) -> str | None:
     """Return `2026-01-31T00:00:00.000000Z`, the one form in which kgray prints a time."""
     if instant is None:

@@ -142,18 +142,18 @@ def open_store(
 
 
 @contextmanager
-def driver_needed_by(what: str) -> Iterator[None]:
-    """Raise SettingsError where Neo4j's driver, imported inside, is not installed. what: needs it."""
+def needed_by(what: str, extra: str) -> Iterator[None]:
+    """Raise SettingsError where a package, imported inside, is not installed. extra: of ours, that has it."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[neo4j]'."
+            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
         ) from None
 
 
 def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: bool) -> Store:
-    with driver_needed_by('store.backend = "neo4j"'):
+    with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
     chosen = settings.store

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "looking:history",
     "show": "looking:show",
     "communities": "grouping:communities",
+    "schedule": "scheduling:schedule",
     "merge": "correcting:merge",
     "split": "correcting:split",
     "duplicates": "looking:duplicates",
@@ -237,7 +238,10 @@ class KgrayGroup(click.Group):
         except KgrayError as error:
             return _say_error(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
-            line = f"stopped{_waited_for()}; what was accepted is safe, run it again"
+            from kgray.outages import OUTAGES
+
+            waited = f" ({why})" if (why := OUTAGES.why()) else ""
+            line = f"stopped{waited}; what was accepted is safe, run it again"
             return _say_error(error, line, STOPPED, debug=debug)
         except OSError as error:
             if _while_printing(error):
@@ -248,14 +252,6 @@ class KgrayGroup(click.Group):
             return _say_error(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
             return _say_error(error, _fault(error), BUG, debug=debug)
-
-
-def _waited_for() -> str:
-    """Return what the command waited for, in brackets; "" for nothing."""
-    from kgray.outages import OUTAGES
-
-    why = OUTAGES.why()
-    return f" ({why})" if why else ""
 
 
 def _fault(error: Exception) -> str:

@@ -19,6 +19,9 @@ FILE = "outage.json"  # in the data folder
 _LOOK_S = 0.2
 _FIRST_S = 1.0  # an outage that is over sooner is not worth a line
 _SECOND_S = 10.0  # the second line; each further one after twice the time
+_TODO = (
+    "Start it, or put its settings right; Ctrl-C stops the command: what was accepted is safe, run it again"
+)
 
 
 class WaitTeller:
@@ -42,7 +45,8 @@ class WaitTeller:
             self._told[what] = one, max(_SECOND_S, 2 * age)
             again = f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}"
             self._note(one, None)  # first: who has read the line finds it in the status
-            self._say(f"waiting: {one.words}{_prospect(one, now)}" if is_new else again)
+            news = f" for {age:.0f} s; {_left(one, now)}" if one.slow else f"; {_left(one, now)}. {_TODO}"
+            self._say(f"waiting: {one.words}{news}" if is_new else again)
         self._tell_over(current.keys(), now)
 
     def end(self) -> None:
@@ -65,15 +69,6 @@ class WaitTeller:
         # A folder that only may be read, a full disk: the line was told.
         with suppress(OSError), replaced(self._folder / FILE) as file:
             file.write(json.dumps(_row(outage, until)) + "\n")
-
-
-def _prospect(outage: Outage, now: float) -> str:
-    if outage.slow:
-        return f" for {now - outage.since:.0f} s; {_left(outage, now)}"
-    return (
-        f"; {_left(outage, now)}. Start it, or put its settings right; Ctrl-C stops the command: what was "
-        f"accepted is safe, run it again"
-    )
 
 
 def _left(outage: Outage, now: float) -> str:

@@ -46,9 +46,8 @@ class Traits:
     cardinality_since: Instant
     cardinality_judge: str | None
     symmetric: bool
-    excludes: frozenset[str]  # shown names
-    excludes_since: dict[str, Instant]
-
+    # shown name -> record time of the last ruling needed for it; of several ways, by the one known first
+    excludes: dict[str, Instant]
 
 
 class Relations:
@@ -82,6 +81,8 @@ class Relations:
         held = self._pairs.get(self._pair(ruling.name, ruling.other))
         if held is not None and (held[0].sequence, held[0].ordinal) > place:
             return
+        if held is not None and held[0].value == ruling.value:
+            recorded = held[1]  # one that repeats the one in force changes nothing (R2)
         self._pairs[self._pair(ruling.name, ruling.other)] = (ruling, recorded)
         self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
         self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
@@ -105,10 +106,6 @@ class Relations:
     def in_use(self, name: str) -> bool:
         """Whether live evidence uses the name."""
         return name in self._uses
-
-    def born(self, name: str) -> Place:
-        """Return the place of the name's first use."""
-        return self._uses[name]
 
     def pair_ruling(self, a: str, b: str) -> Ruling | None:
         """Return the ruling on two names, in either order."""
@@ -213,11 +210,12 @@ class Relations:
         excluded: dict[str, Instant] = {}
         for member in sorted(members):
             for other, (value, recorded) in self._links.get(member, {}).items():
-                rival = self.folded(other).name
+                rival, _, folded = self.folded(other)
                 if value == "excludes" and rival != shown:
-                    excluded[rival] = max(recorded, excluded.get(rival, 0))
+                    needed = max(recorded, folded, self._folded[member].since)
+                    excluded[rival] = min(needed, excluded.get(rival, needed))
         newest, since, judge = cardinality or (None, 0, None)
-        return Traits(newest, since, judge, bool(symmetric and symmetric[1]), frozenset(excluded), excluded)
+        return Traits(newest, since, judge, bool(symmetric and symmetric[1]), excluded)
 
 
 def as_flipped(cardinality: str) -> str:

@@ -13,7 +13,7 @@ from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place, is_storable
+from kgray.records import Episode, EpisodeHead, GroupRecords, Place, is_storable
 from kgray.times import Instant
 
 
@@ -69,7 +69,11 @@ def _records(
 
     with garbage_not_collected():
         found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
-        heads = [_head(row) for row in found if row[5] == kinds.COMMITTED and stands(row[6], row[7])]
+        heads = [
+            EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
+            for row in found
+            if row[5] == kinds.COMMITTED and stands(row[6], row[7])
+        ]
         live = {head.sequence for head in heads}
         mentions = [row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live]
         evidence = [row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live]
@@ -81,7 +85,10 @@ def _records(
         ]
         recorded.update((row[0], row[4]) for row in operations)
         corrections = [rows.operation(group, row) for row in operations]
-        born = () if within is None else _born(mentions, evidence, corrections)
+        born: set[str] = set()
+        if within is not None:  # the entities and statements that are named
+            born = {row[3] for row in mentions} | {row[2] for row in evidence}
+            born = born.union(*({*one.entities, one.made} for one in corrections)) - {""}
         births = told(kinds.ALL["births"], kinds.BIRTHS_OF, born)
         return GroupRecords(
             group=group,
@@ -95,16 +102,6 @@ def _records(
             births={strings.setdefault(id_, id_): (sequence, ordinal) for id_, sequence, ordinal in births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
-
-
-def _head(row: Row) -> EpisodeHead:
-    return EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
-
-
-def _born(mentions: Iterable[Row], evidence: Iterable[Row], corrections: Iterable[Operation]) -> set[str]:
-    """Return the entities and statements that rows and corrections name."""
-    named = {row[3] for row in mentions} | {row[2] for row in evidence}
-    return named.union(*({*operation.entities, operation.made} for operation in corrections)) - {""}
 
 
 def in_pieces(store: Store, group: str) -> bool:

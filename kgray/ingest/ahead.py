@@ -197,7 +197,7 @@ class _Items(_Seen[str, V]):
 
 
 class AheadGraph:
-    """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
+    """The group's graph with the statements, names and rulings of uncommitted episodes."""
 
     def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
         """Put uncommitted rows over the true graph."""
@@ -237,7 +237,7 @@ class AheadGraph:
 
 
 class AheadState:
-    """`KnownState`: a group's state as an uncommitted episode will probably find it."""
+    """A group's state as an uncommitted episode will probably find it."""
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""

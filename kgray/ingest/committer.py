@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kgray import times
-from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
+from kgray.derivation.change import EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
@@ -117,8 +117,9 @@ class Outbox:
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
-        if change.erases:
-            self._forget_answers(change.group)
+        if change.erases:  # an erased episode may have used the group's answers (R25)
+            for asked in [asked for asked in self._answers if asked[0] == change.group]:
+                del self._answers[asked]
         # After a failed batch nothing more is sent: the store would have it without what came before.
         if self._sending is None or _went_well(self._sending):
             self._sending = asyncio.create_task(self._send())
@@ -186,11 +187,6 @@ class Outbox:
         self._answers.clear()
         self._moving.clear()
         self.faults.clear()
-
-    def _forget_answers(self, group: str) -> None:
-        """Forget a group's answers: an erased episode may have used them (R25)."""
-        for asked in [asked for asked in self._answers if asked[0] == group]:
-            del self._answers[asked]
 
     async def _send(self) -> None:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
@@ -330,7 +326,9 @@ class Committer:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = self._refolded(change, recorded_at)
+                records = records_of(self._parts.store, group)
+                after = GroupGraph.build(with_change(records, change, recorded_at))
+                difference = compare(GroupGraph.build(records), after)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -392,11 +390,6 @@ class Committer:
         if group not in self._recorded:
             self._recorded[group] = self._parts.store.heads([group])[group].last_recorded
         return self._recorded[group]
-
-    def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
-        records = records_of(self._parts.store, change.episode.group)
-        after = GroupGraph.build(with_change(records, change, recorded_at))
-        return compare(GroupGraph.build(records), after)
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:

@@ -71,7 +71,8 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         else:
             made = statement_id(case.episode.group, place)
             connected.births[made] = place
-            variant = 0 if key is None else _next_variant(case, key, related, connected)
+            known = [] if key is None else _variants(case, key, related, connected)
+            variant = max((one.variant for one in known), default=-1) + 1
             evidence = _evidence(case, fact, place, groups[ordinal], made, variant)
             if key is not None:
                 statement = _made(made, place, key, evidence)
@@ -192,10 +193,6 @@ def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | N
 def _is_worded(case: Case, fact: ExtractedFact) -> bool:
     """Whether a fact has a sentence of its own; the default sentence of a triple adds nothing to it."""
     return case.episode.kind != "triples" or (bool(fact.text) and '"text":' in case.episode.text)
-
-
-def _next_variant(case: Case, key: StatementKey, related: Related, connected: Connected) -> int:
-    return max((s.variant for s in _variants(case, key, related, connected)), default=-1) + 1
 
 
 def _made(made: str, place: Place, key: StatementKey, evidence: Evidence) -> Statement:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from kgray.errors import InputError
 from kgray.intake.drafts import TEXTS, Defaults, Refusal, draft_from
@@ -25,7 +25,7 @@ from kgray.intake.formats import (
     json_objects,
     parquet_rows,
 )
-from kgray.intake.texts import Piece, pieces
+from kgray.intake.texts import pieces
 from kgray.records import MAX_CLIENT_ID, Draft
 
 Format = Literal["lines", "array", "objects", "csv", "tsv", "parquet", "text"]
@@ -115,13 +115,12 @@ def _format(path: Path) -> Format:
         file.seek(0)
         while block := file.read(_SNIFFED).removeprefix(b"\xef\xbb\xbf"):
             if start := block.lstrip():
-                return "array" if start.startswith(b"[") else _lines_or_objects(start)
+                if start.startswith(b"["):
+                    return "array"
+                # A first line that does not end a value: that is written over several lines.
+                is_open = start.split(b"\n", 1)[0].rstrip().endswith((b"{", b"[", b",", b":"))
+                return "objects" if is_open else "lines"
     return "lines"
-
-
-def _lines_or_objects(start: bytes) -> Format:
-    """Return "objects" where the first line does not end a value: it is written over several lines."""
-    return "objects" if start.split(b"\n", 1)[0].rstrip().endswith((b"{", b"[", b",", b":")) else "lines"
 
 
 def _rows(file: BinaryIO, form: Format, skip: int, position: Position) -> Iterator[NumberedRow]:
@@ -180,7 +179,8 @@ def _text(
                 line = piece.line
                 if number <= skip:
                     continue
-                row = _piece_row(piece, number, f"{prefix}#{number}", source)
+                row: dict[str, Any] = {"id": f"{prefix}#{number}", "source": source, "kind": "text"}
+                row |= {"text": piece.text, "part": number, "characters": [piece.start, piece.end]}
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:
@@ -189,14 +189,3 @@ def _text(
         return
     if not number and not skip:
         yield Refusal(file=shown, line=None, field="text", reason="the file holds no text")
-
-
-def _piece_row(piece: Piece, number: int, client_id: str, source: str) -> dict[str, object]:
-    return {
-        "id": client_id,
-        "source": source,
-        "kind": "text",
-        "text": piece.text,
-        "part": number,
-        "characters": [piece.start, piece.end],
-    }

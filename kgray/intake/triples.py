@@ -27,7 +27,6 @@ from kgray.times import Instant, Precision
 
 MAX_TRIPLES = 10_000  # of one episode: it is one transaction
 MAX_NAME = 1_000  # characters of a name
-_SHOWN = {"year": 4, "month": 7, "day": 10, "instant": 27}
 _READ = frozenset({"source", "relation", "target", "value", "text", "valid_at", "invalid_at", "denied"})
 
 
@@ -151,19 +150,15 @@ def _span(item: Mapping[str, Any], where: str, reference_time: Instant | None) -
         row["valid_at"] = start = None
         if item["valid_at"] is not None:
             start, precision = read_time(item["valid_at"], f"{where}.valid_at")
-            row["valid_at"] = _shown(start, precision)
+            row["valid_at"] = times.show_as(start, precision)
     if item.get("invalid_at") is not None:
         end, precision = read_time(item["invalid_at"], f"{where}.invalid_at")
-        row["invalid_at"] = _shown(end, precision)
+        row["invalid_at"] = times.show_as(end, precision)
     if start is not None and end is not None and end <= start:
         raise InputError(
             f"{where}: the end is not after the start {times.show(start)}", field=f"{where}.invalid_at"
         )
     return row
-
-
-def _shown(instant: Instant, precision: Precision) -> str:
-    return str(times.show(instant))[: _SHOWN[precision]]
 
 
 def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Instant) -> ExtractedFact:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from kgray.communities.found import Clustering, clustered
 from kgray.communities.reading import ShownCommunity, list_of, one_of
-from kgray.communities.refresh import Refresh, Refreshed
+from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.errors import InputError, NotFound
 from kgray.graph import Community
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When, _instant
 from kgray.ports import Summarizer
 from kgray.records import check_group
-
-OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how many there are
 
 
 class Communities(GroupReads):
@@ -30,6 +27,7 @@ class Communities(GroupReads):
         groups: Sequence[str] = (),
         *,
         cold: bool = False,
+        due: bool = False,
         max_tokens: int | None = None,
         dry_run: bool = False,
         on_group: OnGroup = lambda *_: None,
@@ -37,6 +35,7 @@ class Communities(GroupReads):
         """Find, name and summarise the communities of these groups (none: of all); return what was done.
 
         cold        from nothing, and not from the current run
+        due         only groups of which a tenth is new since the current run
         max_tokens  of all groups together, where a model is configured; the rest is written without it
         dry_run     say which calls it would make; publish nothing
         Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
@@ -52,20 +51,12 @@ class Communities(GroupReads):
             embedder=self.embedder,
             summarizer=self._summarizer() if self._summarizer is not None else None,
             cold=cold,
+            due=due,
             max_tokens=max_tokens,
             dry_run=dry_run,
             cluster=self.clustering,
         )
-        done: dict[str, Refreshed] = {}
-        gate = asyncio.Semaphore(self.groups_at_once)
-
-        async def one(group: str) -> None:
-            async with gate:
-                done[group] = await refresh.group(group)
-            on_group(group, len(done), len(chosen))
-
-        await asyncio.gather(*map(one, chosen))
-        return {group: done[group] for group in chosen}
+        return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
 
     async def communities(
         self, *, group: str, level: int | None = None, known_at: When | None = None

@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +23,7 @@ from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
 from kgray.memory.communities import Communities
-from kgray.memory.correcting import Corrections
+from kgray.memory.correcting import CorrectionKind, corrected, requested
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import When
@@ -31,12 +31,13 @@ from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
-from kgray.records import OperationKind, check_group
+from kgray.records import check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
 
@@ -94,7 +95,7 @@ class Memory(Communities, BothWays):
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
-        self._corrections = Corrections(store, self._carry_out)
+        self._correct = partial(corrected, store, self._carry_out)
         self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)
 
     @cached_property
@@ -106,6 +107,13 @@ class Memory(Communities, BothWays):
     def access(self) -> Access:
         """The keys of the HTTP server, and its audit log."""
         return Access(self.store)
+
+    @property
+    def schedules(self) -> Schedules:
+        """When communities are refreshed."""
+        from kgray.memory.schedules import Schedules  # other commands need no cron
+
+        return Schedules(self.store)
 
     # ------------------------------------------------------------------------------- adding
 
@@ -172,7 +180,7 @@ class Memory(Communities, BothWays):
             stopped = stop()
             taken.finish(complete=not stopped)
         except NoSpace as error:
-            if not taken.accepted:
+            if not taken.counts["accepted"]:
                 raise
             return taken.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
@@ -277,7 +285,7 @@ class Memory(Communities, BothWays):
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
-        return await self._corrections.ask(group, "merge", stop, entities=(first, second))
+        return await self._correct("merge", group, stop, entities=(first, second))
 
     async def split(
         self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
@@ -285,22 +293,22 @@ class Memory(Communities, BothWays):
         """Make the mentions with these surfaces another entity (R16)."""
         if not surfaces:
             raise InputError("no surface: say which names are another entity", field="surface")
-        return await self._corrections.ask(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
+        return await self._correct("split", group, stop, entities=(entity,), surfaces=tuple(surfaces))
 
     async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Record that two entities are not one, until it is undone (R16); called as for `merge`."""
-        return await self._corrections.ask(group, "distinct", stop, entities=(first, second))
+        return await self._correct("distinct", group, stop, entities=(first, second))
 
     async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Undo the merge, split or distinction with this sequence."""
-        return await self._corrections.ask(group, "undo", stop, target=sequence)
+        return await self._correct("undo", group, stop, target=sequence)
 
-    async def request(self, kind: OperationKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+    async def request(self, kind: CorrectionKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
         """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
 
         what    entities, surfaces or target, as of `records.Operation`; checked against what is committed
         """
-        return self._corrections.request(group, kind, **what)
+        return requested(self.store, kind, group, **what)
 
     async def retract(
         self,

@@ -13,7 +13,7 @@ from kgray import holds, times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import Acceptance, accept, failures, live_ids, request
+from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
 from kgray.memory.reports import Report
 from kgray.outages import OUTAGES
 from kgray.ports import Store
@@ -94,19 +94,12 @@ class Submission:
         """How many items are waiting for `flush`."""
         return len(self._batch)
 
-    @property
-    def accepted(self) -> int:
-        """How many drafts are in the log by now."""
-        return self.counts["accepted"]
-
     def flush(self) -> None:
         """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
-        answers: Iterator[Acceptance] = iter(())
-        if drafts:
-            how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
-            answers = iter(accept(self._store, drafts, now=times.now(), **how))
+        how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
+        answers = iter(accept(self._store, drafts, now=times.now(), **how))
         for item in batch:
             if isinstance(item, Refusal):
                 self._refuse(item)
@@ -128,7 +121,7 @@ class Submission:
             gone = tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held)
             if gone:
                 operation = Operation(group=group, kind="retract", episodes=gone, replaces=True)
-                self._queue(group).last = request(self._store, operation)
+                self.queued.setdefault(group, Queued()).last = request(self._store, operation)
                 self.counts["retracted"] += len(gone)
 
     def report(self, done: IngestOutcome) -> Report:
@@ -154,9 +147,6 @@ class Submission:
                 for row in self._store.rows(EXTRACTIONS_AT, group, batch):
                     yield from extraction(row).dropped
 
-    def _queue(self, group: str) -> Queued:
-        return self.queued.setdefault(group, Queued())
-
     def _note(self, item: Submitted, answer: Acceptance) -> None:
         if item.whole and self._replace:
             files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
@@ -165,7 +155,7 @@ class Submission:
         if answer.status == "conflict":
             self._refuse(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
             return
-        queue = self._queue(item.draft.group)
+        queue = self.queued.setdefault(item.draft.group, Queued())
         queue.last = max(queue.last, answer.sequence or 0)
         self.counts[answer.status] += 1
         self.counts["still_retracted"] += answer.retracted
@@ -188,13 +178,11 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
-    from kgray.ingest import preview  # a process that only reads does not import it
-
-    before: dict[str, str] = {}
+    foresight = Foresight(store, replace=replace, again=again)
     rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        answers = iter(preview.foreseen(store, drafts, before, replace=replace, again=again))
+        answers = iter(foresight.of(drafts))
         for row in batch:
             if isinstance(row, Refusal):
                 yield row

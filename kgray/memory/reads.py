@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kgray import ports, times
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.errors import InputError, NotFound
+from kgray.errors import InputError
 from kgray.graph import Hit
 from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
@@ -27,6 +27,7 @@ from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reran
 from kgray.search import context as build_context
 from kgray.times import Instant
 
+_T = TypeVar("_T")
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 _MOMENTS = ("as_of", "known_at", "said_after", "said_before")
 _LISTS = ("scopes", "seeds", "methods")
@@ -101,10 +102,7 @@ class GroupReads:
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""
-        if limit < 1:
-            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-        check_group(group)
-        return at_one_moment(self.store, lambda: entities_like(self.store, group, query, limit))
+        return self._at_one_moment(group, lambda: entities_like(self.store, group, query, limit))
 
     async def history(
         self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
@@ -115,13 +113,10 @@ class GroupReads:
         as_of       None = the spans of any time
         Raises NotFound, and Ambiguous where several entities have the name.
         """
-        check_group(group)
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
-
-        def read() -> History:
-            return history_of(self.store, self._view_at(group, known), name_or_id, moment)
-
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(
+            group, lambda: history_of(self.store, self._view_at(group, known), name_or_id, moment)
+        )
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
@@ -133,17 +128,16 @@ class GroupReads:
 
     async def describe(self, identifier: str, *, group: str) -> Shown:
         """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
-        check_group(group)
 
         def read() -> Shown:
             called = id_called(self.store, group, identifier)
             return described(self.store, group, called, shown(self.store, group, called))
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
-        return at_one_moment(self.store, partial(likely_pairs, self.store, group, self.embedder, limit))
+        return self._at_one_moment(group, lambda: likely_pairs(self.store, group, self.embedder, limit))
 
     async def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
@@ -169,14 +163,13 @@ class GroupReads:
         as_of   None = facts of all spans
         The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
         """
-        check_group(group)
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
 
         def read() -> dict[str, Any]:
             view = self._view_at(group, known)
             return windows.neighbourhood(self.store, view, centre, moment, depth, limit)
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def diff(
         self,
@@ -193,7 +186,6 @@ class GroupReads:
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
         """
-        check_group(group)
         known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
         moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
 
@@ -201,31 +193,29 @@ class GroupReads:
             views = self._view_at(group, known[0]), self._view_at(group, known[1])
             return windows.difference(self.store, views, moments, limit)
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def changes(self, *, group: str, since: int = 0, limit: int = 200) -> dict[str, Any]:
         """Return the commits after the one with this number: what ended in each, facts opened and ended."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.changes(self.store, group, since, limit))
+        return self._at_one_moment(group, lambda: windows.changes(self.store, group, since, limit))
 
     async def log(
         self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100
     ) -> dict[str, Any]:
         """Return a page of the episodes that were accepted, by sequence, behind one."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.log_page(self.store, group, after, state, limit))
+        return self._at_one_moment(group, lambda: windows.log_page(self.store, group, after, state, limit))
 
     async def episode(self, identifier: str, *, group: str) -> dict[str, Any]:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.episode(self.store, group, identifier))
+        return self._at_one_moment(group, lambda: windows.episode(self.store, group, identifier))
 
     async def operation(self, sequence: int, *, group: str) -> dict[str, Any]:
         """Return a correction or removal with its state and result. Raises NotFound."""
-        found = windows.operation(self.store, check_group(group), sequence)
-        if found is None:
-            raise NotFound(f"group {group} has no operation {sequence}")
-        return dict(found)
+        return windows.operation(self.store, check_group(group), sequence)
+
+    def _at_one_moment(self, group: str, read: Callable[[], _T]) -> _T:
+        check_group(group)
+        return at_one_moment(self.store, read)
 
     def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
         return dumped(self.store, check_group(group), _instant(known_at, "known_at"))

@@ -55,7 +55,7 @@ class PlainSlot:
             self._settle(place - 1)
             return True
         if current is not None:
-            keep = bisect_left(current.support, at, key=_said_at)
+            keep = bisect_left(current.support, at, key=lambda claim: claim.said[0])
             rest = current.support[keep:]
             if rest and rest[0].said[0] == at:
                 return False  # two rivals at one instant
@@ -92,10 +92,6 @@ class PlainSlot:
 
 def _run(state: StatementState, support: list[Claim]) -> SpanDraft:
     return SpanDraft(state, support[0], "start", support[0].said[0], support)
-
-
-def _said_at(claim: Claim) -> Instant:
-    return claim.said[0]
 
 
 def _start(draft: SpanDraft) -> Instant:

@@ -139,8 +139,7 @@ GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
 GROUP_HEAD = "SELECT name, last, last_recorded, removals FROM groups WHERE no = ?"
 # NULL <> is NULL: no row of a removed group either.
 GROUPS = (
-    "SELECT name, no, last, last_recorded, removals FROM groups "
-    f"WHERE name <> '{kinds.OWN}' ORDER BY name"
+    f"SELECT name, no, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
 )
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
 UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
