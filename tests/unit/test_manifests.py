@@ -401,7 +401,8 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
 def test_what_the_profile_asks_for_has_its_group_with_room(folder):
     profile = load_profile(K8S / folder / "profile.toml")
     own = profile.sequencer
-    pools = [(2 * own.shards, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
+    at_store = 2 * own.shards + 1  # sequencers, writers, and the one that keeps schedules
+    pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
     pools += [
         (pool.workers, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding)
