@@ -106,6 +106,15 @@ async def test_a_batch_reads_what_was_there_before_its_puts(memory):
     assert [item.key for item in await store.asearch(ALICE)] == ["job"]
 
 
+async def test_puts_of_many_tasks_at_once_are_all_there(memory):
+    store = KgrayStore(memory, parts=2)
+    rows = {f"k{number}": {"text": f"I work at Firm {number}.", "speaker": "Alice"} for number in range(8)}
+    await asyncio.gather(*(store.aput(ALICE, key, row) for key, row in rows.items()))
+    assert {item.key: item.value for item in await store.asearch(ALICE)} == rows
+    got = await asyncio.gather(*(store.aget(ALICE, key) for key in rows))
+    assert [item.value for item in got] == [*rows.values()]
+
+
 def test_what_it_cannot_do_it_says(memory):
     store = KgrayStore(memory, parts=2)
     with pytest.raises(InvalidNamespaceError, match="first 2 parts"):
