@@ -120,7 +120,6 @@ class ScriptedJudge(_Scripted):
     """Answers by kind and items."""
 
     def key(self, request: QuestionRequest) -> str:
-        """Return the request's key (R21)."""
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:

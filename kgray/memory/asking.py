@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from kgray.errors import Cost, InputError
 from kgray.graph import Community, Hit, Scope
-from kgray.memory.communities import Communities
+from kgray.memory.reads import GroupReads
 from kgray.ports import Answerer
 from kgray.prompting.tokens import count_tokens
 from kgray.search.answering import NO_COST, OnText, request_of
@@ -61,7 +61,7 @@ class Spending:
 
 
 async def seen_by(
-    mode: Mode, memory: Communities, spending: Spending, question: str, group: str, chosen: dict[str, Any]
+    mode: Mode, memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
 ) -> Context:
     """Return what an answer is written from. Raises InputError for a mode that is unknown or has nothing."""
     if mode not in MODES:
@@ -73,7 +73,7 @@ async def seen_by(
 
 
 async def _points(
-    memory: Communities, spending: Spending, question: str, group: str, chosen: dict[str, Any]
+    memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
 ) -> Context:
     """Return the best points of the reports as a context whose lines all have a number."""
     if chosen.get("as_of") is not None:
@@ -120,7 +120,7 @@ def _report(one: Community) -> str:
 
 
 async def _drifted(
-    memory: Communities, spending: Spending, question: str, context: Context, chosen: dict[str, Any]
+    memory: GroupReads, spending: Spending, question: str, context: Context, chosen: dict[str, Any]
 ) -> Context:
     asked = {question}
     hits = {(hit.scope, hit.id): hit for hit in context.hits}

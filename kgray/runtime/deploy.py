@@ -22,6 +22,7 @@ from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
 from kgray.runtime.profile import fitting, profile_of
+from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
@@ -93,11 +94,14 @@ class Deployment:
 
     def stop(self, grace_s: float) -> int:
         """Have the sequencers commit what is in flight, then end every actor; return how many there were."""
-        for call in [handle.drain.remote(grace_s) for handle in self.sequencers]:
+        calls = [handle.drain.remote(grace_s) for handle in self.sequencers]
+        calls += [handle.retire.remote() for name, handle in self.actors.items() if _kind(name) == "writer"]
+        for call in calls:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
         self.end_engines()
-        for handle in self.actors.values():
+        # Again, because one whose keeper did not hear of the end may have started another one.
+        for handle in (*self.actors.values(), *_named(self.spec.namespace).values()):
             ray.kill(handle, no_restart=True)
         return len(self.actors)
 
@@ -130,7 +134,8 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     if there is None:
-        tell(f"starting {len(_plan(spec))} actors: {', '.join(_plan(spec))}")
+        planned = _plan(spec, detached=detached)
+        tell(f"starting {len(planned)} actors: {', '.join(planned)}")
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
@@ -208,11 +213,7 @@ def find(namespace: str) -> Deployment | None:
 
     If no sequencer is among them, their start was killed, or the command that owns them is ending.
     """
-    rows: list[Any] = list_named_actors(all_namespaces=True)
-    handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
-        with suppress(ValueError):  # it ended meanwhile, with the command that started it
-            handles[name] = ray.get_actor(name, namespace=namespace)
+    handles = _named(namespace)
     if "sequencer-0" in handles:
         spec = described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"]
         return Deployment(spec, handles)
@@ -221,6 +222,25 @@ def find(namespace: str) -> Deployment | None:
             spec = answer(handle.describe.remote())["spec"]
             return Deployment(spec, handles)
     return None
+
+
+def restore(spec: DeploymentSpec) -> list[str]:
+    """Start the actors of a deployment that stays and that do not exist; return their names."""
+    there = _named(spec.namespace)
+    missing = [name for name in _plan(spec, detached=True) if name not in there]
+    if missing:
+        _start(spec, *missing, detached=True)
+    return missing
+
+
+def _named(namespace: str) -> dict[str, Handle]:
+    """Return the actors of a namespace that exist, by name, the sequencers first."""
+    rows: list[Any] = list_named_actors(all_namespaces=True)
+    handles: dict[str, Handle] = {}
+    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
+        with suppress(ValueError):  # it ended meanwhile, with the command that started it
+            handles[name] = ray.get_actor(name, namespace=namespace)
+    return handles
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
@@ -256,8 +276,13 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 # ------------------------------------------------------------------- names, resources, options
 
 
-def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
-    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order."""
+def _plan(
+    spec: DeploymentSpec, *, detached: bool
+) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
+    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
+
+    detached: they outlive this process; only then there is one that looks at the schedules
+    """
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
@@ -284,15 +309,15 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
     for shard in range(profile.sequencer.shards):
         writer = f"writer-{shard}"
         bound = {"max_pending_calls": profile.limits.pending_writes}
-        plan[writer] = (GraphWriter, at_store | bound, (spec, shard))
-        others = (writer, names["models"], names["embedder"], names["judges"])
+        plan[writer] = (GraphWriter, at_store | bound, (spec, shard, detached))
+        others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
-    return plan
+    return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
-    plan = _plan(spec)
+    plan = _plan(spec, detached=detached)
     found: dict[str, Handle] = {}
     for name in names or plan:
         cls, own, arguments = plan[name]
@@ -314,4 +339,4 @@ def _kind(name: str) -> str:
 
 
 def _order(name: str) -> tuple[int, int]:
-    return ("sequencer", "writer", *_WORKERS).index(_kind(name)), int(name.rpartition("-")[2])
+    return ("sequencer", "writer", *_WORKERS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])

@@ -28,6 +28,7 @@ from kgray.records import Operation
 from kgray.runtime import head as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
+from tests.board import asked
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
 from tests.waiting import HANGS_S
@@ -184,15 +185,17 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
     try:
         up = run(shell, "up", "--profile", "profile.toml", "--json")
-        assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0"]), up.err
+        assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0", "scheduler-0"]), (
+            up.err
+        )
         head = heads.read(shell.folder / "kgray-data")
         assert head is not None
         first, second, third, fourth, *_, last = up.err.splitlines()
         assert first == "kgray: starting a Ray that stays, which takes 15 to 40 s"
         assert second.startswith(f"kgray: Ray listens at {head.address} after ")
         assert third == "kgray: connecting to it, which waits for Ray's own services"
-        assert fourth == "kgray: starting 3 actors: models-0, writer-0, sequencer-0"
-        assert last.startswith("kgray: 3 of 3 actors have started after ")
+        assert fourth == "kgray: starting 4 actors: models-0, writer-0, sequencer-0, scheduler-0"
+        assert last.startswith("kgray: 4 of 4 actors have started after ")
         assert KEY.encode() not in arguments_of_processes()
         assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
@@ -207,7 +210,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         del shell.env["KGRAY_RUNTIME_WINDOW"]
     finally:
         down = run(shell, "down", "--json")
-    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 3, True), down.err
+    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
     assert run(shell, "down").out == "Nothing is up.\n"
     assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}
@@ -218,6 +221,7 @@ TEXT = "Alice works at Acme"
 METRICS = {
     "ray_kgray_batch_size": {"of"},
     "ray_kgray_commit_seconds": set(),
+    "ray_kgray_engine": {"worker", "of"},
     "ray_kgray_episodes_total": {"state"},
     "ray_kgray_in_flight": {"shard"},
     "ray_kgray_log_lag": {"shard"},
@@ -240,6 +244,7 @@ NUMBERS = (
     ("ray_kgray_model_tokens_total", {"kind": "prompt"}, 7.0),
     ("ray_kgray_stalls_total", {}, 1.0),
     ("ray_kgray_wasted_tokens_total", {}, 2.0),
+    ("ray_kgray_engine", {"worker": "extract-0", "of": "calls"}, 2.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
 )
@@ -257,6 +262,7 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
         metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
+        metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
         until = time.monotonic() + HANGS_S
@@ -294,6 +300,14 @@ def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) 
     assert all(seconds > 0 for seconds in busy)
 
 
+def test_every_metric_and_label_of_the_board_is_exported(exported: Samples) -> None:
+    told = {name: set(tags) for name, tags, _ in exported}
+    for name, labels in asked("ray_kgray_").items():
+        plain = name.removesuffix("_bucket")
+        assert labels <= told[plain] | ({"le"} if plain != name else set()), name
+    assert {name.removesuffix("_bucket") for name in asked("ray_kgray_")} == set(METRICS)
+
+
 @pytest.mark.usefixtures("exported")
 def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: Any) -> None:
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
@@ -303,7 +317,6 @@ def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: A
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
         ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
-        ("sequencer", "extract", trace_of("traced", 1)),
         ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }
