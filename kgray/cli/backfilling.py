@@ -155,9 +155,6 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
     return 1 if found.refused else 0
 
 
-# ------------------------------------------------------------------------------------ as a job
-
-
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.backfill.inputs import submitted
     from kgray.intake import Refusal

@@ -204,7 +204,6 @@ class AheadGraph:
     """The group's graph with the statements, names and rulings of uncommitted episodes."""
 
     def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
-        """Put uncommitted rows over the true graph."""
         self._base, self._view = base, view
         self.fold = base.fold
         self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)

@@ -42,10 +42,6 @@ OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 
 
-def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Do nothing: the default `watch`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a run works with.
@@ -69,7 +65,7 @@ class Parts:
     streams: int = 32
     late_s: float = 6.0
     writer: Writer | None = None
-    watch: OnStage = unwatched
+    watch: OnStage = lambda *_: None
 
     @property
     def rules(self) -> Rules:
@@ -81,7 +77,6 @@ class Direct:
     """A writer that applies changes to the store itself, inside `Store.writing()`."""
 
     def __init__(self, store: Store) -> None:
-        """Write to this store."""
         self._store = store
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
@@ -248,9 +243,7 @@ class Committer:
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
-            parts.writer or Direct(parts.store),
-            most=parts.store.batch,
-            took=lambda s: told("write", s, None),
+            parts.writer or Direct(parts.store), most=parts.store.batch, took=lambda s: told("write", s, None)
         )
 
     def forgive(self, group: str) -> None:

@@ -84,13 +84,7 @@ class Questions:
     open: list[Question] = field(default_factory=list)
     early: bool = False  # on a view: they depend on a guess, and may change with its answer
 
-    def ask(self, question: Question) -> None:
-        """Add a question once."""
-        if question not in self.open:
-            self.open.append(question)
-
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.texts or self.open)
 
 
@@ -128,8 +122,8 @@ class Case:
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to a question; where there is none yet, note it as open and return None."""
         answer = self.answers.said.get(question)
-        if answer is None:
-            self.asked.ask(question)
+        if answer is None and question not in self.asked.open:
+            self.asked.open.append(question)
         return answer
 
 

@@ -35,7 +35,6 @@ class Position:
     """
 
     def __init__(self) -> None:
-        """Start at 0."""
         self.share: Callable[[], float] = lambda: 0.0
         self.columns: Sequence[str] | None = None
 

@@ -42,9 +42,9 @@ def test_every_statement_is_an_index_look_up(store):
 def test_every_look_up_goes_by_its_value(store):
     """And not by the group alone, of which it would read every row."""
     wrong = {}
-    for read, how in sql.OF_READ.items():
+    for read, statement in sql.OF_READ.items():
         if read.by is not None:
-            plan = store._db.rows("EXPLAIN QUERY PLAN " + how.sql, (1, "[]"))
+            plan = store._db.rows("EXPLAIN QUERY PLAN " + statement, (1, "[]"))
             (search,) = [step for *_, step in plan if step.startswith("SEARCH t")]
             first = read.by[0] if isinstance(read.by, tuple) else read.by
             if f" (no=? AND {first}=?" not in search:
