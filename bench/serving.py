@@ -10,7 +10,9 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,7 @@ def run(
             ingesting.kill()
             accepting.kill()
     made = len(told.ids)
-    return Served(
+    measured = Served(
         ingests=ingests,
         clients=clients,
         seconds=seconds,
@@ -124,6 +126,8 @@ def run(
         lost=len(told.ids - there),
         load=round(os.getloadavg()[0], 1),
     )
+    progress(table([measured]))
+    return measured
 
 
 _COLUMNS = (
@@ -207,12 +211,13 @@ async def _loaded(port: int, server: ChildProcess, clients: int, seconds: float,
 
 def _checked(port: int, seconds: float) -> Seen:
     """Return the times of health checks."""
-    seen, until = Seen(), time.monotonic() + seconds - 2 * _HEALTH_S
-    while time.monotonic() < until:
-        began = time.perf_counter()
-        _get(port, "/healthz")
-        seen.times.append(time.perf_counter() - began)
-        time.sleep(_HEALTH_S)
+    seen, until = Seen(), time.monotonic() + seconds
+    with suppress(OSError, HTTPException):  # the server is killed
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            _get(port, "/healthz")
+            seen.times.append(time.perf_counter() - began)
+            time.sleep(_HEALTH_S)
     return seen
 
 
