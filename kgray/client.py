@@ -78,11 +78,8 @@ class Remote(BothWays):
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
-        """Ask nothing yet."""
         self._parts, self._key = urlsplit(url), key
         self._timeout_s, self._patience_s = timeout_s, patience_s
-
-    # ------------------------------------------------------------------------------ adding
 
     async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
         """Add one episode and wait until it is ingested; see `Memory.add`."""
@@ -118,8 +115,6 @@ class Remote(BothWays):
         return Report(
             **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
         )
-
-    # ------------------------------------------------------------------------------ reading
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
         """Return ranked hits; see `Memory.search`."""
@@ -163,8 +158,6 @@ class Remote(BothWays):
         """Return the lines of the whole graph; see `Memory.dump`."""
         text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
         return text.splitlines()
-
-    # ------------------------------------------------------------------------------ inside
 
     async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
         body = CORRECTIONS[kind](*args)

@@ -96,9 +96,6 @@ class Community:
         return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
-# ------------------------------------------------------------------------------------- as callers get them
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
     """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2).
@@ -169,9 +166,14 @@ class Hit:
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself."""
+        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself.
+
+        Of a community its own id and name: what it says is of all its episodes.
+        """
         if self.fact is not None:
             return self.fact.episodes
+        if self.community is not None:
+            return ((self.id, self.community.name),)
         return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
@@ -43,7 +44,7 @@ class Column:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """One kind of rows.
 
@@ -65,13 +66,13 @@ class Kind:
     log: bool = False
     text: Callable[[Row], str | None] | None = None
 
-    @property
+    @cached_property
     def computed(self) -> tuple[Column, ...]:
         """The columns that a store computes from a row (`rows.computed`)."""
         vector = any(column.type == "vector" for column in self.columns)
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
@@ -86,7 +87,6 @@ class Kind:
         return _kind_of, (self.name,)
 
     def __repr__(self) -> str:
-        """Return its name."""
         return f"<kind {self.name}>"
 
 
@@ -105,14 +105,6 @@ def _kind(name: str, columns: str, **how: Any) -> Kind:  # noqa: ANN401 - the ot
 # ------------------------------------------------------------------------------------- the log
 
 
-def _episode_text(row: Row) -> str | None:
-    """Return the text by which an episode is found: its speaker and text, once it is committed."""
-    speaker, text, state = row[7], row[4], row[10]
-    if state != COMMITTED:
-        return None
-    return f"{speaker} {text}" if speaker else str(text)
-
-
 # ended_at: record time of the commit or of the failure; retired_at: of the retraction or the retry.
 # attempts: of this row and of those it was retried from.
 EPISODES = _kind(
@@ -122,7 +114,8 @@ EPISODES = _kind(
     "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?",
     indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
     log=True,
-    text=_episode_text,
+    # Its speaker and text, once it is committed.
+    text=lambda row: " ".join(filter(None, (row[7], row[4]))) if row[10] == COMMITTED else None,
 )
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
 OPERATIONS = _kind(

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, rows
 from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
@@ -171,7 +171,7 @@ class _GroupLog:
     ) -> Acceptance:
         content = draft.content_sha256
         row = self._taken.get(id_)
-        if row is not None and _is_live(row, self._removals):
+        if row is not None and row[5] is None and not self._removals.cover(row[0], row[1:3], row[3]):
             sequence, stored = row[0], row[4]
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
@@ -211,11 +211,6 @@ def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
     return asked
 
 
-def _is_live(row: Row, removals: Removals) -> bool:
-    sequence, id_, client_id, source, _, retired_at, _ = row
-    return retired_at is None and not removals.cover(sequence, (id_, client_id), source)
-
-
 def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
     """Give failed episodes of a group (None: of all) new sequences; return how many.
 
@@ -224,11 +219,9 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
     Episodes that a pending correction will take away are not retried.
     """
     groups = list(dict.fromkeys(row.episode.group for row in failures(store, group)))
-
-    def append(log: Appending) -> int:
-        return sum(_retry(log, name, set(ids), now) for name in groups)
-
-    return store.append(groups, append) if groups else 0
+    if not groups:
+        return 0
+    return store.append(groups, lambda log: sum(_retry(log, name, set(ids), now) for name in groups))
 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
@@ -250,12 +243,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
 # -------------------------------------------------------------------------------- looking up
 
 
-class RowSource(Protocol):
-    """Reads declared rows: a store, or a transaction that appends to it."""
-
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
-        """Return the rows of a declared read."""
-        ...
+RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +283,6 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything has the id."""
         return self != Bearers()
 
 

@@ -75,11 +75,6 @@ class Value:
         """Return the text for a person to read."""
         return f"{self.value} {self.unit}" if self.unit else self.value
 
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Value:
-        """Return the value that `as_dict` wrote."""
-        return Value(data["type"], data["value"], data.get("unit"))
-
 
 def clean_text(text: str) -> str:
     """Return NFC with single spaces: names and text values are compared in this form."""

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import (
-        Answerer,
-        Embedder,
-        Extractor,
-        Judge,
-        Reranker,
-        ResponseCache,
-        Store,
-        Summarizer,
-    )
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
     from kgray.prompting.prompts import Prompts
 
 
@@ -119,9 +110,6 @@ def ingesting(opened: OpenStore) -> Parts:
     )
 
 
-# ------------------------------------------------------------------------------------- the store
-
-
 def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
@@ -186,9 +174,6 @@ def _password(store: StoreSettings) -> Secret:
             "store.password_file."
         )
     return Secret(_text_of("store.password_file", store.password_file).rstrip("\r\n"))
-
-
-# ------------------------------------------------------------------------------------ the models
 
 
 def build_ontology(settings: Settings) -> Ontology:

@@ -101,9 +101,6 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
     return print_report(call, report)
 
 
-# -------------------------------------------------------------------------------------- input
-
-
 def regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
     from kgray.intake import spooled

@@ -79,8 +79,15 @@ def _left(outage: Outage, now: float) -> str:
 @contextmanager
 def told(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Tell what the process waits for while the block runs, from a thread: the block may block."""
+
+    def line(text: str) -> None:
+        with suppress(OSError, ValueError):  # standard error may be closed
+            if sys.stderr is not None and sys.stderr.isatty():
+                sys.stderr.write("\r\x1b[K")  # a progress bar
+            say(text)
+
     OUTAGES.forget()
-    teller, ended = WaitTeller(folder, _over_the_bar(say)), threading.Event()
+    teller, ended = WaitTeller(folder, line), threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
@@ -94,18 +101,6 @@ def told(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         ended.set()
         looking.join()
         teller.end()
-
-
-def _over_the_bar(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `say` so that it removes a progress bar first."""
-
-    def line(text: str) -> None:
-        with suppress(OSError, ValueError):  # standard error may be closed
-            if sys.stderr is not None and sys.stderr.isatty():
-                sys.stderr.write("\r\x1b[K")
-            say(text)
-
-    return line
 
 
 def last_outage(folder: Path, actors: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

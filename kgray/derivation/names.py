@@ -97,9 +97,6 @@ def _letters(surface: str) -> int:
     return sum(c.isalpha() for c in surface)
 
 
-# ------------------------------------------------------------------ entities
-
-
 @dataclass(slots=True)
 class EntityNote:
     """An entity as derived from its mentions, which are taken in order of place.
@@ -168,7 +165,6 @@ class Fold:
     def __init__(
         self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
     ) -> None:
-        """Take all merges, splits and undos, in order."""
         undone = {o.target for o in operations if o.kind == "undo"}
         self._births = births
         self._recorded = recorded

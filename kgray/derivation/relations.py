@@ -54,7 +54,6 @@ class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 
     def __init__(self) -> None:
-        """Start without names and rulings."""
         self._uses: dict[str, Place] = {}
         self._aspects: dict[tuple[str, str], list[tuple[Ruling, Instant]]] = {}  # all, by place
         self._pairs: dict[tuple[str, str], tuple[Ruling, Instant]] = {}

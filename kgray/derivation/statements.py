@@ -22,7 +22,7 @@ from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import OBJECT, WORDS, Folded, Relations
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant, Precision, show, to_datetime
+from kgray.times import Instant, show, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
@@ -173,16 +173,11 @@ def statement_text(statement: Statement, entities: Mapping[str, EntityNote], rel
         if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
             words += ":"
     said = words.replace(OBJECT, shown) if OBJECT in words else f"{words} {shown}"
-    date = event_date(first.valid_from, first.from_precision) if statement.is_event else ""
+    date = ""
+    if statement.is_event and first.valid_from is not None:  # as precise as it was said, at most to the day
+        word, length = _DATES[first.from_precision or "instant"]
+        date = f"{word} {str(show(first.valid_from))[:length]}"
     return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
-
-
-def event_date(instant: Instant | None, precision: Precision | None) -> str:
-    """Return when an event took place, as precise as it was said and at most to the day: "in 2026-03"."""
-    if instant is None:
-        return ""
-    word, length = _DATES[precision or "instant"]
-    return f"{word} {str(show(instant))[:length]}"
 
 
 def elsewhere(claim: Claim, statement: str) -> Claim:
@@ -287,10 +282,7 @@ def spoken(
 
 
 def name_statements(
-    group: str,
-    said: list[Spoken],
-    mentions: Mapping[Place, Mention],
-    births: Mapping[str, Place],
+    group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> dict[Place, tuple[str, int]]:
     """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
     owner: dict[str, tuple[StatementKey, int]] = {}

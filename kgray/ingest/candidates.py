@@ -109,7 +109,6 @@ class NameIndex(NameLookUp):
     """The names and aliases of a group's entities; commits add to it."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.postings: dict[str, list[str]] = {}
         super().__init__(self.postings)
 

@@ -91,7 +91,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         recorded_at=recorded_at,
         drops=_filled(_derived_drops(difference)),
         puts=_filled(puts),
-        patches=_spoken_patch((place, shown) for place, shown in difference.spoken if place not in own),
+        patches=shown_patch((*place, shown) for place, shown in difference.spoken if place not in own),
     )
 
 
@@ -120,7 +120,7 @@ def corrected(
                 kinds.BIRTHS: [(id_, *place) for id_, place in births],
             }
         ),
-        patches=(*_spoken_patch(difference.spoken), *patches),
+        patches=(*shown_patch((*place, shown) for place, shown in difference.spoken), *patches),
         erases=erases,
     )
 
@@ -138,13 +138,13 @@ def begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> Row
     kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
     (ended,) = whole.puts[kinds.OPERATIONS]
     at = whole.recorded_at
-    marks = tuple((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-    mark = Patch(kind=kinds.EPISODES, columns=("state", "ended_at", "retired_at"), rows=marks)
+    marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
+    marked = patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
     return replace(
         whole,
         drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
         puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
-        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *((mark,) if marks else ())),
+        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *marked),
     )
 
 
@@ -160,14 +160,8 @@ def pieces(
             (moved if what == "moved" else (drops if what == "drop" else puts)[kind]).append(row)
         state = kinds.DONE if start + most >= len(steps) else kinds.PENDING
         puts[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
-        shown = Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved))
-        yield _of_operation(
-            operation,
-            drops=drops,
-            puts=puts,
-            patches=(shown,) if moved else (),
-            erases=operation.kind == "remove",
-        )
+        erases = operation.kind == "remove"
+        yield _of_operation(operation, drops=drops, puts=puts, patches=shown_patch(moved), erases=erases)
 
 
 def size(change: RowChanges) -> int:
@@ -221,10 +215,15 @@ def _derived_drops(difference: Difference) -> dict[Kind, Sequence[Key]]:
     }
 
 
-def _spoken_patch(spoken: Iterable[tuple[Place, str | None]]) -> tuple[Patch, ...]:
-    """Return the patch of what stored evidence shows as; it skips evidence that is not stored."""
-    moved = tuple((*place, shown) for place, shown in spoken)
-    return (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=moved),) if moved else ()
+def patched(kind: Kind, columns: tuple[str, ...], rows_of: Iterable[Row]) -> tuple[Patch, ...]:
+    """Return the patch of these rows: key and columns; none of no row."""
+    found = tuple(rows_of)
+    return (Patch(kind=kind, columns=columns, rows=found),) if found else ()
+
+
+def shown_patch(moved: Iterable[Row]) -> tuple[Patch, ...]:
+    """Return the patch of (sequence, ordinal, what stored evidence shows as)."""
+    return patched(kinds.EVIDENCE, ("shown",), moved)
 
 
 def _filled(changes: Mapping[Kind, Sequence[Row]]) -> dict[Kind, Sequence[Row]]:

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
+from itertools import product
 from pathlib import Path
 
 from kgray import times
@@ -95,8 +96,10 @@ class _Texts:
             return True
         if any(not self.words.isdisjoint(_PLACES.get(token, ())) for token in tokens):
             return True
-        if any(_is_short_form(word, token) for word in self.capitalised for token in tokens):
-            return True
+        # A short form has letters of a name in order, from its first on, or is a part of it.
+        for word, token in product(self.capitalised, tokens):
+            if len(word) < len(token) and (word in token or (word[0] == token[0] and _holds(word, token))):
+                return True
         match = code_match(name)
         return any(match(word) is not None for word in self.codes) or self._has_initials(name)
 
@@ -193,11 +196,6 @@ def _is_form(name: str, word: str) -> bool:
     if same == 0 or len(short) < 4 or len(long) - len(short) > 2:
         return False
     return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
-
-
-def _is_short_form(word: str, name: str) -> bool:
-    """Whether a word has letters of a name in order, from its first on, or is a part of it."""
-    return len(word) < len(name) and (word in name or (word[0] == name[0] and _holds(word, name)))
 
 
 def _stands(key: str, text: str) -> bool:

@@ -74,7 +74,6 @@ class Access:
     """The keys and the audit log of one store."""
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
 
     def add(

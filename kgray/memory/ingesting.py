@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.runner import Runner
 
-# ------------------------------------------------------------------------------------- accepting
-
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
 UNREAD = 10  # lines about what was not understood, in a report
@@ -60,12 +58,8 @@ class Submission:
         bulk: bool = False,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """Accept into a store.
+        """replace, again, bulk: as of `ledger.accept`; `replace` retracts what a text file has no more.
 
-        replace     replace episodes whose id is taken by other content; retract what a text file no longer
-                    has
-        again       accept what was retracted, too; else it counts as a duplicate
-        bulk        accept into the backfill lane
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
@@ -191,8 +185,6 @@ def foreseen(
             else:
                 yield row, answer.status
 
-
-# ---------------------------------------------------------------------------------- carrying out
 
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -363,8 +355,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
 
 
 def _first_pending(store: Store, group: str) -> int | None:
-    found = store.pending_sequences(group, 0, 1)
-    return found[0][0] if found else None
+    return next((sequence for sequence, _ in store.pending_sequences(group, 0, 1)), None)
 
 
 def pending_now(

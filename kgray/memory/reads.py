@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kgray import ports, times
+from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.errors import InputError
-from kgray.graph import Hit
+from kgray.graph import Community, Hit
 from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
 from kgray.memory.naming import id_called
@@ -38,7 +38,6 @@ class GroupReads:
     """Reads of one store."""
 
     def __init__(self, store: Store, embedder: Embedder, model: ports.Reranker | None = None) -> None:
-        """Take over an open store, the embedder that its vectors are from, and a model that reranks."""
         self.store = store
         self.embedder = embedder
         self._searcher = Searcher(store, embedder, model)
@@ -213,6 +212,21 @@ class GroupReads:
         """Return a correction or removal with its state and result. Raises NotFound."""
         return windows.operation(self.store, check_group(group), sequence)
 
+    async def communities(
+        self, *, group: str, level: int | None = None, known_at: When | None = None
+    ) -> list[Community]:
+        """Return the communities, by level, the largest first; none where no run was known then."""
+        return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
+
+    async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
+        """Return a community with its members; identifier: its id, or the beginning of it.
+
+        Raises NotFound, Ambiguous.
+        """
+        known = _instant(known_at, "known_at")
+        view = None if known is None else self._view_at(check_group(group), known)
+        return one_of(self.store, check_group(group), identifier, known, view)
+
     def _at_one_moment(self, group: str, read: Callable[[], _T]) -> _T:
         check_group(group)
         return at_one_moment(self.store, read)
@@ -241,12 +255,7 @@ class GroupReads:
 
 def _instant(value: When | None, field: str) -> Instant | None:
     """Return a caller's moment as an instant. Raises InputError that names the argument."""
-    if value is None:
-        return None
-    try:
-        return times.parse(value)[0]
-    except ValueError as error:
-        raise InputError(f"{field}: {error}", field=field) from None
+    return None if value is None else times.given(value, field)[0]
 
 
 def _query(text: str, **how: Any) -> Query:  # noqa: ANN401 - the arguments of `search`

@@ -88,9 +88,6 @@ class Report:
         return counts | listed
 
 
-# ---------------------------------------------------------------------------- the dump and show verbs
-
-
 def derived(store: Store, group: str, known_at: Instant | None) -> View:
     """Return the graph of a group, derived from its records as known then (None: now)."""
     return View(records_of(store, group, known_at), partial(episodes_at, store, group))
@@ -174,7 +171,6 @@ class ViewAround(View):
     """The graph of some of a group's episodes. Entities show as the store has them, with all their names."""
 
     def __init__(self, store: Store, records: GroupRecords) -> None:
-        """Derive the graph."""
         super().__init__(records, partial(episodes_at, store, records.group))
         self._store = store
 

@@ -51,9 +51,6 @@ def _all_facts(store: Store, view: GraphView) -> list[Fact]:
     return [rows.fact(row) for row in store.rows(kinds.ALL["facts"], view.group)]
 
 
-# ------------------------------------------------------------------------------ a neighbourhood
-
-
 def neighbourhood(
     store: Store, view: GraphView, centre: str | None, as_of: Instant | None, depth: int, limit: int
 ) -> Row:
@@ -91,9 +88,6 @@ def _reached(
         edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
         steps.update(dict.fromkeys(edge, step))
     return steps, list(facts.values())
-
-
-# ------------------------------------------------------------------------------ a difference
 
 
 def difference(
@@ -134,9 +128,6 @@ def difference(
 def _at(store: Store, view: GraphView, as_of: Instant | None) -> dict[str, Fact]:
     found = (fact for fact in _all_facts(store, view) if as_of is None or fact.holds_at(as_of))
     return {fact.id: fact for fact in sorted(found, key=lambda fact: (fact.created_at, fact.id))}
-
-
-# ------------------------------------------------------------------------------ changes, the log
 
 
 def changes(store: Store, group: str, since: Instant, limit: int) -> Row:

@@ -239,7 +239,6 @@ class Component:
         self._log: list[tuple[Any, str, Any]] = []  # (object, attribute or list mark, what it was)
 
     def __len__(self) -> int:
-        """Return the number of instants."""
         return len(self._times)
 
     # -- in and out

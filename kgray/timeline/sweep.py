@@ -28,7 +28,6 @@ class PlainSlot:
         self._starts: list[Instant] = []  # of the runs, for bisection
 
     def __len__(self) -> int:
-        """Return the number of spans."""
         return len(self._runs)
 
     def take(self, own: Sequence[OwnClaim]) -> bool:
