@@ -63,7 +63,8 @@ def engines() -> list[str]:
 
 
 def segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108 - where the system keeps them
+    """Return the names of Python's shared memory: that of vLLM is of this kind."""
+    return {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
 
 
 async def replies_are_of_their_form(engine: Any) -> None:
