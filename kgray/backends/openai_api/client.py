@@ -78,6 +78,11 @@ class TokensSpent:
     most_calls: int | None = None
 
     @property
+    def cost(self) -> Cost:
+        """What was spent, as a value."""
+        return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+
+    @property
     def is_over(self) -> bool:
         """Whether no more calls are allowed."""
         return self.most_calls is not None and self.calls >= self.most_calls
@@ -101,7 +106,7 @@ class TokensSpent:
         try:
             yield
         except (KgrayError, asyncio.CancelledError) as error:
-            error.spent = Cost(self.calls, self.prompt_tokens, self.completion_tokens)  # type: ignore[union-attr]
+            error.spent = self.cost  # type: ignore[union-attr]
             raise
 
     @contextmanager
@@ -151,7 +156,6 @@ class Limiter(Gate):
     """
 
     def __init__(self, cap: int) -> None:
-        """Start at the cap."""
         super().__init__(float(cap))
         self._cap = cap
         self._resume_at = self._cut_at = 0.0
@@ -212,7 +216,6 @@ class Client:
     """Sends requests to one endpoint; all clients of one server and key share a limiter."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Open nothing before the first request."""
         self.endpoint = endpoint
         self.where = f"the {endpoint.setting}'s server at {endpoint.base_url}"
 
@@ -405,7 +408,6 @@ class Client:
         return {"choices": [choice], "usage": usage}
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
-        """Return the exception for an error status."""
         status = error.status_code
         if status in _TRIED_AGAIN or status >= 500:
             seconds = _retry_after(error)

@@ -59,7 +59,6 @@ class OpenAIExtractor:
         reflect_rounds: int = 0,
         cache: ResponseCache | None = None,
     ) -> None:
-        """Send nothing yet. cache: the reply cache; None = none."""
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._separate = separate
@@ -79,9 +78,7 @@ class OpenAIExtractor:
             dropped=(*reading.notes, *found.dropped),
             model=self.identity,
             prompts=tuple(dict.fromkeys(reading.prompts)),
-            calls=reading.spent.calls,
-            prompt_tokens=reading.spent.prompt_tokens,
-            completion_tokens=reading.spent.completion_tokens,
+            **reading.spent.cost._asdict(),
         )
 
     async def _combined(self, reading: _EpisodeReading) -> Extraction:

@@ -57,7 +57,6 @@ class StructuredRequest:
     context: Sequence[Episode] = ()
 
     def key(self, model: str, temperature: float) -> str:
-        """Return the request's key in the reply cache."""
         prompt = self.prompt
         content = [model, temperature, prompt.task, prompt.head, self.schema, self.room, self.data]
         return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
@@ -212,5 +211,4 @@ def _is_about_room(words: str) -> bool:
 
 @cache
 def _warn_of_estimates() -> None:
-    """Log the warning once a process."""
     _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")
