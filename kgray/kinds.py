@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
@@ -43,7 +44,7 @@ class Column:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """One kind of rows.
 
@@ -65,13 +66,13 @@ class Kind:
     log: bool = False
     text: Callable[[Row], str | None] | None = None
 
-    @property
+    @cached_property
     def computed(self) -> tuple[Column, ...]:
         """The columns that a store computes from a row (`rows.computed`)."""
         vector = any(column.type == "vector" for column in self.columns)
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
