@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install demo test test-neo4j test-embed test-vllm test-k8s lint clean
+.PHONY: help install demo test test-neo4j test-adapters test-embed test-vllm test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -22,6 +22,7 @@ help:
 	@echo "make demo        the examples, asked at several moments; STORE=neo4j: on a server, RAY=no: without Ray"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
+	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
@@ -72,6 +73,10 @@ test: $(DEV)
 test-neo4j: $(DEV)
 	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
 
+# The frameworks themselves, in an environment of their own.
+test-adapters: $(VENV)/adapters/.stamp
+	@$(VENV)/adapters/bin/python -m pytest -rs tests/adapters
+
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
 	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m 'models and not slow'
@@ -79,7 +84,7 @@ test-embed: $(VENV)/embed/.stamp
 test-vllm: $(VENV)/vllm/.stamp
 	@$(VENV)/vllm/bin/python -m pytest tests/models/test_vllm.py -rs -m models
 
-$(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
+$(VENV)/adapters/.stamp $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
 

@@ -116,9 +116,7 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
         return keep(outbox, episode, await read_episode(parts, episode))
 
 
-async def decided_change(
-    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox
-) -> EpisodeChange:
+async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox) -> EpisodeChange:
     """Return what an episode changes on this state, with every question answered and journaled."""
 
     async def attempt(answers: Answers) -> Decision:

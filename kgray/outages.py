@@ -46,7 +46,6 @@ class OutageBoard:
     """The outages of one process, and those that other processes have told it."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self._guard = threading.Lock()
         self._tickets = count()
         self.forget()

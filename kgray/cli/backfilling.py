@@ -121,7 +121,9 @@ def _show(report: dict[str, Any]) -> None:
         "model": f"{report['calls']:,} calls, {tokens}",
         "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
         f"({report['wasted_tokens']} tokens)",
-        "seconds": _stages(report["seconds"]),
+        "seconds": "not known: another process ingests this folder, and did the work"
+        if report["seconds"] is None
+        else ", ".join(f"{stage} {spent:.2f}" for stage, spent in report["seconds"].items()),
         "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
         "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + ", as they saw it",
     }
@@ -131,12 +133,6 @@ def _show(report: dict[str, Any]) -> None:
     for row in report["failures"]["first"]:
         name = row["client_id"] or row["id"]
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
-
-
-def _stages(seconds: dict[str, float] | None) -> str:
-    if seconds is None:
-        return "not known: another process ingests this folder, and did the work"
-    return ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items())
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
@@ -156,9 +152,6 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
     if found.refused:
         printing.note(f"{found.refused} would be refused")
     return 1 if found.refused else 0
-
-
-# ------------------------------------------------------------------------------------ as a job
 
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:

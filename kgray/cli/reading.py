@@ -27,7 +27,6 @@ from kgray.errors import InputError
 if TYPE_CHECKING:
     from kgray.graph import Hit
     from kgray.memory import Memory
-    from kgray.ports import SearchScope
     from kgray.search import Filters, Ranking
     from kgray.search.answering import Answered
 
@@ -78,11 +77,8 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
 
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
-    reached: list[SearchScope] = [
-        scope
-        for scope in SCOPES
-        if all(scope in _FILTERED[name] for name, chosen in filters.items() if chosen)
-    ]
+    of = [_FILTERED[name] for name, chosen in filters.items() if chosen]
+    reached = (scope for scope in SCOPES if all(scope in scopes_of for scopes_of in of))
     chosen = tuple(dict.fromkeys(scopes)) or tuple(reached)
     return given | {"scopes": chosen, "filters": Filters(**filters)}
 
@@ -127,27 +123,22 @@ def search(
 
 
 def _print_hits(found: Ranking, took_ms: float, *, explain: bool) -> None:
+    """Print the hits; explain: with rank by method and signals of each, and with what was left out."""
     rows = [_hit_line(number, hit) for number, hit in enumerate(found.hits, 1)]
     styles = (printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"})
     printing.table(rows, styles=styles, nothing="No hits: nothing in this group is about the query.")
-    if explain:
-        _explained(found)
-    printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
-
-
-def _explained(found: Ranking) -> None:
-    """Print how each hit was found: its rank by method, the signals of its score; and what was left out."""
-    for number, hit in enumerate(found.hits, 1):
+    for number, hit in enumerate(found.hits if explain else (), 1):
         ranks = ", ".join(f"{method} #{rank}" for method, rank in hit.methods.items())
         signals = ", ".join(f"{name} {value:.3g}" for name, value in hit.signals.items())
         click.echo(f"{number}: score {hit.score:.3f} ({ranks or 'no method alone'}): {signals}")
-    for scope, id_, text in found.said_above:
+    for scope, id_, text in found.said_above if explain else ():
         click.echo(f"left out, a hit above says it: {scope} {printing.short(id_)} {text[:_LONGEST]}")
+    printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
 
 
 def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Where nothing was found, say which values of the filters nothing in the group has."""
-    from kgray.memory.unmet import unmet
+    from kgray.memory.naming import unmet
 
     if not hits and memory.store.heads([group])[group].named:
         for line in unmet(memory.store, group, filters):
@@ -194,12 +185,12 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
         _say_unmet(memory, group, asked["filters"], built.hits)
-    if call.as_json:
-        printing.emit_json(built.as_dict())
-    else:
+
+    def people() -> None:
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
-    return 0
+
+    return call.answer(built.as_dict(), people)
 
 
 @click.command(short_help="An answer with citations; needs a model.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import secrets
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,17 +21,6 @@ if TYPE_CHECKING:
 _GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
-@contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Raise SettingsError where a package, imported inside, is not installed. name: the extra that has it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"this needs the package {error.name}, which is not installed: pip install 'kgray[{name}]'"
-        ) from None
-
-
 @click.command(short_help="Serve HTTP and MCP from one port.")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address. Any but loopback demands keys.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free one.")
@@ -40,8 +32,18 @@ def _extra(name: str) -> Iterator[None]:
 @click.option(
     "--max-age", type=click.IntRange(min=1), default=3600, metavar="S", help="Of what waits; then 503."
 )
+@click.option(
+    "--webhooks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Post commits to webhooks; FILE has the key of their secrets, and is made where there is none.",
+)
+@click.option("--private-webhooks", is_flag=True, help="Their receivers may have private addresses.")
 @common
-def serve(call: Call, host: str, port: int, names: tuple[str, ...], accept_only: bool, **bounds: int) -> int:
+def serve(
+    call: Call, host: str, port: int, names: tuple[str, ...], accept_only: bool,
+    webhooks: Path | None, private_webhooks: bool, **bounds: int,
+) -> int:  # fmt: skip
     r"""Serve the memory over HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
 
     Without a key, only this machine is served, and may do what the command line may. `kgray keys add` makes
@@ -52,15 +54,32 @@ def serve(call: Call, host: str, port: int, names: tuple[str, ...], accept_only:
       kgray serve --port 8321
       curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
     """
-    with _extra("serve"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"])
+    key = None if webhooks is None else _key_in(webhooks)
+    posts: dict[str, Any] = {"webhook_key": key, "private_webhooks": private_webhooks}
     with call.memory(create=True) as memory:
-        app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only)
+        app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
         with Signals.gentle():
             server = _server(app, host, port)
             server.run()
     return 0 if server.started else 1
+
+
+def _key_in(path: Path) -> bytes:
+    """Return the key in a file that its owner alone can read; makes it where there is none."""
+    try:
+        with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(secrets.token_bytes(32))
+        found = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    if len(found) < 32:
+        raise SettingsError(f"{path} has {len(found)} bytes: a key of webhooks has 32 random ones")
+    return found
 
 
 def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
@@ -97,7 +116,9 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     Example:
       kgray mcp --group team
     """
-    with _extra("mcp"):
+    from kgray.wiring import needed_by
+
+    with needed_by("this", "mcp"):
         from kgray.mcp.stdio import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))

@@ -64,6 +64,14 @@ class Snapshot:
                 weights[pair] = weights.get(pair, 0) + (HOLDS if fact.holds_at(self.recorded_at) else ENDED)
         return [(a, b, min(weight, MOST)) for (a, b), weight in weights.items()]
 
+    def news(self) -> float:
+        """Return the share of its entities that are new since the current run, or have new facts."""
+        if self.parent is None or not self.entities:
+            return float(self.parent is None)
+        new = {id_ for id_, entity in self.entities.items() if entity.born[0] > self.parent.watermark}
+        known = self.entities.keys() & self.touched(self.parent.recorded_at)
+        return len(new | known) / len(self.entities)
+
     def touched(self, since: Instant) -> set[str]:
         """Return the entities whose facts were learned, or learned to have ended, after a record time."""
         return {

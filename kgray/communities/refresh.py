@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,10 +26,15 @@ from kgray.graph import Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
+from kgray.search.summaries import communities_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
+_NEWS = 0.1  # of a group's entities: with `due`, a group with less news is left as it is
 _AT_ONCE = 16  # communities that are written at the same time: ingestion has the rest of the model's streams
+
+
+OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how many there are
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class Refreshed:
     """What a refresh did, of one group.
 
     kept, written, offline    communities whose text was there, that a model wrote, and that none did
-    news        False: nothing was recorded since the run before, so that is the current one still
+    news        False: nothing was recorded since the run before, or less than is due: it is current still
     """
 
     run: int
@@ -68,6 +73,7 @@ class Refresh:
     """How groups are refreshed.
 
     summarizer  None = texts without a model
+    due         only groups of which a tenth is new
     max_tokens  of all groups together; None = any number. What is over is written without the model
     dry_run     count the calls and estimate their tokens; ask nothing, publish nothing
     cluster     finds communities: here, or elsewhere
@@ -77,21 +83,40 @@ class Refresh:
     embedder: Embedder
     summarizer: Summarizer | None = None
     cold: bool = False
+    due: bool = False
     max_tokens: int | None = None
     dry_run: bool = False
     cluster: Clustering = clustered
     spent: int = 0  # tokens, estimated before a call and counted after it
     gone: bool = False  # the model is out of reach, and asked no more
 
+    async def groups(
+        self, groups: Sequence[str], *, at_once: int = 1, on_group: OnGroup = lambda *_: None
+    ) -> dict[str, Refreshed]:
+        """Refresh groups, so many at a time; what `group` raises comes once all have ended."""
+        done: dict[str, Refreshed] = {}
+        gate = asyncio.Semaphore(at_once)
+
+        async def one(group: str) -> None:
+            async with gate:
+                done[group] = await self.group(group)
+            on_group(group, len(done), len(groups))
+
+        for fault in await asyncio.gather(*map(one, groups), return_exceptions=True):
+            if fault is not None:
+                raise fault
+        return {group: done[group] for group in groups}
+
     async def group(self, group: str) -> Refreshed:
         """Refresh one group. Raises Unavailable where it changes faster than it can be read."""
         writer = OFFLINE if self.summarizer is None else self.summarizer.identity
         for _ in range(_TRIES):
+            if (kept := self._as_it_is(group, writer)) is not None:
+                return kept
             shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
-            parent, count = shown.parent, len(shown.listed)
-            if parent is not None and not self.cold and self._says_all(shown, parent, writer):
-                levels = len({one.level for one in shown.listed})
-                return Refreshed(run=parent.run, news=False, levels=levels, communities=count, kept=count)
+            parent = shown.parent
+            if self.due and parent is not None and self._may_wait(shown, parent, writer):
+                return _kept(parent, shown.listed)
             done = Refreshed(run=parent.run + 1 if parent else 1, cold=self.cold or is_cold(shown))
             find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
             found = await asyncio.to_thread(find)
@@ -106,10 +131,18 @@ class Refresh:
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
-    def _says_all(self, shown: Snapshot, parent: Run, writer: str) -> bool:
-        """Whether the current run says all that there is to say, in the words of this writer."""
-        written = self.summarizer is None or all(one.writer == writer for one in shown.listed)
-        return (parent.recorded_at, parent.writer) == (shown.recorded_at, writer) and written
+    def _may_wait(self, shown: Snapshot, parent: Run, writer: str) -> bool:
+        return parent.writer == writer and not shown.corrected and shown.news() < _NEWS
+
+    def _as_it_is(self, group: str, writer: str) -> Refreshed | None:
+        """Return the current run where it says all that there is to say, in the words of this writer."""
+        parent = None if self.cold else current(self.store, group)
+        recorded_at = self.store.heads([group])[group].last_recorded
+        if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
+            return None
+        listed = communities_of(self.store, group, parent.run)
+        written = self.summarizer is None or all(one.writer == writer for one in listed)
+        return _kept(parent, listed) if written else None
 
     async def _made(
         self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
@@ -129,6 +162,11 @@ class Refresh:
             )
             for level in found for one in level
         ]  # fmt: skip
+
+
+def _kept(run: Run, listed: Sequence[Community]) -> Refreshed:
+    levels, count = len({one.level for one in listed}), len(listed)
+    return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count)
 
 
 def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:

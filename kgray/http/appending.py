@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -100,8 +101,10 @@ class Appends:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         """Append to a store, in a thread of its own."""
         self._store, self._metrics = store, metrics
-        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()
-        self._held = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._held = 0  # rows that are not answered yet
+        self._came, self._enough = asyncio.Event(), asyncio.Event()
+        self._closing = False
         self._thread = ThreadPoolExecutor(1, "kgray-append")
 
     async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
@@ -111,43 +114,41 @@ class Appends:
         """
         if self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
+        answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered))
         self._held += len(drafts)
-        waiting = _Waiting(drafts, tuple(sorted(how.items())), asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
-        try:
-            # Shielded: a client that goes away does not take its rows out of a transaction.
-            return await asyncio.shield(waiting.answered)
-        finally:
-            self._held -= len(drafts)
+        self._came.set()
+        if self._held >= GATHER_ROWS:
+            self._enough.set()
+        return await answered  # a client that goes away does not take its rows out of a transaction
 
     async def run(self) -> None:
         """Append until `close`."""
-        while (first := await self._queue.get()) is not None:
-            gathered, ending = [first], False
-            rows, until = len(first.drafts), asyncio.get_running_loop().time() + GATHER_S
-            while rows < GATHER_ROWS and not ending:
-                left = until - asyncio.get_running_loop().time()
-                try:
-                    more = (
-                        await asyncio.wait_for(self._queue.get(), left)
-                        if left > 0
-                        else self._queue.get_nowait()
-                    )
-                except (TimeoutError, asyncio.QueueEmpty):
-                    break
-                if more is None:
-                    ending = True
-                else:
-                    gathered.append(more)
-                    rows += len(more.drafts)
-            for how in dict.fromkeys(one.how for one in gathered):
-                await self._append([one for one in gathered if one.how == how])
-            if ending:
-                return
+        while together := await self._gathered():
+            for how in dict.fromkeys(one.how for one in together):
+                await self._append([one for one in together if one.how == how])
+            self._held -= sum(len(one.drafts) for one in together)
 
     async def close(self) -> None:
         """Let `run` end when everything that waits is appended."""
-        self._queue.put_nowait(None)
+        self._closing = True
+        self._came.set()
+        self._enough.set()
+
+    async def _gathered(self) -> list[_Waiting]:
+        """Return the requests that are appended together; none when it is closed."""
+        await self._came.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                await self._enough.wait()
+        together, rows = list[_Waiting](), 0
+        while self._waiting and rows < GATHER_ROWS:
+            together.append(self._waiting.popleft())
+            rows += len(together[-1].drafts)
+        if not (self._waiting or self._closing):
+            self._came.clear()
+            self._enough.clear()
+        return together
 
     async def _append(self, together: Sequence[_Waiting]) -> None:
         drafts = [draft for one in together for draft in one.drafts]

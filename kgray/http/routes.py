@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 
-from kgray.http import models, reading, writing
+from kgray.http import managing, models, reading, writing
 from kgray.http.door import needs
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
@@ -30,7 +30,7 @@ _ROWS = {
                 "example": f'{{"text": "{_ROW["text"]}"}}\n',
             },
         },
-    }
+    },
 }
 _LINES = {
     "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
@@ -78,7 +78,14 @@ ROUTES = (
     Route("DELETE", _G, "remove", writing.remove_group),
     Route("GET", f"{_G}/operations/{{sequence}}", "read", reading.operation),
     Route("GET", "/groups", "read", reading.groups),
-    Route("GET", "/audit", "admin", writing.audit),
+    Route("GET", "/audit", "admin", managing.audit),
+    Route("GET", "/keys", "admin", managing.keys),
+    Route("POST", "/keys", "admin", managing.add_key),
+    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key),
+    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks),
+    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
+    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
+    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, more=(202,)),
 )
 _PROBLEM = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
 

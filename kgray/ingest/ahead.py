@@ -197,10 +197,9 @@ class _Items(_Seen[str, V]):
 
 
 class AheadGraph:
-    """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
+    """The group's graph with the statements, names and rulings of uncommitted episodes."""
 
     def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
-        """Put uncommitted rows over the true graph."""
         self._base, self._view = base, view
         self.fold = base.fold
         self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)
@@ -237,7 +236,7 @@ class AheadGraph:
 
 
 class AheadState:
-    """`KnownState`: a group's state as an uncommitted episode will probably find it."""
+    """A group's state as an uncommitted episode will probably find it."""
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""

@@ -155,7 +155,7 @@ async def journaled(
         said = outbox.recall(episode.group, key)
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.
-            row = changes.answers_row(key, judged)
+            row = rows.answers_row(key, judged.answers, *judged.cost)
             said = rows.answers(row)
             outbox.post(changes.answered(episode, key, row))
             outbox.remember(episode.group, key, said)

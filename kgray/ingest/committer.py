@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kgray import times
-from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
+from kgray.derivation.change import EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
@@ -40,10 +40,6 @@ _T = TypeVar("_T")
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
-
-
-def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Do nothing: the default `watch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +65,7 @@ class Parts:
     streams: int = 32
     late_s: float = 6.0
     writer: Writer | None = None
-    watch: OnStage = unwatched
+    watch: OnStage = lambda *_: None
 
     @property
     def rules(self) -> Rules:
@@ -89,7 +85,6 @@ class Direct:
     """A writer that applies changes to the store itself, inside `Store.writing()`."""
 
     def __init__(self, store: Store) -> None:
-        """Write to this store."""
         self._store = store
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
@@ -117,8 +112,9 @@ class Outbox:
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
-        if change.erases:
-            self._forget_answers(change.group)
+        if change.erases:  # an erased episode may have used the group's answers (R25)
+            for asked in [asked for asked in self._answers if asked[0] == change.group]:
+                del self._answers[asked]
         # After a failed batch nothing more is sent: the store would have it without what came before.
         if self._sending is None or _went_well(self._sending):
             self._sending = asyncio.create_task(self._send())
@@ -187,11 +183,6 @@ class Outbox:
         self._moving.clear()
         self.faults.clear()
 
-    def _forget_answers(self, group: str) -> None:
-        """Forget a group's answers: an erased episode may have used them (R25)."""
-        for asked in [asked for asked in self._answers if asked[0] == group]:
-            del self._answers[asked]
-
     async def _send(self) -> None:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
         while self._waiting:
@@ -259,9 +250,7 @@ class Committer:
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
-            parts.writer or Direct(parts.store),
-            most=parts.store.batch,
-            took=lambda s: told("write", s, None),
+            parts.writer or Direct(parts.store), most=parts.store.batch, took=lambda s: told("write", s, None)
         )
 
     def forgive(self, group: str) -> None:
@@ -330,7 +319,9 @@ class Committer:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = self._refolded(change, recorded_at)
+                records = records_of(self._parts.store, group)
+                after = GroupGraph.build(with_change(records, change, recorded_at))
+                difference = compare(GroupGraph.build(records), after)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -392,11 +383,6 @@ class Committer:
         if group not in self._recorded:
             self._recorded[group] = self._parts.store.heads([group])[group].last_recorded
         return self._recorded[group]
-
-    def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
-        records = records_of(self._parts.store, change.episode.group)
-        after = GroupGraph.build(with_change(records, change, recorded_at))
-        return compare(GroupGraph.build(records), after)
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:

@@ -1,9 +1,9 @@
 """What deciding works with: an episode, what is known of its group, answers so far, and open questions.
 
-`KnownState` and `KnownGraph` are what deciding may read of a group. `GroupState` and `GroupGraph` have the
-true state; `AheadState` and `AheadGraph` show uncommitted episodes too. A `GroupState` is built from the
-store when first needed, kept current by commits, and dropped when a commit fails or a correction changes
-records of any age. A property test checks that a loaded state equals a kept one.
+`KnownState` is what deciding reads of a group: a `GroupState` has the true state; an `AheadState` shows
+uncommitted episodes too, and has what deciding may read, no more. A `GroupState` is built from the store when
+first needed, kept current by commits, and dropped when a commit fails or a correction changes records of any
+age. A property test checks that a loaded state equals a kept one.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
-from kgray.derivation.group import GroupGraph, SlotKey
-from kgray.derivation.names import EntityNote, Fold
-from kgray.derivation.relations import Relations
-from kgray.derivation.statements import Statement, StatementKey
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.statements import Statement
 from kgray.derivation.stored import records_of
-from kgray.ingest.candidates import NameIndex, NameLookUp, Nearest
+from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, STATEMENT_VECTORS_OF
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Question, Store, Vector
-from kgray.records import Episode, Extraction, GroupRecords, Place, Value
+from kgray.records import Episode, Extraction, GroupRecords
 from kgray.times import Instant
 
+if TYPE_CHECKING:
+    from kgray.ingest.ahead import AheadState
+
+KnownState: TypeAlias = "GroupState | AheadState"
 # Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
 # How that divides between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
@@ -53,59 +55,6 @@ def garbage_collected_rarely() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-class KnownGraph(Protocol):
-    """The part of a `GroupGraph` that deciding reads."""
-
-    @property
-    def fold(self) -> Fold: ...  # noqa: D102 - each as in GroupGraph
-    @property
-    def births(self) -> Mapping[str, Place]: ...  # noqa: D102
-    @property
-    def entities(self) -> Mapping[str, EntityNote]: ...  # noqa: D102
-    @property
-    def statements(self) -> Mapping[str, Statement]: ...  # noqa: D102
-    @property
-    def buckets(self) -> Mapping[StatementKey, list[str]]: ...  # noqa: D102
-    @property
-    def slots(self) -> Mapping[SlotKey, list[str]]: ...  # noqa: D102
-    @property
-    def by_relation(self) -> Mapping[str, list[str]]: ...  # noqa: D102
-    @property
-    def by_ends(self) -> Mapping[tuple[str, str | Value], list[str]]: ...  # noqa: D102
-    @property
-    def relations(self) -> Relations: ...  # noqa: D102
-
-    def verdict(self, a: str, b: str) -> bool | None:
-        """Return whether two statements were found exclusive; None = never judged."""
-        ...
-
-
-class KnownState(Protocol):
-    """The part of a `GroupState` that deciding reads.
-
-    ontology_settled: whether the ontology's rulings were compared with the stored ones in this run.
-    """
-
-    @property
-    def graph(self) -> KnownGraph: ...  # noqa: D102
-    @property
-    def names(self) -> NameLookUp: ...  # noqa: D102
-    @property
-    def nearest(self) -> Nearest: ...  # noqa: D102
-    @property
-    def ontology_settled(self) -> bool: ...  # noqa: D102
-    @property
-    def statement_vectors(self) -> Mapping[str, Vector]: ...  # noqa: D102
-
-    def is_guess(self, entity: str) -> bool:
-        """Whether an entity stands for an open question; never true of the true state."""
-        ...
-
-    def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
-        """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +81,7 @@ class Questions:
     open: list[Question] = field(default_factory=list)
     early: bool = False  # on a view: they depend on a guess, and may change with its answer
 
-    def ask(self, question: Question) -> None:
-        """Add a question once."""
-        if question not in self.open:
-            self.open.append(question)
-
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.texts or self.open)
 
 
@@ -176,8 +119,8 @@ class Case:
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to a question; where there is none yet, note it as open and return None."""
         answer = self.answers.said.get(question)
-        if answer is None:
-            self.asked.ask(question)
+        if answer is None and question not in self.asked.open:
+            self.asked.open.append(question)
         return answer
 
 

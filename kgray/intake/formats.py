@@ -34,7 +34,6 @@ class Position:
     """
 
     def __init__(self) -> None:
-        """Start at 0."""
         self.share: Callable[[], float] = lambda: 0.0
         self.columns: Sequence[str] | None = None
 
@@ -63,13 +62,6 @@ def _too_long() -> InputError:
     return InputError(f"longer than {MAX_LINE >> 20} MiB")
 
 
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"not valid UTF-8 at byte {error.start + 1}") from None
-
-
 # ------------------------------------------------------------------------------------- JSON
 
 
@@ -82,7 +74,9 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Num
             yield number, _too_long()
         elif line.strip():
             try:
-                yield number, parse_json(_decoded(line))
+                yield number, parse_json(line.decode())
+            except UnicodeDecodeError as error:
+                yield number, InputError(f"not valid UTF-8 at byte {error.start + 1}")
             except InputError as error:
                 yield number, error
 

@@ -3,7 +3,7 @@
 profile     a cluster profile: number and size of the actors; spec: what actors are built from, no secrets
 outcomes    what an actor answers, errors among it
 actors      how a class becomes an actor, and what a call to one can meet
-workers     the actors that extract, judge and embed
+workers     the actors that extract, judge and embed; scheduler: the one that refreshes communities in time
 pools       the router over workers, and the model ports over it
 writer      the actor that writes a shard, and the port that sends to it
 sequencer   the actor that runs the runner as a service, one a shard of groups

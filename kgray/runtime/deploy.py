@@ -22,6 +22,7 @@ from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
 from kgray.runtime.profile import fitting, profile_of
+from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
@@ -130,7 +131,8 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     if there is None:
-        tell(f"starting {len(_plan(spec))} actors: {', '.join(_plan(spec))}")
+        planned = _plan(spec, detached=detached)
+        tell(f"starting {len(planned)} actors: {', '.join(planned)}")
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
@@ -256,8 +258,13 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 # ------------------------------------------------------------------- names, resources, options
 
 
-def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
-    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order."""
+def _plan(
+    spec: DeploymentSpec, *, detached: bool
+) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
+    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
+
+    detached: they outlive this process; only then there is one that looks at the schedules
+    """
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
@@ -287,12 +294,12 @@ def _plan(spec: DeploymentSpec) -> dict[str, tuple[type[Any], dict[str, Any], tu
         plan[writer] = (GraphWriter, at_store | bound, (spec, shard))
         others = (writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
-    return plan
+    return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
-    plan = _plan(spec)
+    plan = _plan(spec, detached=detached)
     found: dict[str, Handle] = {}
     for name in names or plan:
         cls, own, arguments = plan[name]
@@ -314,4 +321,4 @@ def _kind(name: str) -> str:
 
 
 def _order(name: str) -> tuple[int, int]:
-    return ("sequencer", "writer", *_WORKERS).index(_kind(name)), int(name.rpartition("-")[2])
+    return ("sequencer", "writer", *_WORKERS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])

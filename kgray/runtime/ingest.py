@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
-_TASK_BYTES = 200 << 20  # of a task that finds communities, without its graph
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -111,7 +110,7 @@ class RayIngest:
     ) -> tuple[Ints, Levels]:
         """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
 
-        A group's graph is one task: its memory is asked for. Raises Unavailable where the task is lost.
+        Raises Unavailable where the task is lost.
         """
         head = heads.read(self._data)
         if not runs_already(self._settings, head):
@@ -121,15 +120,9 @@ class RayIngest:
             if self._session is None:
                 profile = heads.profile_for(self._settings, head)
                 self._session = open_session(self._settings, head, profile, silent)
-        import ray
+        from kgray.runtime.scheduler import clustered_by_a_task
 
-        task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(graph.ends))(clustered)
-        try:
-            labels, levels = ray.get(task.remote(graph, cap, previous, touched))
-        except ray.exceptions.RayError as error:
-            why = str(error).strip().splitlines()[0][:200]
-            raise Unavailable(f"the task that finds communities was lost ({why}): run it again") from None
-        return labels, levels
+        return clustered_by_a_task(graph, cap, previous, touched)
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""

@@ -54,9 +54,7 @@ class GraphWriter:
         except KgrayError as error:
             return error
 
-    def write(
-        self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]
-    ) -> Exception | None:
+    def write(self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]) -> Exception | None:
         """Write a client's batch; None = it is durable. number: of the batch among the client's, from 1."""
         try:
             if epoch < self._epoch:

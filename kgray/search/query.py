@@ -241,5 +241,3 @@ class Query:
             raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
         if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:
             raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
-
-

@@ -260,4 +260,3 @@ class FirstStage:
         found = np.empty_like(credit)
         found[sessions.order] = credit
         return found
-

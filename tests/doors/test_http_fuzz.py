@@ -50,4 +50,3 @@ def tries(operation) -> int:
 
     ask()
     return count
-

@@ -83,6 +83,35 @@ def test_without_news_nothing_is_done_and_a_cold_run_finds_the_same(memory):
     assert [r[1:] for r in rows if r[0] == 1] == [r[1:] for r in rows if r[0] == 2]
 
 
+def test_what_is_due_waits_for_a_tenth_of_news(memory):
+    assert refreshed(memory, due=True).run == 1
+    before, entities = kept(memory)["communities"], len(kept(memory)["entities"])
+    assert refreshed(memory, due=True).news is False
+    memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
+    assert refreshed(memory, due=True).news is False
+    assert kept(memory)["communities"] == before
+
+    for number in range(entities // 10):
+        memory.add(f"I live in Lima {number}.", group="team", speaker=f"Pia {number}son", at=LATER)
+    done = refreshed(memory, due=True)
+    assert (done.run, done.news, done.cold) == (2, True, False)
+    memory.retract(group="team", episodes=["t039"])
+    assert refreshed(memory, due=True).run == 3, "a correction voids texts: it does not wait"
+
+
+def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory):
+    def cluster(graph, *rest):
+        if graph.nodes > 2:
+            raise Unavailable("lost")
+        return clustered(graph, *rest)
+
+    memory.add("I work at Acme.", group="zebra", speaker="Bo", at=LATER)
+    refresh = Refresh(store=memory.store, embedder=memory.embedder, cluster=cluster)
+    with pytest.raises(Unavailable, match="lost"):
+        asyncio.run(refresh.groups(["team", "zebra"]))
+    assert len(memory.communities(group="zebra")) == 1
+
+
 def test_a_model_is_asked_once_for_what_has_not_changed(memory):
     model = CountingSummarizer()
     first = refreshed(memory, model)

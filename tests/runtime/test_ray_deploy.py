@@ -184,15 +184,17 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
     try:
         up = run(shell, "up", "--profile", "profile.toml", "--json")
-        assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0"]), up.err
+        assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0", "scheduler-0"]), (
+            up.err
+        )
         head = heads.read(shell.folder / "kgray-data")
         assert head is not None
         first, second, third, fourth, *_, last = up.err.splitlines()
         assert first == "kgray: starting a Ray that stays, which takes 15 to 40 s"
         assert second.startswith(f"kgray: Ray listens at {head.address} after ")
         assert third == "kgray: connecting to it, which waits for Ray's own services"
-        assert fourth == "kgray: starting 3 actors: models-0, writer-0, sequencer-0"
-        assert last.startswith("kgray: 3 of 3 actors have started after ")
+        assert fourth == "kgray: starting 4 actors: models-0, writer-0, sequencer-0, scheduler-0"
+        assert last.startswith("kgray: 4 of 4 actors have started after ")
         assert KEY.encode() not in arguments_of_processes()
         assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
@@ -207,7 +209,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         del shell.env["KGRAY_RUNTIME_WINDOW"]
     finally:
         down = run(shell, "down", "--json")
-    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 3, True), down.err
+    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
     assert run(shell, "down").out == "Nothing is up.\n"
     assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}

@@ -126,6 +126,8 @@ STORED: Mapping[Kind, StoredKind] = {
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
         StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
         StoredKind(kinds.AUDIT, "KgrayAudit"),
+        StoredKind(kinds.WEBHOOKS, "KgrayWebhook"),
+        StoredKind(kinds.SCHEDULES, "KgraySchedule"),
     )
 }  # fmt: skip
 

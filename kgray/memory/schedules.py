@@ -1,0 +1,157 @@
+"""When communities are refreshed: schedules in the store (`kinds.OWN`), by cron expressions in a time zone.
+
+An actor of `kgray up` carries them out. Of the times that nobody was up for only the latest counts. A refresh
+that was interrupted is begun again, at most three times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from kgray.errors import InputError, KgrayError, NotFound
+from kgray.kinds import ALL, OWN
+from kgray.kinds import SCHEDULES as KIND
+from kgray.ports import Appending, Store
+from kgray.times import Instant, from_datetime, show, to_datetime
+
+_TRIES = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A row of `kinds.SCHEDULES`."""
+
+    name: str
+    cron: str
+    zone: str
+    made_at: Instant
+    begun: Instant | None = None
+    tries: int = 0
+    ended_at: Instant | None = None
+    said: str = ""
+
+    def next(self, now: Instant) -> Instant:
+        """Return its first time after now. Raises StopIteration where there is none in 50 years."""
+        return from_datetime(next(CronSim(self.cron, self._local(now))))
+
+    def due(self, now: Instant) -> Instant | None:
+        """Return the time that is to be carried out now: the latest that has come, if it has not ended."""
+        latest = from_datetime(next(CronSim(self.cron, self._local(now + 1), reverse=True)))
+        if latest > (self.made_at if self.begun is None else self.begun):
+            return latest
+        return self.begun if self.ended_at is None and self.tries < _TRIES else None
+
+    def as_dict(self, now: Instant) -> dict[str, Any]:
+        """Return the form that `kgray schedule list --json` prints; said: what came of the last."""
+        told = {name: getattr(self, name) for name in ("name", "cron", "zone", "said")}
+        return told | {"next": show(self.next(now)), "last": show(self.begun)}
+
+    def _local(self, at: Instant) -> datetime:
+        return to_datetime(at).astimezone(ZoneInfo(self.zone))
+
+
+class Schedules:
+    """The schedules of one store."""
+
+    def __init__(self, store: Store) -> None:
+        """Read nothing yet."""
+        self._store = store
+
+    def add(self, name: str, cron: str, zone: str, now: Instant) -> Schedule:
+        """Add a schedule; the same again: no change. Raises InputError."""
+        made = Schedule(name, " ".join(cron.split()), zone, now)
+        _check(made)
+
+        def append(log: Appending) -> Schedule:
+            there = _of(log, name)
+            if there is None:
+                log.take_sequence(OWN)  # so that there is such a group
+                log.put(KIND, OWN, astuple(made))
+            return there or made
+
+        kept = self._store.append([OWN], append)
+        if (kept.cron, kept.zone) != (made.cron, made.zone):
+            raise InputError(
+                f"there is a schedule {name!r} already, {kept.cron!r} in {kept.zone}: "
+                f"remove it first (kgray schedule remove {name})",
+                field="name",
+            )
+        return kept
+
+    def every(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        return [Schedule(*row) for row in self._store.rows(ALL["schedules"], OWN)]
+
+    def remove(self, name: str) -> None:
+        """Remove a schedule; a refresh that goes on is finished. Raises NotFound."""
+
+        def append(log: Appending) -> bool:
+            there = _of(log, name) is not None
+            if there:
+                log.drop(KIND, OWN, (name,))
+            return there
+
+        if not self._store.append([OWN], append):
+            raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
+
+    def write(self, schedule: Schedule) -> None:
+        """Keep what has become of a schedule, unless it was removed."""
+
+        def append(log: Appending) -> None:
+            if (there := _of(log, schedule.name)) is not None and there.made_at == schedule.made_at:
+                log.put(KIND, OWN, astuple(schedule))
+
+        self._store.append([OWN], append)
+
+
+async def carry_out(
+    schedules: Schedules, clock: Callable[[], Instant], refresh: Callable[[], Awaitable[str]]
+) -> Instant | None:
+    """Carry out what is due, one after another; return when the next one is, None where there is none.
+
+    refresh     returns what to keep of it in a line; a KgrayError of it is kept, and ends that time
+    """
+    for schedule in schedules.every():
+        tick = schedule.due(clock())
+        if tick is not None:
+            tries = schedule.tries + 1 if tick == schedule.begun else 1
+            begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="")
+            schedules.write(begun)
+            try:
+                said = await refresh()
+            except KgrayError as error:
+                said = f"failed: {error}"
+            schedules.write(replace(begun, ended_at=clock(), said=said))
+    return min((schedule.next(clock()) for schedule in schedules.every()), default=None)
+
+
+def _of(log: Appending, name: str) -> Schedule | None:
+    rows = (Schedule(*row) for row in log.rows(ALL["schedules"], OWN))
+    return next((one for one in rows if one.name == name), None)
+
+
+def _check(made: Schedule) -> None:
+    if not _NAME.fullmatch(made.name):
+        said = "letters, digits, '_', '.' and '-', 64 at most"
+        raise InputError(f"{made.name!r} is no name of a schedule: {said}", field="name")
+    try:
+        ZoneInfo(made.zone)
+    except (KeyError, ValueError, OSError):
+        raise InputError(
+            f"zone {made.zone!r} is not known: use UTC, or a name such as Europe/Berlin", field="zone"
+        ) from None
+    try:
+        if len(made.cron.split()) != 5:
+            raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
+        made.next(made.made_at)
+    except (CronSimError, StopIteration) as error:
+        why = str(error) or "no day is ever so"
+        raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
