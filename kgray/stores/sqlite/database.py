@@ -177,18 +177,6 @@ class Database:
         with self._reading, explained(self.path):
             return self._reader.execute(statement, values).fetchall()
 
-    def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
-        """Return the ids of the episodes with these sequences.
-
-        Reads on the writing connection, because it runs in the thread that writes.
-        """
-        with self._turn, explained(self.path):
-            no = self.number(self._writer, group)
-            if no is None:
-                return []
-            found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
-            return [row[0] for row in found if row is not None]
-
     def known(self, group: str) -> KnownGroup | None:
         """Return a group, for a read; None where it was never there."""
         with self._reading, explained(self.path):
