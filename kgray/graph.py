@@ -166,9 +166,14 @@ class Hit:
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself."""
+        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself.
+
+        Of a community its own id and name: what it says is of all its episodes.
+        """
         if self.fact is not None:
             return self.fact.episodes
+        if self.community is not None:
+            return ((self.id, self.community.name),)
         return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property

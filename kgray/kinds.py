@@ -77,14 +77,10 @@ class Kind:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
 
-    @cached_property
-    def key_places(self) -> tuple[int, ...]:
-        """The indexes of the key columns in a row."""
-        return tuple(self.names.index(name) for name in self.key)
-
     def key_of(self, row: Row) -> Key:
         """Return the key of a row."""
-        return tuple(row[place] for place in self.key_places)
+        names = self.names
+        return tuple(row[names.index(name)] for name in self.key)
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
         """Pickle by name: changes go from process to process, and a kind is compared by identity."""

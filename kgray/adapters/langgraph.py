@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchItem, SearchOp
 from langgraph.store.base import validate_op_namespace as check_labels
 
-from kgray.adapters.turns import blocking
 from kgray.errors import InputError, NotFound
 from kgray.memory.face import Blocking, BothWays
 from kgray.search import Filters
@@ -40,7 +39,7 @@ class KgrayStore(BaseStore):
 
     def __init__(self, memory: BothWays | Blocking, *, parts: int) -> None:
         """Ask nothing yet."""
-        self._verbs, self._parts = blocking(memory), parts
+        self._verbs, self._parts = Blocking(memory), parts
         self._threads = ThreadPoolExecutor(thread_name_prefix="kgray-store")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
@@ -102,14 +101,14 @@ class KgrayStore(BaseStore):
             after: int | None = 0
             while after is not None:
                 page = self._verbs.log(group=group, after=after, limit=_MOST)
-                own = (row for row in page["episodes"] if row["source"] == _SOURCE)
+                own = (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
                 yield from (_item(group, row) for row in own if row["client_id"].startswith(below))
                 after = page["next"]
             return
         limit = _MOST if op.filter or path else min(op.offset + op.limit, _MOST)
         how = {"scopes": ["episode"], "filters": Filters(sources=(_SOURCE,)), "limit": limit}
         for hit in self._verbs.search(op.query, group=group, **how):
-            if hit.client_id.startswith(below):
+            if hit.client_id and hit.client_id.startswith(below):
                 yield _item(group, self._verbs.episode(hit.id, group=group), hit.score)
 
 

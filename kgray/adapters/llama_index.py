@@ -10,7 +10,6 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
 from kgray.adapters.turns import SPEAKERS, Turns
-from kgray.prompting.tokens import count_tokens
 
 
 class KgrayBlock(BaseMemoryBlock[str]):
@@ -39,10 +38,3 @@ class KgrayBlock(BaseMemoryBlock[str]):
             for one in messages
             if one.role.value in self.speakers and (one.content or "").strip()
         )
-
-    async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
-        """Return the lines from the start that leave out so many tokens; None = no line does."""
-        lines, left = content.splitlines(), count_tokens(content) - tokens_to_truncate
-        while lines and count_tokens("\n".join(lines)) > left:
-            lines.pop()
-        return "\n".join(lines) or None

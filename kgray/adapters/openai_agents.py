@@ -53,7 +53,7 @@ class KgraySession:
 
     def _row(self, item: Mapping[str, Any]) -> dict[str, str] | None:
         speaker, text = self._speakers.get(item.get("role", "")), _text(item)
-        named = {"source": self.session_id, "id": f"{self.session_id}/{uuid4()}"}
+        named = {"source": self.session_id, "id": f"{self.session_id}:{uuid4()}"}
         return {"text": text, "speaker": speaker, **named} if speaker and text else None
 
 

@@ -28,7 +28,7 @@ class Turns:
         tokens: int = 1500, patience_s: float = 10.0, strict: bool = False,
     ) -> None:  # fmt: skip
         """Ask nothing yet."""
-        self.group, self._verbs = group, blocking(memory)
+        self.group, self._verbs = group, Blocking(memory)
         self._tokens, self._patience_s, self._strict = tokens, patience_s, strict
         self._working: set[asyncio.Future[Any]] = set()
 
@@ -89,11 +89,6 @@ class Turns:
                 raise
             _log.warning("the agent goes on without its memory: %s", error)
             return f"The memory failed: {error}" if tells else ""
-
-
-def blocking(memory: BothWays | Blocking) -> Any:  # noqa: ANN401 - the verbs of a memory
-    """Return a memory's verbs as calls that block, for a thread."""
-    return memory if isinstance(memory, Blocking) else Blocking(memory)
 
 
 def _late(work: asyncio.Future[Any]) -> None:

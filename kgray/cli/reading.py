@@ -197,19 +197,32 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
 @click.argument("question", type=TEXT)
 @group_option
 @_context_options
+@click.option("--mode", type=click.Choice(("local", "global", "drift")), default="local", help="From what.")
+@click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
-@click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompt and answer.")
+@click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
 @common
-def ask(call: Call, question: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
+def ask(
+    call: Call,
+    question: str,
+    group: str,
+    scopes: tuple[str, ...],
+    suggest: bool,
+    **given: Any,  # noqa: ANN401
+) -> int:
     r"""Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
 
-    What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false.
+    What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
+    local answers from a context, global from the communities, drift from what further questions find, too.
 
     \b
     Example:
       kgray ask "Where does Alice work?" --group team --max-tokens 4000
+      kgray ask "What does everybody work on?" --group team --mode global
     """
     asked, text = asked_of(scopes, given), query_from(question)
+    if suggest:
+        return _suggest(call, text, group, asked)
     streams = not call.as_json and sys.stdout.isatty()
     with call.reader(group) as memory:
         answered: Answered = finished(
@@ -230,6 +243,18 @@ def ask(call: Call, question: str, group: str, scopes: tuple[str, ...], **given:
     tokens = printing.counted(cost.prompt_tokens + cost.completion_tokens, "token")
     printing.note(f"{printing.counted(cost.calls, 'call')}, {tokens}")
     return 0
+
+
+def _suggest(call: Call, text: str, group: str, asked: dict[str, Any]) -> int:
+    """Print questions that the memory can answer."""
+    for name in ("mode", "max_calls"):  # of an answer; this is one call
+        asked.pop(name)
+    with call.reader(group) as memory:
+        found = finished(memory.suggest(text, group=group, **asked))
+    nothing = "No questions: nothing in this group is about it."
+    return call.answer(
+        {"questions": found}, lambda: printing.table([[one] for one in found], nothing=nothing)
+    )
 
 
 def _show(piece: str) -> None:

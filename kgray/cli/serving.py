@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+# Beside three busy threads an answer took 4.6 ms (median), 30 ms with Python's own 5 ms; they did as much.
+_TURN_S = 0.0005
 _GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
@@ -64,6 +67,7 @@ def serve(
     with call.memory(create=True) as memory:
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
         with Signals.gentle():
+            sys.setswitchinterval(_TURN_S)
             server = _server(app, host, port)
             server.run()
     return 0 if server.started else 1
@@ -86,6 +90,8 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
     """Return a server that prints its address when it is ready, and ends streams when it is to stop."""
     import uvicorn
 
+    from kgray.http.protocol import Bounded
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
             await super().startup(sockets)
@@ -98,9 +104,11 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
             app.state.door.ending = True
             await super().shutdown(sockets)
 
-    how: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    times: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": 75}
-    return Server(uvicorn.Config(app, host=host, port=port, **how, **times))
+    # Without proxy_headers: nothing asks for a client's address.
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    how: dict[str, Any] = {"http": Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
+    ending: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S}
+    return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how, **ending))
 
 
 @click.command(short_help="An MCP server on stdin and stdout.")

@@ -209,7 +209,7 @@ class Front:
 
     def _check(self, request: Request) -> None:
         guard, headers = self._door.guard, request.headers
-        if request.url.path in OPEN:
+        if request.scope["path"] in OPEN:
             return
         guard.check_names(headers.get("host"), headers.get("origin"))
         request.scope["state"]["key"] = guard.caller(headers.get("authorization"))

@@ -12,6 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry import trace
+from opentelemetry.context import Context
+
 from kgray import times
 from kgray.errors import InputError
 from kgray.http.metrics import Metrics
@@ -26,6 +29,7 @@ from kgray.records import Draft
 MAX_ROWS = 1000  # of one request
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
 MAX_HELD = 20_000  # rows that wait for a transaction
+_tracer = trace.get_tracer("kgray")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
 
@@ -93,6 +97,7 @@ class _Waiting:
     drafts: Sequence[Draft]
     how: tuple[tuple[str, bool], ...]
     answered: asyncio.Future[list[Acceptance]]
+    asked: trace.SpanContext
 
 
 class Appends:
@@ -115,7 +120,8 @@ class Appends:
         if self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
         answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered))
+        asked = trace.get_current_span().get_span_context()
+        self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered, asked))
         self._held += len(drafts)
         self._came.set()
         if self._held >= GATHER_ROWS:
@@ -159,7 +165,12 @@ class Appends:
             return accept(self._store, drafts, now=times.now(), **dict(together[0].how))
 
         try:
-            with self._metrics.accept_seconds.time():
+            links = [trace.Link(one.asked) for one in together if one.asked.is_valid]
+            about = {"kgray.rows": len(drafts)}
+            with (
+                self._metrics.accept_seconds.time(),
+                _tracer.start_as_current_span("kgray accept", Context(), attributes=about, links=links),
+            ):
                 answers = iter(await loop.run_in_executor(self._thread, work))
         except Exception as error:  # noqa: BLE001 - it is the answer of each request
             for one in together:

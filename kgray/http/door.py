@@ -155,7 +155,7 @@ class Door:
     async def tag(self, request: Request, group: str) -> str:
         """Return the weak ETag of an answer without a clock: of the group's last commit and the arguments."""
         head = (await self.call(self.memory.store.heads, [group]))[group]
-        about = f"{head} {request.url.path}?{request.url.query}"
+        about = f"{head} {request.scope['path']}?{request.scope['query_string']!r}"
         return f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
 
 

@@ -119,7 +119,7 @@ def told(
     """Return a problem as a response. faults: {"pointer", "detail"} of each fault in the body."""
     body = {
         "type": TYPE + code, "title": problem.title, "status": problem.status, "detail": detail,
-        "instance": request.url.path, "code": code, "errors": list(faults), "request_id": id_of(request),
+        "instance": request.scope["path"], "code": code, "errors": list(faults), "request_id": id_of(request),
     }  # fmt: skip
     return Response(json.dumps(body), problem.status, dict(headers or {}), JSON)
 

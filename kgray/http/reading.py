@@ -6,10 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query, Request, Response
+from opentelemetry import trace
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray.errors import KgrayError
@@ -24,8 +25,22 @@ Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", example
 Identifier = Annotated[str, Path(max_length=1000)]
 Moment = Annotated[str | None, Query(max_length=64, description="ISO 8601, or epoch seconds")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Depth = Annotated[int, Query(ge=0, le=4)]
-_SPANS = ("from_known_at", "to_known_at", "from_as_of", "to_as_of")
+_NAMED, _COUNT = Parameter.KEYWORD_ONLY, Annotated[int, Query(ge=0, le=1 << 62)]
+_IN_PATH = ("group", "identifier", "name_or_id", "sequence")
+# The types of the parameters of verbs; of others: a moment.
+_TYPES: Mapping[str, Any] = {
+    "group": Group,
+    "identifier": Identifier,
+    "name_or_id": Identifier,
+    "sequence": Annotated[int, Path(ge=1, le=1 << 60)],
+    "query": Annotated[str, Query(alias="q", max_length=1000)],
+    "centre": Annotated[str | None, Query(max_length=1000)],
+    "depth": Annotated[int, Query(ge=0, le=4)],
+    "limit": Limit,
+    "since": _COUNT,
+    "after": _COUNT,
+    "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
+}
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
@@ -34,6 +49,7 @@ async def search(door: At, group: Group, body: Search) -> Response:
     """Return ranked hits: facts that hold (now, or as of then), entities, episodes."""
     began = time.perf_counter()
     found = await door.read(door.memory.explain, body.query, group=group, **body.arguments())
+    trace.get_current_span().set_attribute("kgray.hits", len(found.hits))
     rows = [hit.as_dict() | ({"signals": dict(hit.signals)} if body.explain else {}) for hit in found.hits]
     answer: dict[str, Any] = {"hits": rows, "took_ms": round((time.perf_counter() - began) * 1000, 3)}
     if body.explain:
@@ -49,73 +65,34 @@ async def context(door: At, group: Group, body: ContextOf) -> Response:
     return JSONResponse(found.as_dict())
 
 
-def reads(
-    verb: str,
-    parameters: Mapping[str, tuple[Any, Any]],
-    *,
-    gives: str = "",
-    tagged: bool = False,
-    **renamed: str,
-) -> Callable[..., Any]:
-    """Return the handler of a verb of the memory that answers as it comes.
+def reads(verb: str, *, gives: str = "", tagged: bool = False) -> Callable[..., Any]:
+    """Return the handler of a verb of the memory: with its parameters, it answers as the verb does.
 
-    parameters  name -> its type and default, for FastAPI; `...` = none
     gives       the name of the part of the answer; "" = it is the whole answer
     tagged      it has an ETag, because it has no clock
-    renamed     parameter -> the verb's name of it
     """
 
-    async def handle(door: Door, request: Request, group: str, **given: Any) -> Response:  # noqa: ANN401
-        tag = await door.tag(request, check_group(group)) if tagged else ""
+    async def handle(door: Door, request: Request, **asked: Any) -> Response:  # noqa: ANN401
+        tag = await door.tag(request, check_group(asked["group"])) if tagged else ""
         if tagged and (same := unchanged(request, tag)) is not None:
             return same
-        asked = {renamed.get(name, name): value for name, value in given.items()}
-        found = plain(await door.read(getattr(door.memory, verb), group=group, **asked))
+        found = _plain(await door.read(getattr(door.memory, verb), **asked))
         return JSONResponse({gives: found} if gives else found, headers=kept(tag) if tagged else None)
 
-    made = {"door": (At, ...), "request": (Request, ...), "group": (Group, ...), **parameters}
-    handle.__signature__ = Signature([  # type: ignore[attr-defined]
-        Parameter(
-            name, Parameter.KEYWORD_ONLY, annotation=kind, default=Parameter.empty if value is ... else value
-        )
-        for name, (kind, value) in made.items()
-    ])  # fmt: skip
-    handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__.partition(";")[0]
+    _, *own = signature(getattr(Memory, verb)).parameters.values()
+    given = [Parameter(name, _NAMED, annotation=kind) for name, kind in (("door", At), ("request", Request))]
+    for one in own:
+        kind, default = _TYPES.get(one.name, Moment), Parameter.empty if one.name in _IN_PATH else one.default
+        given.append(Parameter(one.name, _NAMED, annotation=kind, default=default))
+    handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
+    handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
     return handle
 
 
-def plain(found: Any) -> Any:  # noqa: ANN401 - JSON, or values that have their form
-    """Return what a verb has returned as JSON."""
+def _plain(found: Any) -> Any:  # noqa: ANN401 - JSON, or values that have their form
     if isinstance(found, list):
-        return [plain(one) for one in found]
+        return [_plain(one) for one in found]
     return found.as_dict() if hasattr(found, "as_dict") else found
-
-
-_NAME, _CLOCK, _COUNT = (Identifier, ...), (Moment, None), Annotated[int, Query(ge=0, le=1 << 62)]
-_STATE = Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None
-_SOME = Annotated[str | None, Query(max_length=1000)]
-entities = reads("entities", {"q": (_SOME, ""), "limit": (Limit, 20)}, gives="entities", q="query")
-history = reads(
-    "history", {"name": _NAME, "as_of": _CLOCK, "known_at": _CLOCK}, tagged=True, name="name_or_id"
-)
-show = reads("show", {"name": _NAME}, gives="records", tagged=True, name="identifier")
-graph = reads(
-    "neighbourhood",
-    {
-        "centre": (_SOME, None),
-        "as_of": _CLOCK,
-        "known_at": _CLOCK,
-        "depth": (Depth, 1),
-        "limit": (Limit, 200),
-    },
-    tagged=True,
-)
-diff = reads("diff", {**dict.fromkeys(_SPANS, _CLOCK), "limit": (Limit, 200)}, tagged=True)
-changes = reads("changes", {"since": (_COUNT, 0), "limit": (Limit, 200)})
-log = reads("log", {"after": (_COUNT, 0), "state": (_STATE, None), "limit": (Limit, 100)})
-episode = reads("episode", {"name": _NAME}, name="identifier")
-operation = reads("operation", {"sequence": (Annotated[int, Path(ge=1, le=1 << 60)], ...)})
-failures = reads("failures", {}, gives="failures")
 
 
 async def status(door: At, group: Group) -> Response:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kgray import times
-from kgray.errors import InputError, KgrayError
+from kgray.errors import InputError
 from kgray.memory.webhooks import Webhook, Webhooks
 
 if TYPE_CHECKING:
@@ -73,13 +73,14 @@ class Posts:
         """Post until it is cancelled."""
         while True:
             try:
-                for webhook in await self._door.call(self.webhooks.every):
-                    task = self._going.get(webhook.id)
-                    waits = webhook.again_at is not None and webhook.again_at > times.now()
-                    if not (webhook.dead or waits) and (task is None or task.done()):
+                found = await self._door.call(self.webhooks.every)
+                self._going = {id_: task for id_, task in self._going.items() if not task.done()}
+                for webhook in found:
+                    due = webhook.again_at is None or webhook.again_at <= times.now()
+                    if due and webhook.state != "dead" and webhook.id not in self._going:
                         self._going[webhook.id] = asyncio.create_task(self._serve(webhook))
-            except KgrayError as error:
-                _log.warning("webhooks wait: %s", error)
+            except Exception:  # noqa: BLE001 - the loop outlives it, and says so
+                _log.exception("webhooks wait")
             await asyncio.sleep(_LOOK_S)
 
     async def _serve(self, webhook: Webhook) -> None:
@@ -92,11 +93,9 @@ class Posts:
             found = await self._door.changes(webhook.group, webhook.sent, head)
             looked_s = time.monotonic() - began
             await self._post_all(webhook, found["commits"], found["last"] if found["more"] else head)
-            await asyncio.sleep(
-                4 * looked_s
-            )  # a pass over a large group takes long: at most a fifth of the time
-        except KgrayError as error:
-            _log.warning("webhook %s waits: %s", webhook.id, error)
+            await asyncio.sleep(4 * looked_s)  # a pass over a large group takes long
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("webhook %s waits", webhook.id)
 
     async def _post_all(self, webhook: Webhook, commits: list[dict[str, Any]], last: int) -> None:
         note, sent, saved = (

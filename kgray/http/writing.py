@@ -62,21 +62,25 @@ async def append(request: Request) -> Response:
         return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
-    rows = [item for item in items if isinstance(item, Taken)]
-    answers = (
-        await door.appends.accept([row.draft for row in rows], replace=replace, again=again) if rows else []
-    )
-    pairs = list(zip(rows, answers, strict=True))
-    door.ingesting.appended(sum(one.status == "accepted" for one in answers))
-    refused = [item for item in items if isinstance(item, Refusal)]
-    refused += [_conflict(row, one) for row, one in pairs if one.status == "conflict"]
+    pairs, refused = await _appended(door, items, replace=replace, again=again)
     wait = wait_of(headers.get("prefer"))
-    ended = None if wait is None else await _ended(door, group, answers, wait)
+    ended = None if wait is None else await _ended(door, group, [one for _, one in pairs], wait)
     return _answered(request, pairs, refused, ended=ended)
 
 
-def _conflict(row: Taken, answer: Acceptance) -> Refusal:
-    return Refusal(file="", line=row.line, field="id", reason=answer.reason)
+async def _appended(
+    door: Door, items: Sequence[Taken | Refusal], **how: bool
+) -> tuple[list[tuple[Taken, Acceptance]], list[Refusal]]:
+    """Append what can be accepted; return each row with its outcome, and what was refused."""
+    rows = [one for one in items if isinstance(one, Taken)]
+    refused = [one for one in items if isinstance(one, Refusal)]
+    answers = await door.appends.accept([row.draft for row in rows], **how) if rows else []
+    pairs = list(zip(rows, answers, strict=True))
+    door.ingesting.appended(sum(one.status == "accepted" for one in answers))
+    for row, one in pairs:
+        if one.status == "conflict":
+            refused.append(Refusal(file="", line=row.line, field="id", reason=one.reason))
+    return pairs, refused
 
 
 def _answered(
@@ -132,21 +136,12 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
             taken_of(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
         )
         for start in range(0, len(items), _PORTION):
-            portion = items[start : start + _PORTION]
-            rows = [item for item in portion if isinstance(item, Taken)]
-            answers = (
-                await door.appends.accept([row.draft for row in rows], again=again, bulk=True) if rows else []
-            )
-            refused = [item for item in portion if isinstance(item, Refusal)]
-            refused += [
-                _conflict(r, one) for r, one in zip(rows, answers, strict=True) if one.status == "conflict"
-            ]
+            pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):
-                counts[status] += sum(one.status == status for one in answers)
+                counts[status] += sum(one.status == status for _, one in pairs)
             counts["refused"] += len(refused)
             refusals += [{"line": one.line, "field": one.field, "reason": one.reason} for one in refused]
             del refusals[_SHOWN:]
-            door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     return JSONResponse(counts | {"refusals": refusals}, 202)
 
 
@@ -235,9 +230,9 @@ async def remove(door: At, request: Request, group: Group, body: Withdrawal) -> 
     return await _withdrawn(door, request, group, "remove", body.model_dump())
 
 
-async def remove_episode(door: At, request: Request, group: Group, name: Identifier) -> Response:
+async def remove_episode(door: At, request: Request, group: Group, identifier: Identifier) -> Response:
     """Erase one episode and every trace of it."""
-    return await _withdrawn(door, request, group, "remove", {"episodes": [name]})
+    return await _withdrawn(door, request, group, "remove", {"episodes": [identifier]})
 
 
 async def remove_group(

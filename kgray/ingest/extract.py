@@ -23,8 +23,9 @@ from dataclasses import replace
 from kgray import rows
 from kgray.derivation import names
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts, off_the_loop
+from kgray.ingest.committer import Outbox, Parts
 from kgray.ingest.grounding import ground
+from kgray.ingest.threads import off_the_loop
 from kgray.intake import triples
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import previous

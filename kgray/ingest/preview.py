@@ -53,7 +53,7 @@ class Preview:
         replaced = find(store, group, draft.id).episodes
         episode = draft.episode(answer.sequence, now=self._now, state="committed")
         read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
-        recorded_at = self._committer.record_time(group)
+        recorded_at = await self._committer.record_time(group)
         before, rows_before = self._view(group)
         if not replaced:
             left, gone, state = before.records, [], await self._committer.state(group)
@@ -61,7 +61,7 @@ class Preview:
             left = retracted(before.records, replaced).records
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
-            state.fetch_vectors(store, self._parts.pipeline.judging)
+            await self._committer.with_vectors(state)
         change = await self._decided(read, state)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))

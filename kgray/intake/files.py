@@ -26,6 +26,7 @@ from kgray.intake.formats import (
     json_objects,
     parquet_rows,
 )
+from kgray.intake.remote import RemoteFile
 from kgray.records import MAX_CLIENT_ID, Draft
 
 Format = Literal["lines", "array", "objects", "csv", "tsv", "parquet", "text"]
@@ -65,7 +66,7 @@ class Submitted:
 
 
 def read_file(
-    path: Path,
+    path: Path | RemoteFile,
     defaults: Defaults,
     *,
     name: str | None = None,
@@ -74,11 +75,13 @@ def read_file(
 ) -> Iterator[Submitted | Refusal]:
     """Yield each row of a file in order, as a draft or a refusal; never raises for what the file contains.
 
+    Raises Unavailable where a file at a URL cannot be read now.
+
     name      what refusals and text sources call the file; its path unless said
     skip      how many rows to leave out at the start, because an earlier reading yielded them
     position  is updated with how much was read
     """
-    shown = name or str(path)
+    shown = name or (str(path) if isinstance(path, Path) else path.name)
     position = position or Position()
     try:
         form = _format(path)
@@ -110,7 +113,7 @@ def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Pat
         yield Path(file.name)
 
 
-def _format(path: Path) -> Format:
+def _format(path: Path | RemoteFile) -> Format:
     """Return the format by the extension, else by the first byte that is not blank."""
     if known := _EXTENSIONS.get(path.suffix.lower()):
         return known
@@ -164,7 +167,7 @@ def _table_of(shown: str) -> str:
 
 
 def _text(
-    path: Path, defaults: Defaults, shown: str, skip: int, position: Position
+    path: Path | RemoteFile, defaults: Defaults, shown: str, skip: int, position: Position
 ) -> Iterator[Submitted | Refusal]:
     """Yield the pieces of a text file as `text` episodes of one source.
 

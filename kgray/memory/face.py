@@ -38,6 +38,7 @@ from kgray.settings import PipelineSettings
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.memory.asking import Mode, Spending
     from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
@@ -226,6 +227,7 @@ class Memory(GroupReads, BothWays):
         question: str,
         *,
         group: str,
+        mode: Mode = "local",
         on_text: OnText | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
@@ -233,23 +235,48 @@ class Memory(GroupReads, BothWays):
     ) -> Answered:
         """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
 
+        mode        local: from the context, 1 call. global: from all communities, at most 8. drift: from the
+                    context and what is found for further questions, at most 3
         on_text     called with each piece of the answer as it arrives
-        max_calls, max_tokens   what it may cost: tokens of the prompt and of the reply
+        max_calls, max_tokens   what it may cost: tokens of the prompts and of the replies
         chosen      what `context` takes: tokens, as_of, known_at, scopes, filters, ...
         Where nothing is found, no model is asked. Raises SettingsError where there is no model, InputError
         for a bound that pays for no answer, Refused, InvalidAnswer, Unavailable.
         """
-        from kgray.search.answering import Checked, request_of  # other reads need no prompts
+        from kgray.memory.asking import seen_by  # other reads need no prompts
+        from kgray.search.answering import Checked
+
+        spending = self._spending(max_calls, max_tokens)
+        context = await seen_by(mode, self, spending, question, group, chosen)
+        checked = Checked(context, on_text or (lambda _: None))
+        if context.hits:
+            await spending.ask("answer", question, context.lines, checked.take)
+        return checked.end(spending.cost)
+
+    async def suggest(
+        self,
+        about: str,
+        *,
+        group: str,
+        max_tokens: int | None = None,
+        **chosen: Any,  # noqa: ANN401
+    ) -> list[str]:
+        """Return up to 4 questions that the memory can answer about something; one call of the model.
+
+        chosen, and what it raises: as of `ask`. None where nothing is found.
+        """
+        from kgray.memory.asking import suggested
+
+        spending = self._spending(1, max_tokens)
+        context = await self.context(about, group=group, **chosen)
+        return await suggested(spending, about, context.lines if context.hits else ())
+
+    def _spending(self, max_calls: int | None, max_tokens: int | None) -> Spending:
+        from kgray.memory.asking import Spending
 
         if self._answerer is None:
             raise InputError("this memory was opened without a model that answers")
-        model = self._answerer()
-        context = await self.context(question, group=group, **chosen)
-        checked = Checked(context, on_text or (lambda _: None))
-        if not context.hits:
-            return checked.end()
-        request = request_of(question, context, max_calls=max_calls, max_tokens=max_tokens)
-        return checked.end(await model.answer(request, checked.take))
+        return Spending(self._answerer(), max_calls, max_tokens)
 
     async def refresh_communities(
         self,

@@ -7,9 +7,7 @@ a commit writes nothing for it, and none is left out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kgray import times
 from kgray.errors import NotFound
@@ -20,8 +18,7 @@ from kgray.times import Instant, show
 RETRY_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0)  # after each failure in a row; then it is dead
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(NamedTuple):
     """A row of `kinds.WEBHOOKS`."""
 
     id: str
@@ -30,20 +27,21 @@ class Webhook:
     url: str
     made_at: Instant
     sent: Instant
-    tries: int
-    again_at: Instant | None
-    fault: str
+    tries: int = 0
+    again_at: Instant | None = None
+    fault: str = ""
 
     @property
-    def dead(self) -> bool:
-        """Whether it is not tried again before `resend`."""
-        return self.tries > len(RETRY_S)
+    def state(self) -> str:
+        """Return active, failing, or dead: it is not tried again before `resend`."""
+        return "dead" if self.tries > len(RETRY_S) else "failing" if self.tries else "active"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form in which the server shows it."""
-        told = asdict(self) | {"state": "dead" if self.dead else "failing" if self.tries else "active"}
-        del told["sequence"], told["group"]
-        return told | {"made_at": show(self.made_at), "again_at": show(self.again_at)}
+        shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
+        return {
+            name: value for name, value in self._asdict().items() if name not in ("sequence", "group")
+        } | shown
 
 
 class Webhooks:
@@ -59,25 +57,26 @@ class Webhooks:
         return sorted((one for one in found if group in (None, one.group)), key=lambda one: one.sequence)
 
     def add(self, group: str, url: str, since: Instant | None) -> Webhook:
-        """Post the commits of a group after one to a URL, which is checked; None: the later ones."""
+        """Post the commits of a group after one to a URL; None: the later ones."""
         sent = self._store.heads([group])[group].last_recorded if since is None else since
-        id_, now = f"wh_{secrets.token_hex(8)}", times.now()
+        id_ = f"wh_{secrets.token_hex(8)}"
 
         def append(log: Appending) -> Webhook:
-            made = Webhook(id_, log.take_sequence(OWN), group, url, now, sent, 0, None, "")
-            log.put(WEBHOOKS, OWN, (made.id, made.sequence, group, url, now, sent, 0, None, ""))
+            made = Webhook(id_, log.take_sequence(OWN), group, url, times.now(), sent)
+            log.put(WEBHOOKS, OWN, tuple(made))
             return made
 
         return self._store.append([OWN], append)
 
     def drop(self, group: str, id_: str) -> None:
         """Forget a webhook. Raises NotFound."""
-        self._change(group, id_, lambda log: log.drop(WEBHOOKS, OWN, (id_,)))
+        self._found(group, id_)
+        self._store.append([OWN], lambda log: log.drop(WEBHOOKS, OWN, (id_,)))
 
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
-        sent = self._change(group, id_, lambda _: None).sent if since is None else since
-        self.note(id_, sent)
+        found = self._found(group, id_)
+        self.note(id_, found.sent if since is None else since)
 
     def note(self, id_: str, sent: Instant, tries: int = 0, fault: str = "") -> None:
         """Note how far a webhook is, and the failures since."""
@@ -87,9 +86,8 @@ class Webhooks:
         patch = Patch(kind=WEBHOOKS, columns=columns, rows=(row,))
         self._store.append([OWN], lambda log: log.patch(OWN, patch))
 
-    def _change(self, group: str, id_: str, work: Callable[[Appending], None]) -> Webhook:
-        found = next((one for one in self.every(group) if one.id == id_), None)
-        if found is None:
-            raise NotFound(f"the group has no webhook {id_[:80]!r}")
-        self._store.append([OWN], work)
-        return found
+    def _found(self, group: str, id_: str) -> Webhook:
+        for one in self.every(group):
+            if one.id == id_:
+                return one
+        raise NotFound(f"the group has no webhook {id_[:80]!r}")

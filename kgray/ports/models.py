@@ -92,11 +92,13 @@ class Judged:
 class AnswerRequest:
     """A question of a user, with what the memory holds on it.
 
+    task        answer; points, follow_up: steps on the way to one
     head, data  the prompt: instructions; the question and the context, fenced
     room        most tokens of the reply
     max_calls   most calls of the model; None = any number
     """
 
+    task: str
     question: str
     head: str
     data: str
@@ -182,6 +184,7 @@ SummaryTask = Literal["community", "community_report"]
 class SummaryRequest:
     """What a model is to summarise.
 
+    task        answer; points, follow_up: steps on the way to one
     head, data  the prompt: instructions; what is shown, fenced
     room        most tokens of the reply
     facts       ids of the facts that are shown, by their index there

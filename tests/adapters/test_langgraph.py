@@ -100,11 +100,19 @@ async def test_a_batch_reads_what_was_there_before_its_puts(memory):
     assert {item.namespace for item in found} == {ALICE}
     assert found[0].score > 0
     added = [{"text": "I moved to Acme.", "speaker": "Cid"}]
-    await Turns(memory, "memories.alice", strict=True, patience_s=600).keep(
-        added
-    )  # by another way, without an id
-    assert [item.key for item in await store.asearch(ALICE, query="Cid moved to Acme")] == ["job"]
+    turns = Turns(memory, "memories.alice", strict=True, patience_s=600)
+    await turns.keep(added)  # by another way, without an id: it is no item
+    assert [item.key for item in await store.asearch(ALICE, query="Who works at Acme?")] == ["job"]
     assert [item.key for item in await store.asearch(ALICE)] == ["job"]
+
+
+async def test_puts_of_many_tasks_at_once_are_all_there(memory):
+    store = KgrayStore(memory, parts=2)
+    rows = {f"k{number}": {"text": f"I work at Firm {number}.", "speaker": "Alice"} for number in range(8)}
+    await asyncio.gather(*(store.aput(ALICE, key, row) for key, row in rows.items()))
+    assert {item.key: item.value for item in await store.asearch(ALICE)} == rows
+    got = await asyncio.gather(*(store.aget(ALICE, key) for key in rows))
+    assert [item.value for item in got] == [*rows.values()]
 
 
 def test_what_it_cannot_do_it_says(memory):

@@ -38,15 +38,6 @@ async def test_what_left_the_queue_of_one_chat_is_known_in_the_next(memory):
     assert "Alice works at Acme" in system.content
 
 
-async def test_a_block_that_is_too_long_gives_its_first_lines(memory):
-    block = KgrayBlock(turns=Turns(memory, "team"), priority=1)
-    lines = [f"- fact number {number}" for number in range(10)]
-    cut = await block.atruncate("\n".join(lines), 20)
-    assert cut is not None
-    assert lines[: len(cut.splitlines())] == cut.splitlines() != lines
-    assert await block.atruncate("- one fact", 1000) is None
-
-
 async def test_the_tools_are_functions_of_the_framework(memory):
     remember, recall = (FunctionTool.from_defaults(async_fn=tool) for tool in Turns(memory, "team").tools())
     assert (await remember.acall(text="I work at Acme.", speaker="Alice")).content == "Kept."

@@ -95,7 +95,7 @@ class TheirFact:
     invalid_at: Instant | None
     created_at: Instant | None
     expired_at: Instant | None
-    readable: bool = True
+    readable: bool
 
 
 class GraphitiDatabase:
@@ -134,11 +134,11 @@ class GraphitiDatabase:
 
     def facts(self, group: str) -> Iterator[TheirFact]:
         for id_, source, target, relation, text, episodes, *given in self._pages(FACTS, group):
-            ends = (None if end is None else _text(end) for end in (source, target))
-            dates = list(map(_instant, given))
+            ends: list[Any] = [None if end is None else _text(end) for end in (source, target)]
+            dates: list[Any] = [*map(_instant, given)]
             lost = any(found is None is not told for found, told in zip(dates[:2], given[:2], strict=True))
-            said = (_text(relation), _text(text), tuple(map(_text, episodes or ())))
-            yield TheirFact(id_, *ends, *said, *dates, readable=not lost)
+            said: tuple[Any, ...] = (_text(relation), _text(text), tuple(map(_text, episodes or ())))
+            yield TheirFact(id_, *ends, *said, *dates, not lost)  # type: ignore[call-arg]
 
     def besides(self, group: str) -> dict[str, int]:
         """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""

@@ -1,4 +1,4 @@
-"""The two connections of a process to its file, their transactions, declared reads, and SQLite's errors."""
+"""The connections of a process to its file, their transactions, declared reads, and SQLite's errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from queue import LifoQueue
 from typing import Any
 
 import apsw
@@ -29,6 +30,7 @@ from kgray.stores.sqlite.schema import order_of
 _CHECK_S = 1.0
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
+_READERS = 4  # connections that read: one is enough until a thread reads for seconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +41,10 @@ class KnownGroup(Counters):
 
 
 class Database:
-    """One file, one connection that writes and one that reads.
+    """One file, one connection that writes and a few that read.
 
-    Two, so that a snapshot held by a reader (R5) and a commit never meet in one transaction.
-    Threads of one process take turns at writing, and at reading: a snapshot is one thread's.
+    So a snapshot held by a reader (R5) and a commit never meet in one transaction. Threads of one process
+    take turns at writing. A snapshot is one thread's; others read meanwhile, through further connections.
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
@@ -51,19 +53,27 @@ class Database:
         self._patience_s = patience_s
         with explained(path):
             self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
-            self._reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
+            reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
-        self._turn, self._reading = threading.RLock(), threading.RLock()
+        self._turn = threading.RLock()
+        self._idle = LifoQueue[apsw.Connection | None]()  # None: one that was not needed yet
+        for connection in (*[None] * (_READERS - 1), reader):
+            self._idle.put(connection)
+        self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
         self._checked = False
-        self._snapshots = 0
         self.epoch: int | None = None  # while this process writes
         self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
 
     def close(self) -> None:
-        """Close both connections; the last process to close checkpoints the log into the file."""
-        with self._reading, self._turn, explained(self.path):  # in the order of a write inside a snapshot
-            self._reader.close(True)
-            self._writer.close()
+        """Close all connections; the last process to close checkpoints the log into the file."""
+        with explained(self.path):
+            readers = [self._idle.get() for _ in range(_READERS)]  # waits for threads that read
+            for reader in reversed(readers):
+                if reader is not None:
+                    reader.close(True)
+                self._idle.put(reader)
+            with self._turn:
+                self._writer.close()
 
     # ------------------------------------------------------------------------------- writing
 
@@ -158,29 +168,52 @@ class Database:
     # ------------------------------------------------------------------------------- reading
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Hold one snapshot for all reads of this thread inside; nests. Other threads wait."""
-        with self._reading:
-            if self._snapshots == 0:
+    def _reading(self) -> Iterator[apsw.Connection]:
+        """Lend a connection that reads: that of this thread's snapshot, else an idle one."""
+        held: apsw.Connection | None = getattr(self._held, "reader", None)
+        if held is not None:
+            yield held
+            return
+        idle = self._idle.get()
+        try:
+            if idle is None:
                 with explained(self.path):
-                    self._reader.execute("BEGIN")
-            self._snapshots += 1
+                    idle = connect(self.path, patience_s=self._patience_s, cache_mb=_WRITER_MB)
+            yield idle
+        finally:
+            self._idle.put(idle)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold one snapshot for all reads of this thread inside; nests."""
+        if getattr(self._held, "reader", None) is not None:
+            yield
+            return
+        with self._reading() as reader:
+            with explained(self.path):
+                reader.execute("BEGIN")
+            self._held.reader, self._held.groups = reader, {}
             try:
                 yield
             finally:
-                self._snapshots -= 1
-                if self._snapshots == 0 and self._reader.in_transaction:
+                self._held.reader = None
+                if reader.in_transaction:
                     with explained(self.path):
-                        self._reader.execute("COMMIT")
+                        reader.execute("COMMIT")
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        with self._reading, explained(self.path):
-            return self._reader.execute(statement, values).fetchall()
+        with self._reading() as reader, explained(self.path):
+            return reader.execute(statement, values).fetchall()
 
     def known(self, group: str) -> KnownGroup | None:
-        """Return a group, for a read; None where it was never there."""
-        with self._reading, explained(self.path):
-            return self.group(self._reader, group)
+        """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
+        with self._reading() as reader, explained(self.path):
+            if group in self._staged or getattr(self._held, "reader", None) is None:
+                return self.group(reader, group)
+            seen: dict[str, KnownGroup | None] = self._held.groups
+            if group not in seen:
+                seen[group] = self.group(reader, group)
+            return seen[group]
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:

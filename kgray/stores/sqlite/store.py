@@ -62,7 +62,7 @@ def open_sqlite(
 
 
 class SqliteStore(Reads):
-    """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
+    """`ports.Store` on one file; to be closed. Threads may read side by side; they take turns at writing."""
 
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
