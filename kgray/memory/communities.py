@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from kgray.communities.found import Clustering, clustered
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
-from kgray.errors import InputError, NotFound
+from kgray.errors import InputError, NotFound, SettingsError
 from kgray.graph import Community
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When, _instant
@@ -28,6 +28,7 @@ class Communities(GroupReads):
         *,
         cold: bool = False,
         due: bool = False,
+        profiles: bool = False,
         max_tokens: int | None = None,
         dry_run: bool = False,
         on_group: OnGroup = lambda *_: None,
@@ -36,6 +37,7 @@ class Communities(GroupReads):
 
         cold        from nothing, and not from the current run
         due         only groups of which a tenth is new since the current run
+        profiles    have the model write of entities with 5 facts or more, too
         max_tokens  of all groups together, where a model is configured; the rest is written without it
         dry_run     say which calls it would make; publish nothing
         Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
@@ -45,13 +47,20 @@ class Communities(GroupReads):
         for group in groups:
             if missing := no_group(self.store, check_group(group)):
                 raise NotFound(missing)
+        summarizer = self._summarizer() if self._summarizer is not None else None
+        if profiles and summarizer is None:
+            raise SettingsError(
+                'profiles are written by a model: set model.backend = "openai" with model.base_url and '
+                "model.name; without one, `kgray history` and `kgray entities` make them of facts."
+            )
         chosen = list(dict.fromkeys(groups)) or list(self.store.heads())
         refresh = Refresh(
             store=self.store,
             embedder=self.embedder,
-            summarizer=self._summarizer() if self._summarizer is not None else None,
+            summarizer=summarizer,
             cold=cold,
             due=due,
+            profiles=profiles,
             max_tokens=max_tokens,
             dry_run=dry_run,
             cluster=self.clustering,

@@ -119,7 +119,7 @@ class GroupReads:
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
 
         def read() -> History:
-            return history_of(self.store, self._view_at(group, known), name_or_id, moment)
+            return history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
 
         return at_one_moment(self.store, read)
 

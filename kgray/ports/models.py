@@ -184,7 +184,7 @@ class ResponseCache(Protocol):
         ...
 
 
-SummaryTask = Literal["community", "community_report"]
+SummaryTask = Literal["community", "community_report", "profile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class SummaryRequest:
 
 
 class Summarizer(Protocol):
-    """Names and summarises communities."""
+    """Names and summarises communities, and says what is known of an entity."""
 
     identity: str  # model and parameters: part of the key of what it wrote
 
