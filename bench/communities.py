@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.tables import aligned
+from bench.tables import Column, aligned
 from kgray.communities.graph import Graph, Ints, from_arrays, without
 from kgray.communities.partition import NOBODY, cap_for, levels_of, partition
 from kgray.errors import Cost
@@ -261,9 +261,9 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
         memory.add_many(rows)
     ray = session.start(Settings(), profile.Profile())
     try:
-        memory = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
-        memory._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
-        with memory as blocking:
+        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
+        opened._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
+        with opened as blocking:
             spent, done = [], []
             for _ in range(2):
                 started = time.monotonic()
@@ -280,5 +280,5 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
 
 def table(found: Sequence[Any]) -> str:
     """Return the figures in lines."""
-    columns = {Grown: _GROWN, ManyGroups: _MANY}.get(type(found[0]), _COLUMNS)
-    return "\n".join(aligned(columns, found))
+    of: dict[type, Sequence[Column]] = {Grown: _GROWN, ManyGroups: _MANY}
+    return "\n".join(aligned(of.get(type(found[0]), _COLUMNS), found))
