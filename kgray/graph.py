@@ -97,9 +97,6 @@ class Community:
         return {name: getattr(self, name) for name in ("id", "level", "name", "size", "parent", "stale")}
 
 
-# ------------------------------------------------------------------------------------- as callers get them
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
     """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2).
@@ -131,19 +128,10 @@ class FactSpan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the keys of a fact hit that only facts have."""
-        return {
-            "source_id": self.source_id,
-            "source": self.source,
-            "relation": self.relation,
-            "target_id": self.target_id,
-            "target": self.target,
-            "valid_at": _written(self.valid_at),
-            "invalid_at": _written(self.invalid_at),
-            "event": self.event,
-            "created_at": _written(self.created_at),
-            "expired_at": _written(self.expired_at),
-            "episodes": named(self.episodes),
-        }
+        names = "source_id source relation target_id target valid_at invalid_at event created_at expired_at"
+        told = {name: getattr(self, name) for name in names.split()}
+        written = {name: _written(at) if isinstance(at, datetime) else at for name, at in told.items()}
+        return written | {"episodes": named(self.episodes)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +168,14 @@ class Hit:
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself."""
+        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself.
+
+        Of a community its own id and name: what it says is of all its episodes.
+        """
         if self.fact is not None:
             return self.fact.episodes
+        if self.community is not None:
+            return ((self.id, self.community.name),)
         return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property

@@ -47,9 +47,7 @@ def hold(store: Store, group: str, sequence: int, error: BaseException, before: 
     sequence: of the episode at which it stopped; 0: a correction
     """
     now, tries = times.now(), 1 if before is None else before.tries + 1
-    reason = (
-        str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
-    )
+    reason = str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
     pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _TIMES ** min(tries - 1, 9))
     found = Hold(sequence, now if before is None else before.since, now + pause * times.SECOND, tries, reason)
     _put(store, group, found)

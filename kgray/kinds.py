@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
@@ -43,7 +44,7 @@ class Column:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """One kind of rows.
 
@@ -65,32 +66,27 @@ class Kind:
     log: bool = False
     text: Callable[[Row], str | None] | None = None
 
-    @property
+    @cached_property
     def computed(self) -> tuple[Column, ...]:
         """The columns that a store computes from a row (`rows.computed`)."""
         vector = any(column.type == "vector" for column in self.columns)
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
 
-    @property
-    def key_places(self) -> tuple[int, ...]:
-        """The indexes of the key columns in a row."""
-        return tuple(self.names.index(name) for name in self.key)
-
     def key_of(self, row: Row) -> Key:
         """Return the key of a row."""
-        return tuple(row[place] for place in self.key_places)
+        names = self.names
+        return tuple(row[names.index(name)] for name in self.key)
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
         """Pickle by name: changes go from process to process, and a kind is compared by identity."""
         return _kind_of, (self.name,)
 
     def __repr__(self) -> str:
-        """Return its name."""
         return f"<kind {self.name}>"
 
 
@@ -98,182 +94,115 @@ def _kind_of(name: str) -> Kind:
     return BY_NAME[name]
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """Read "name type, name type?, ...": a question mark makes a column optional."""
-    pairs = [part.split() for part in text.split(",")]
-    return tuple(Column(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in pairs)  # type: ignore[arg-type]
+def _kind(name: str, columns: str, **how: Any) -> Kind:  # noqa: ANN401 - the other fields of a kind
+    """Read "*name type, name type?, ...": a star marks the key, a question mark an optional column."""
+    pairs = [part.split() for part in columns.split(",")]
+    key = tuple(column[1:] for column, _ in pairs if column.startswith("*"))
+    made = (Column(column.lstrip("*"), kind.rstrip("?"), kind.endswith("?")) for column, kind in pairs)  # type: ignore[arg-type]
+    return Kind(name=name, key=key, columns=tuple(made), **how)
 
 
 # ------------------------------------------------------------------------------------- the log
 
 
-def _episode_text(row: Row) -> str | None:
-    """Return the text by which an episode is found: its speaker and text, once it is committed."""
-    speaker, text, state = row[7], row[4], row[10]
-    if state != COMMITTED:
-        return None
-    return f"{speaker} {text}" if speaker else str(text)
-
-
 # ended_at: record time of the commit or of the failure; retired_at: of the retraction or the retry.
 # attempts: of this row and of those it was retried from.
-EPISODES = Kind(
-    name="episodes",
-    key=("sequence",),
-    columns=_columns(
-        "sequence int, id text, source text, kind text, text text, reference_time int, content_sha256 text, "
-        "speaker text?, client_id text?, metadata text, state int, bulk bool, attempts int, ended_at int?, "
-        "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?"
-    ),
+EPISODES = _kind(
+    "episodes",
+    "*sequence int, id text, source text, kind text, text text, reference_time int, content_sha256 text, "
+    "speaker text?, client_id text?, metadata text, state int, bulk bool, attempts int, ended_at int?, "
+    "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?",
     indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
     log=True,
-    text=_episode_text,
+    # Its speaker and text, once it is committed.
+    text=lambda row: " ".join(filter(None, (row[7], row[4]))) if row[10] == COMMITTED else None,
 )
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
-OPERATIONS = Kind(
-    name="operations",
-    key=("sequence",),
-    columns=_columns("sequence int, kind text, payload text, state int, recorded_at int?, result text?"),
+OPERATIONS = _kind(
+    "operations",
+    "*sequence int, kind text, payload text, state int, recorded_at int?, result text?",
     indexes=(("state",),),
     log=True,
 )
 _COST = "calls int, prompt_tokens int, completion_tokens int"
-EXTRACTIONS = Kind(
-    name="extractions",
-    key=("sequence",),
-    columns=_columns(f"sequence int, {_COST}, body text"),
-    first_wins=True,
-    log=True,
-)
+EXTRACTIONS = _kind("extractions", f"*sequence int, {_COST}, body text", first_wins=True, log=True)
 # The journal of answers: request is the request's key, body its answers as JSON (R21). A request that begins
 # with "spent" has none: it counts calls whose replies could not be used (`changes.spent`).
-ANSWERS = Kind(
-    name="answers",
-    key=("request",),
-    columns=_columns(f"request text, {_COST}, body text"),
-    first_wins=True,
-    log=True,
-)
-ANSWER_USES = Kind(
-    name="answer_uses",
-    key=("sequence", "request"),
-    columns=_columns("sequence int, request text"),
-    indexes=(("request",),),
-    first_wins=True,
-    log=True,
+ANSWERS = _kind("answers", f"*request text, {_COST}, body text", first_wins=True, log=True)
+ANSWER_USES = _kind(
+    "answer_uses", "*sequence int, *request text", indexes=(("request",),), first_wins=True, log=True
 )
 
 # Why a group is held (`kgray.holds`): one row, which stays. sequence: the episode at which it stopped, 0: a
 # correction; since, again_at: instants; tries: 0 = it is held no longer.
-HOLDS = Kind(
-    name="holds",
-    key=("one",),
-    columns=_columns("one int, sequence int, since int, again_at int, tries int, reason text"),
-)
+HOLDS = _kind("holds", "*one int, sequence int, since int, again_at int, tries int, reason text")
 
 # --------------------------------------------------------------------------------- the records
 
 # id: a recorded entity or statement; the place is that of its first recording. Scanned by id: a split records
 # the birth of an entity late, at an earlier place (R16), so insertion is not in the order of places.
-BIRTHS = Kind(
-    name="births",
-    key=("id",),
-    columns=_columns("id text, sequence int, ordinal int"),
-    first_wins=True,
-)
-MENTIONS = Kind(
-    name="mentions",
-    key=("sequence", "ordinal"),
-    columns=_columns(
-        "sequence int, ordinal int, surface text, entity text, type text, sentence text, key bool, "
-        "span_from int?, span_to int?"
-    ),
+BIRTHS = _kind("births", "*id text, sequence int, ordinal int", first_wins=True)
+MENTIONS = _kind(
+    "mentions",
+    "*sequence int, *ordinal int, surface text, entity text, type text, sentence text, key bool, "
+    "span_from int?, span_to int?",
     indexes=(("entity",),),
 )
 # shown: the derived statement that it is about now, None for a loop (R16).
-EVIDENCE = Kind(
-    name="evidence",
-    key=("sequence", "ordinal"),
-    columns=_columns(
-        "sequence int, ordinal int, statement text, variant int, kind text, relation text, text text, "
-        "subject int, object int?, value_type text?, value text?, unit text?, valid_from int?, "
-        "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, "
-        "every_variant bool, shown text?"
-    ),
+EVIDENCE = _kind(
+    "evidence",
+    "*sequence int, *ordinal int, statement text, variant int, kind text, relation text, text text, "
+    "subject int, object int?, value_type text?, value text?, unit text?, valid_from int?, "
+    "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, "
+    "every_variant bool, shown text?",
     indexes=(("statement",),),
     # The relation's words too: "where does she live" meets "moved to Lyon" in LIVES_IN.
     text=lambda row: f"{row[6]} {row[5].replace('_', ' ')}",
 )
-RULINGS = Kind(
-    name="rulings",
-    key=("sequence", "ordinal"),
-    columns=_columns(
-        "sequence int, ordinal int, name text, aspect text, value text, judge text, other text, reason text, "
-        "recorded_at int, retired_at int?"
-    ),
+RULINGS = _kind(
+    "rulings",
+    "*sequence int, *ordinal int, name text, aspect text, value text, judge text, other text, reason text, "
+    "recorded_at int, retired_at int?",
 )
-VERDICTS = Kind(
-    name="verdicts",
-    key=("sequence", "ordinal"),
-    columns=_columns(
-        "sequence int, ordinal int, a text, b text, exclusive bool, judge text, reason text, "
-        "recorded_at int, retired_at int?"
-    ),
+VERDICTS = _kind(
+    "verdicts",
+    "*sequence int, *ordinal int, a text, b text, exclusive bool, judge text, reason text, "
+    "recorded_at int, retired_at int?",
 )
 # Each surface of each recorded entity once, with the place of its first mention; folded: case and spacing
 # aside. Those that only retracted mentions have stay: a read with an earlier `known_at` finds them.
-NAMES = Kind(
-    name="names",
-    key=("entity", "surface"),
-    columns=_columns("entity text, surface text, folded text, sequence int, ordinal int"),
+NAMES = _kind(
+    "names",
+    "*entity text, *surface text, folded text, sequence int, ordinal int",
     indexes=(("folded",),),
     order=("sequence", "ordinal"),
     first_wins=True,
     text=lambda row: str(row[1]),
 )
 # A group's state in memory has these in the order of their insertion, which is that of their places.
-NAME_VECTORS = Kind(
-    name="name_vectors",
-    key=("entity", "surface"),
-    columns=_columns("entity text, surface text, sequence int, ordinal int, vector vector"),
+NAME_VECTORS = _kind(
+    "name_vectors",
+    "*entity text, *surface text, sequence int, ordinal int, vector vector",
     order=("sequence", "ordinal"),
     first_wins=True,
 )
 # Of the first wording of each recorded statement; of a later one where all evidence before is retracted.
-STATEMENT_VECTORS = Kind(
-    name="statement_vectors",
-    key=("id",),
-    columns=_columns("id text, vector vector"),
-)
-EPISODE_VECTORS = Kind(
-    name="episode_vectors",
-    key=("sequence",),
-    columns=_columns("sequence int, vector vector"),
-)
+STATEMENT_VECTORS = _kind("statement_vectors", "*id text, vector vector")
+EPISODE_VECTORS = _kind("episode_vectors", "*sequence int, vector vector")
 
 # --------------------------------------------------------------------------- the derived graph
 
 # An index over the records, never truth.
-ENTITIES = Kind(
-    name="entities",
-    key=("id",),
-    columns=_columns("id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"),
+ENTITIES = _kind(
+    "entities", "*id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"
 )
 # What a recorded entity shows as now: several rows after a split.
-SHOWN_ENTITIES = Kind(
-    name="shown_entities",
-    key=("recorded", "shown"),
-    columns=_columns("recorded text, shown text"),
-    indexes=(("recorded",),),
-)
-FACTS = Kind(
-    name="facts",
-    key=("id",),
-    columns=_columns(
-        "id text, statement text, source text, relation text, text text, created_at int, target text?, "
-        "value_type text?, value text?, unit text?, valid_at int?, invalid_at int?, expired_at int?, "
-        "episodes texts, event bool, ended_episode text?, ended_ordinal int?"
-    ),
+SHOWN_ENTITIES = _kind("shown_entities", "*recorded text, *shown text", indexes=(("recorded",),))
+FACTS = _kind(
+    "facts",
+    "*id text, statement text, source text, relation text, text text, created_at int, target text?, "
+    "value_type text?, value text?, unit text?, valid_at int?, invalid_at int?, expired_at int?, "
+    "episodes texts, event bool, ended_episode text?, ended_ordinal int?",
     indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
 )
 
@@ -282,24 +211,18 @@ FACTS = Kind(
 # Runs of a group: 1, 2, 3 ...; the greatest is current, the one before is kept. watermark, recorded_at: the
 # last sequence and record time that it has seen; entities: of the group then, cold_entities: at its last
 # cold run.
-COMMUNITY_RUNS = Kind(
-    name="community_runs",
-    key=("run",),
-    columns=_columns(
-        "run int, watermark int, recorded_at int, made_at int, cold bool, entities int, cold_entities int, "
-        "writer text"
-    ),
+COMMUNITY_RUNS = _kind(
+    "community_runs",
+    "*run int, watermark int, recorded_at int, made_at int, cold bool, entities int, cold_entities int, "
+    "writer text",
 )
 # members: shown entities, the most central first; above level 0 only the first. content: the hash of what was
 # shown to the writer; sources: the sequences whose words it rests on, uint32; vector: float32.
 # A retraction or removal drops the rows that rest on what it takes.
-COMMUNITIES = Kind(
-    name="communities",
-    key=("run", "id"),
-    columns=_columns(
-        "run int, id text, level int, parent text?, size int, name text, summary text, report text, "
-        "writer text, content text, members texts, sources bytes, vector bytes"
-    ),
+COMMUNITIES = _kind(
+    "communities",
+    "*run int, *id text, level int, parent text?, size int, name text, summary text, report text, "
+    "writer text, content text, members texts, sources bytes, vector bytes",
 )
 
 # ---------------------------------------------------------------------------------- of the store
@@ -307,39 +230,33 @@ COMMUNITIES = Kind(
 # The rows of OWN, no group of users: `check_group` refuses its name, and `Store.heads` leaves it out.
 OWN = "kgray/own"
 # A key of the HTTP server. digest: SHA-256 of the secret, in hex; rate: requests a second, None = unbounded.
-ACCESS_KEYS = Kind(
-    name="access_keys",
-    key=("id",),
-    columns=_columns(
-        "id text, sequence int, digest text, groups texts, scopes texts, rate int?, created_at int, "
-        "expires_at int?, revoked_at int?"
-    ),
+ACCESS_KEYS = _kind(
+    "access_keys",
+    "*id text, sequence int, digest text, groups texts, scopes texts, rate int?, created_at int, "
+    "expires_at int?, revoked_at int?",
     log=True,
 )
 # Who asked for a correction or removal: the key's id, "" = without one. asked: JSON of the arguments.
-AUDIT = Kind(
-    name="audit",
-    key=("sequence",),
-    columns=_columns("sequence int, at int, access_key text, action text, of_group text, asked text"),
+AUDIT = _kind(
+    "audit", "*sequence int, at int, access_key text, action text, of_group text, asked text", log=True
+)
+# Where the commits of a group are posted to. sent: the number of the last commit that was taken; tries: that
+# failed since; again_at: when the next is due, None = nothing failed, or all did; fault: the last one's.
+WEBHOOKS = _kind(
+    "webhooks",
+    "*id text, sequence int, of_group text, url text, made_at int, sent int, tries int, again_at int?, "
+    "fault text",
     log=True,
 )
 # When communities are refreshed. begun: the time of the cron expression that was begun last; tries: how often
 # it was; ended_at: None while it goes on, or was interrupted; said: what came of it.
-SCHEDULES = Kind(
-    name="schedules",
-    key=("name",),
-    columns=_columns(
-        "name text, cron text, zone text, made_at int, begun int?, tries int, ended_at int?, said text"
-    ),
+SCHEDULES = _kind(
+    "schedules",
+    "*name text, cron text, zone text, made_at int, begun int?, tries int, ended_at int?, said text",
 )
 
 # In the order in which a copy puts them: what a row refers to comes before it.
-KINDS: tuple[Kind, ...] = (
-    EPISODES, OPERATIONS, EXTRACTIONS, ANSWERS, ANSWER_USES, HOLDS, BIRTHS, MENTIONS, EVIDENCE, RULINGS,
-    VERDICTS, NAMES, NAME_VECTORS, STATEMENT_VECTORS, EPISODE_VECTORS, ENTITIES, SHOWN_ENTITIES, FACTS,
-    COMMUNITY_RUNS, COMMUNITIES,
-    ACCESS_KEYS, AUDIT, SCHEDULES,
-)  # fmt: skip
+KINDS: tuple[Kind, ...] = tuple(one for one in vars().values() if isinstance(one, Kind))
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
 
@@ -431,15 +348,6 @@ NAME_VECTORS_OF = Read("vectors of names of entities", NAME_VECTORS, (*_SURFACE,
 COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
 COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
-READS: tuple[Read, ...] = (
-    *ALL.values(), EPISODE_HEADS, EPISODES_AT, EPISODES_IN_STATE, TAKEN, TAKEN_IDS, TAKEN_CLIENT_IDS,
-    TAKEN_IN_SOURCES, SUPPORTERS, OPERATIONS_AT, OPERATIONS_IN_STATE, EXTRACTIONS_AT, ANSWERS_TO, USES_BY,
-    USES_OF, MENTIONS_IN, MENTIONS_OF, MENTIONED, EVIDENCE_IN, SAID, EVIDENCE_SHOWN, EVIDENCE_OF,
-    STATEMENTS_SHOWN, NAMED, STATEMENT_VECTORS_OF, ENTITY_IDS, ENTITIES_OF, SHOWN_OF, FACTS_OF,
-    FACTS_OF_STATEMENTS, FACT_ENDS, EPISODE_HEADS_AT, BIRTHS_OF, EPISODE_WORDS, EPISODE_WORDS_AT,
-    EVIDENCE_WORDS, EVIDENCE_WORDS_IN, NAME_WORDS, NAME_WORDS_OF, EPISODE_SIGNS, EPISODE_SIGNS_AT,
-    EPISODE_VECTORS_AT, STATEMENT_SIGNS, STATEMENT_SIGNS_OF, NAME_SIGNS, NAME_SIGNS_OF, NAME_VECTORS_OF,
-    COMMUNITIES_OF_RUN, COMMUNITIES_AT, COMMUNITY_SOURCES,
-)  # fmt: skip
+READS: tuple[Read, ...] = (*ALL.values(), *(one for one in vars().values() if isinstance(one, Read)))
 # Those that are run over all groups at once (`Store.everywhere`).
 EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

@@ -11,21 +11,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, rows
-from kgray.kinds import (
-    DONE,
-    EPISODES,
-    EPISODES_IN_STATE,
-    FAILED,
-    OPERATIONS,
-    OPERATIONS_IN_STATE,
-    PENDING,
-    TAKEN_IDS,
-    Read,
-    Row,
-)
+from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
 from kgray.ports import Appending, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
@@ -84,19 +73,43 @@ def accept(
         check_group(draft.group)
     if not drafts:
         return []
-    ids = [draft.id for draft in drafts]
-    wanted: dict[str, list[str]] = {}
-    for draft, id_ in zip(drafts, ids, strict=True):
-        wanted.setdefault(draft.group, []).append(id_)
+    ids, groups = [draft.id for draft in drafts], sorted({draft.group for draft in drafts})
 
     def append(log: Appending) -> list[Acceptance]:
-        groups = {group: _GroupLog(log, group, names) for group, names in sorted(wanted.items())}
-        return [
-            groups[draft.group].accept(draft, id_, now, replaces=replace, again=again, bulk=bulk)
-            for draft, id_ in zip(drafts, ids, strict=True)
-        ]
+        how = {"now": now, "replaces": replace, "again": again, "bulk": bulk}
+        return _accepted({group: _GroupLog(log, group) for group in groups}, drafts, ids, **how)
 
-    return store.append(sorted(wanted), append)
+    return store.append(groups, append)
+
+
+class Foresight:
+    """A log that takes nothing: it tells what `accept` would do, call after call, and what it would give."""
+
+    def __init__(self, store: Store, *, replace: bool, again: bool) -> None:
+        """replace, again: as of `accept`."""
+        self._store, self._how = store, {"replaces": replace, "again": again, "bulk": False}
+        self._groups: dict[str, _GroupLog] = {}
+        self._last: dict[str, int] = {}
+
+    def of(self, drafts: Sequence[Draft], *, now: Instant = 0) -> list[Acceptance]:
+        """Return one outcome a draft, as `accept` does."""
+        with self._store.reading():
+            for group in {draft.group for draft in drafts} - self._groups.keys():
+                self._last[group] = self._store.heads([group])[group].last
+                self._groups[group] = _GroupLog(self, group)
+            return _accepted(self._groups, drafts, [draft.id for draft in drafts], now=now, **self._how)
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+        """Return the rows of a declared read."""
+        return self._store.rows(read, group, values)
+
+    def take_sequence(self, group: str) -> int:
+        """Return the sequence that the next entry would get."""
+        self._last[group] += 1
+        return self._last[group]
+
+    def put(self, kind: Kind, group: str, row: Row) -> None:
+        """Put nothing."""
 
 
 def request(store: Store, operation: Operation) -> int:
@@ -126,43 +139,39 @@ def request_reading_again(
     return store.append([group], append)
 
 
-def standing(
-    store: Store, group: str, ids: Sequence[str], *, offered: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return episode id -> content hash of the live rows with these ids, whatever their state.
-
-    A row that a pending retraction or removal takes away is not live: see `accept`.
-    offered: id -> content hash; a row of just that content is returned too if it stays retracted
-    """
-    with store.reading():
-        removals = Removals.of(store, group)
-        taken = _last_with_id(store.rows(TAKEN_IDS, group, list(dict.fromkeys(ids)))) if ids else {}
-        held = {id_: row[4] for id_, row in taken.items() if _is_live(row, removals)}
-        met = {
-            id_: content
-            for id_, content in (offered or {}).items()
-            if id_ in taken and id_ not in held and taken[id_][4] == content
-        }
-        retractions = _retractions(store, group) if met else set()
-        held |= {id_: met[id_] for id_ in met if _stays_retracted(taken[id_], removals, retractions)}
-        return held
+def _accepted(
+    groups: Mapping[str, _GroupLog],
+    drafts: Sequence[Draft],
+    ids: Sequence[str],
+    **how: Any,  # noqa: ANN401
+) -> list[Acceptance]:
+    """Accept drafts in order. ids: theirs, which cost a hash each time; how: as of `_GroupLog.accept`."""
+    found = list(zip(drafts, ids, strict=True))
+    for group in sorted({draft.group for draft in drafts}):
+        groups[group].meet(id_ for draft, id_ in found if draft.group == group)
+    return [groups[draft.group].accept(draft, id_, **how) for draft, id_ in found]
 
 
 class _GroupLog:
     """One group in an accepting transaction: what it held, and what the transaction has appended."""
 
-    def __init__(self, log: Appending, group: str, ids: Iterable[str]) -> None:
+    def __init__(self, log: Appending | Foresight, group: str) -> None:
         self._log, self._group = log, group
         self._removals = Removals.of(log, group)
         self._retractions: set[Instant] | None = None  # read where a draft meets a retracted row
-        self._taken = _last_with_id(log.rows(TAKEN_IDS, group, list(dict.fromkeys(ids))))
+        self._taken: dict[str, Row] = {}  # id -> the row that it means: the last one with it
+
+    def meet(self, ids: Iterable[str]) -> None:
+        """Read what these ids mean."""
+        if fresh := [id_ for id_ in dict.fromkeys(ids) if id_ not in self._taken]:
+            self._taken |= {row[1]: row for row in self._log.rows(kinds.TAKEN_IDS, self._group, fresh)}
 
     def accept(
         self, draft: Draft, id_: str, now: Instant, *, replaces: bool, again: bool, bulk: bool
     ) -> Acceptance:
         content = draft.content_sha256
         row = self._taken.get(id_)
-        if row is not None and _is_live(row, self._removals):
+        if row is not None and row[5] is None and not self._removals.cover(row[0], row[1:3], row[3]):
             sequence, stored = row[0], row[4]
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
@@ -184,40 +193,22 @@ class _GroupLog:
         return Acceptance(status="accepted", id=id_, sequence=sequence, timed=timed)
 
     def _stays_retracted(self, row: Row) -> bool:
-        if self._retractions is None:
-            self._retractions = _retractions(self._log, self._group)
-        return _stays_retracted(row, self._removals, self._retractions)
+        """Whether a row that is not live was retracted, and neither to be replaced nor to be removed."""
+        asked = self._removals.operations
+        if covering := [one for one in asked if Removals.covers(one, row[0], row[1:3], row[3])]:
+            return all(one.kind == "retract" and not one.replaces for one in covering)
+        if self._retractions is None:  # record times of those that were carried out and do not replace (R19)
+            found = self._log.rows(OPERATIONS_IN_STATE, self._group, [kinds.DONE])
+            done = (row for row in found if row[1] == "retract")
+            self._retractions = {row[4] for row in done if not json.loads(row[5]).get("replaces")}
+        return row[5] in self._retractions
 
 
-def _retractions(source: RowSource, group: str) -> set[Instant]:
-    """Return the record times of the retractions that were carried out, without those that replace (R19)."""
-    found = source.rows(OPERATIONS_IN_STATE, group, [DONE])
-    return {row[4] for row in found if row[1] == "retract" and not json.loads(row[5]).get("replaces")}
-
-
-def _stays_retracted(row: Row, removals: Removals, retractions: Collection[Instant]) -> bool:
-    """Whether a row that is not live was retracted, and neither to be replaced nor to be removed."""
-    covering = [one for one in removals.operations if removals.covers(one, row[0], row[1:3], row[3])]
-    if covering:
-        return all(one.kind == "retract" and not one.replaces for one in covering)
-    return row[5] in retractions
-
-
-def _requested(log: Appending, operation: Operation) -> Operation:
+def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
     """Append a correction; return it with its sequence."""
     asked = replace(operation, sequence=log.take_sequence(operation.group))
     log.put(OPERATIONS, operation.group, rows.operation_row(asked))
     return asked
-
-
-def _last_with_id(found: Iterable[Row]) -> dict[str, Row]:
-    """Return id -> the row that the id means: the last one with it (columns of TAKEN_IDS)."""
-    return {row[1]: row for row in found}
-
-
-def _is_live(row: Row, removals: Removals) -> bool:
-    sequence, id_, client_id, source, _, retired_at, _ = row
-    return retired_at is None and not removals.cover(sequence, (id_, client_id), source)
 
 
 def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
@@ -228,11 +219,9 @@ def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) 
     Episodes that a pending correction will take away are not retried.
     """
     groups = list(dict.fromkeys(row.episode.group for row in failures(store, group)))
-
-    def append(log: Appending) -> int:
-        return sum(_retry(log, name, set(ids), now) for name in groups)
-
-    return store.append(groups, append) if groups else 0
+    if not groups:
+        return 0
+    return store.append(groups, lambda log: sum(_retry(log, name, set(ids), now) for name in groups))
 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
@@ -254,12 +243,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
 # -------------------------------------------------------------------------------- looking up
 
 
-class RowSource(Protocol):
-    """Reads declared rows: a store, or a transaction that appends to it."""
-
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
-        """Return the rows of a declared read."""
-        ...
+RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +259,7 @@ class Removals:
     @classmethod
     def of(cls, source: RowSource, group: str) -> Removals:
         """Read those of a group."""
-        found = source.rows(OPERATIONS_IN_STATE, group, [PENDING])
+        found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
         return cls(tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS))
 
     def cover(self, sequence: int, names: tuple[str | None, ...], source: str) -> bool:
@@ -299,7 +283,6 @@ class Bearers:
     fact: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything has the id."""
         return self != Bearers()
 
 
@@ -371,7 +354,7 @@ def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> li
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     """Return an operation's result; None while it is pending or where there is no such operation."""
     for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
-        if row[3] != PENDING:
+        if row[3] != kinds.PENDING:
             answer: Mapping[str, Any] = json.loads(row[5])
             return answer
     return None
@@ -421,7 +404,7 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
 
 
 def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
-    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_IDS)."""
+    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_BY)."""
     asked = [id_ for id_ in dict.fromkeys(ids) if is_storable(id_)]
     if not asked:
         return []
@@ -449,15 +432,8 @@ class Failure:
 
     def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
         """Return the form that `kgray failures --json` prints; of the episode with these ids."""
-        return {
-            "id": id_,
-            "client_id": client_id,
-            "class": self.kind,
-            "message": self.message,
-            "attempts": self.attempts,
-            "reply": self.raw or None,
-            "group": group,
-        }
+        why = {"class": self.kind, "message": self.message, "attempts": self.attempts}
+        return {"id": id_, "client_id": client_id, **why, "reply": self.raw or None, "group": group}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,19 +447,19 @@ class FailedEpisode:
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
     if group is None:
-        found = [row for row in store.everywhere(EPISODES_IN_STATE, [FAILED]) if row[1][14] is None]
+        found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
     else:
         found = [(group, row) for row in failed_rows(store, group)]
-    return [_failed_episode(name, row) for name, row in found]
+    return [
+        FailedEpisode(
+            episode=rows.episode(name, row),
+            failure=Failure(kind=row[15], message=row[16], raw=row[17], attempts=row[12]),
+        )
+        for name, row in found
+    ]
 
 
 def failed_rows(source: RowSource, group: str) -> list[Row]:
     """Return the rows of a group's failed episodes that were not retired, by sequence."""
-    found = source.rows(EPISODES_IN_STATE, group, [FAILED])
+    found = source.rows(EPISODES_IN_STATE, group, [kinds.FAILED])
     return [row for row in found if row[14] is None]
-
-
-def _failed_episode(group: str, row: Row) -> FailedEpisode:
-    kind, message, raw = row[15:18]
-    failure = Failure(kind=kind, message=message, raw=raw, attempts=row[12])
-    return FailedEpisode(episode=rows.episode(group, row), failure=failure)

@@ -35,6 +35,16 @@ def for_owner(path: str, flags: int) -> int:
 
 
 @contextmanager
+def explained(path: Path, what: str = "written") -> Iterator[None]:
+    """Raise NoSpace or StoreError, in one line, where what is done to a file fails. what: a participle."""
+    try:
+        yield
+    except OSError as error:
+        line = f"{path} cannot be {what}: {error.strerror or error}"
+        raise (NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError)(line) from None
+
+
+@contextmanager
 def replaced(path: Path) -> Iterator[IO[str]]:
     """Write a text that replaces a file as a whole at the end of the block; durable then. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
@@ -55,10 +65,8 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
     file's content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
     NoSpace where the disk is full.
     """
-    try:
+    with explained(path, "opened and locked"):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_FILE)
-    except OSError as error:
-        raise _unusable(path, error) from None
     try:
         while not _taken(path, handle):
             named = os.pread(handle, _HOLDER_BYTES, 0).decode(errors="replace").strip()
@@ -76,10 +84,8 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
 @contextmanager
 def ingesting(folder: Path) -> Iterator[None]:
     """Hold a data folder's ingest lock: one process ingests. Raises Locked, naming the holder."""
-    try:
+    with explained(folder, "made"):
         make_folder(folder)  # it may be missing where the store is on a server
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
 
     def refuse(holder: str) -> NoReturn:
         raise Locked(
@@ -92,15 +98,9 @@ def ingesting(folder: Path) -> Iterator[None]:
 
 
 def _taken(path: Path, handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:  # a file system without locks
-        raise _unusable(path, error) from None
+    with explained(path, "opened and locked"):  # a file system may be without locks
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
     return True
-
-
-def _unusable(path: Path, error: OSError) -> StoreError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return (NoSpace if full else StoreError)(f"{path} cannot be opened and locked: {error.strerror}")

@@ -160,7 +160,6 @@ class Ontology:
         return self.relations.get(name)
 
     def __iter__(self) -> Iterator[RelationType]:
-        """Yield the relations in the order of declaration."""
         return iter(self.relations.values())
 
     def extended(

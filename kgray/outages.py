@@ -46,7 +46,6 @@ class OutageBoard:
     """The outages of one process, and those that other processes have told it."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self._guard = threading.Lock()
         self._tickets = count()
         self.forget()
@@ -59,6 +58,7 @@ class OutageBoard:
             self._asked: dict[str, dict[int, tuple[float, float]]] = {}  # calls: sent at, given up at
             self._answered: dict[str, float] = {}
             self._longest: dict[str, float] = {}
+            self._writing: dict[str, tuple[str, float]] = {}  # words on a reply that is under way, its end
 
     @contextmanager
     def asking(self, what: str, limit_s: float) -> Iterator[None]:
@@ -78,13 +78,20 @@ class OutageBoard:
         with self._guard:
             first = self._failed.get(what)
             since = since if first is None else first.since
+            self._writing.pop(what, None)
             self._failed[what] = Outage(what=what, reason=reason, since=since, until=since + patience_s)
+
+    def writes(self, what: str, words: str, *, left_s: float) -> None:
+        """Note how fast a server writes a reply, and when it ends at the latest, at that speed."""
+        with self._guard:
+            self._writing[what] = words, time.time() + left_s
 
     def answered(self, what: str) -> None:
         """Note that a server answers: an outage of it is over."""
         now = time.time()
         with self._guard:
             self._failed.pop(what, None)
+            self._writing.pop(what, None)
             quiet = now - self._quiet_since(what, now)
             self._longest[what] = max(quiet, self._longest.get(what, 0.0))
             self._answered[what] = now
@@ -119,8 +126,9 @@ class OutageBoard:
         patient = max(_LATER_ANSWER_S, 3 * self._longest[what]) if known else _FIRST_ANSWER_S
         if not calls or now - since < patient:
             return None
-        until = max(end for _, end in calls)
-        return Outage(what=what, reason="has not answered yet", since=since, until=until, slow=True)
+        silent = "has not answered yet", max(end for _, end in calls)
+        reason, until = self._writing.get(what, silent)
+        return Outage(what=what, reason=reason, since=since, until=until, slow=True)
 
     def _quiet_since(self, what: str, now: float) -> float:
         """Return since when calls are on their way and none was answered; now where there is no call."""

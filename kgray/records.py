@@ -75,11 +75,6 @@ class Value:
         """Return the text for a person to read."""
         return f"{self.value} {self.unit}" if self.unit else self.value
 
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Value:
-        """Return the value that `as_dict` wrote."""
-        return Value(data["type"], data["value"], data.get("unit"))
-
 
 def clean_text(text: str) -> str:
     """Return NFC with single spaces: names and text values are compared in this form."""
@@ -103,17 +98,14 @@ def clean_relation(text: str) -> str:
     """
     words = _WORD_BORDER.sub("_", unicodedata.normalize("NFKC", text)).upper()
     # Twice: a few characters are compatibility forms again once they are upper-cased.
-    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in _settled_upper(words))
+    words = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", words).upper())
+    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in words)
     name = "_".join(part for part in "".join(kept).split("_") if part)
     if not any(c.isalpha() for c in name):
         raise ValueError(f"{text[:80]!r} names no relation: it has no letter")
     if len(name) > MAX_RELATION:
         raise ValueError(f"{text[:80]!r} is too long for a relation: at most {MAX_RELATION} characters")
     return name
-
-
-def _settled_upper(text: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).upper())
 
 
 def clean_number(number: float | str | Decimal) -> str:
@@ -155,18 +147,12 @@ def as_value(raw: object) -> Value:
         case "number", int() | float() | str() if not isinstance(inner, bool):
             return Value("number", clean_number(inner), unit)
         case "date", str():
-            return Value("date", _date_text(inner), unit)
+            return Value("date", times.show_as(*times.parse_iso(inner)), unit)
         case "text", str() if text := clean_text(inner):
             return Value("text", text, unit)
         case (("boolean" | "number" | "date" | "text"), _):
             raise ValueError(f"{str(inner)[:80]!r} is no value of type {kind}")
     raise ValueError(f"{str(kind)[:80]!r} is no type of value: text, number, date, boolean")
-
-
-def _date_text(text: str) -> str:
-    instant, precision = times.parse_iso(text)
-    length = {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]
-    return str(times.show(instant))[:length]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

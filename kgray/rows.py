@@ -13,25 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kgray import kinds
 from kgray.errors import StoreError
 from kgray.graph import Community, Entity, Fact
-from kgray.kinds import (
-    ACCEPTED,
-    COMMITTED,
-    COMMUNITIES,
-    DONE,
-    EPISODES,
-    EVIDENCE,
-    FACTS,
-    FAILED,
-    MENTIONS,
-    PENDING,
-    REFUSED,
-    RULINGS,
-    VERDICTS,
-    Kind,
-    Row,
-)
+from kgray.kinds import COMMUNITIES, EPISODES, EVIDENCE, FACTS, MENTIONS, RULINGS, VERDICTS, Kind, Row
 from kgray.records import (
     Draft,
     Episode,
@@ -150,24 +135,25 @@ def new_episode_row(
     """Return the row of an accepted draft; id, content_sha256: the draft's, which cost a hash each time."""
     return (
         sequence, id, draft.source, draft.kind, draft.text, time, content_sha256, draft.speaker,
-        draft.client_id, draft.metadata, ACCEPTED, bulk, 0, None, None, None, None, None,
+        draft.client_id, draft.metadata, kinds.ACCEPTED, bulk, 0, None, None, None, None, None,
     )  # fmt: skip
 
 
 def accepted_again(row: Row, sequence: int) -> Row:
     """Return the row that retries a failed episode; its attempts include those so far."""
-    return (sequence, *row[1:10], ACCEPTED, *row[11:13], None, None, None, None, None)
+    return (sequence, *row[1:10], kinds.ACCEPTED, *row[11:13], None, None, None, None, None)
 
 
 def committed_row(episode: Episode, recorded_at: Instant) -> Row:
     """Return the row of an episode once it is committed."""
-    return (*_EPISODE.of(episode), COMMITTED, episode.bulk, episode.attempts, recorded_at, *[None] * 4)
+    state = (kinds.COMMITTED, episode.bulk, episode.attempts)
+    return (*_EPISODE.of(episode), *state, recorded_at, *[None] * 4)
 
 
 def failed_row(episode: Episode, recorded_at: Instant, kind: str, message: str, raw: str) -> Row:
     """Return the row of an episode that failed by its own content (R24), one attempt more."""
     return (
-        *_EPISODE.of(episode), FAILED, episode.bulk, episode.attempts + 1, recorded_at, None, kind,
+        *_EPISODE.of(episode), kinds.FAILED, episode.bulk, episode.attempts + 1, recorded_at, None, kind,
         storable(message), storable(raw),
     )  # fmt: skip
 
@@ -181,7 +167,7 @@ def episode(group: str, row: Row) -> Episode:
 
 def operation_row(
     operation: Operation,
-    state: int = PENDING,
+    state: int = kinds.PENDING,
     recorded_at: Instant | None = None,
     result: Mapping[str, Any] | None = None,
 ) -> Row:
@@ -190,7 +176,7 @@ def operation_row(
     Once a retraction or removal has ended, what it named is not stored: a client's ids may contain personal
     text. Nor is what a refused operation named, because no removal would look for it here (R25).
     """
-    forgets = state == REFUSED or (state == DONE and operation.kind in {"retract", "remove"})
+    forgets = state == kinds.REFUSED or (state == kinds.DONE and operation.withdraws)
     payload = NOTHING_NAMED if forgets else operation_payload(operation)
     kept = None if result is None else storable(pack(dict(result)))
     return (operation.sequence, operation.kind, payload, state, recorded_at, kept)
@@ -233,7 +219,10 @@ def extraction(row: Row) -> Extraction:
             ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of)
             for name, type_, span, key_of in body["entities"]
         ),
-        facts=tuple(_extracted_fact(fields_) for fields_ in body["facts"]),
+        facts=tuple(
+            ExtractedFact(**named | {"value": named["value"] and Value(*named["value"])})
+            for named in map(_EXTRACTED_FACT.named, body["facts"])
+        ),
         dropped=tuple(body["dropped"]),
         model=body["model"],
         prompts=tuple(body["prompts"]),
@@ -241,11 +230,6 @@ def extraction(row: Row) -> Extraction:
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
     )
-
-
-def _extracted_fact(kept: Sequence[Any]) -> ExtractedFact:
-    named = _EXTRACTED_FACT.named(kept)
-    return ExtractedFact(**{**named, "value": named["value"] and Value(*named["value"])})
 
 
 def answers_row(

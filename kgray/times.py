@@ -11,6 +11,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from kgray.errors import InputError
+
 Instant = int  # microseconds since the epoch, UTC
 Precision = Literal["instant", "day", "month", "year"]
 
@@ -38,6 +40,11 @@ def from_datetime(moment: datetime) -> Instant:
 def to_datetime(instant: Instant) -> datetime:
     """Return the aware UTC datetime of an instant."""
     return _EPOCH + timedelta(microseconds=instant)
+
+
+def show_as(instant: Instant, precision: Precision) -> str:
+    """Return the part of `show` that a precision vouches for: "2026", "2026-03", "2026-03-01"."""
+    return str(show(instant))[: {"year": 4, "month": 7, "day": 10, "instant": 27}[precision]]
 
 
 def show(instant: Instant | None) -> str | None:
@@ -79,6 +86,16 @@ def parse(value: str | float | datetime) -> tuple[Instant, Precision]:
         raise ValueError(
             f"{value!r} is not a time: use ISO 8601 (2026-03-01T09:00:00Z) or epoch seconds"
         ) from None
+
+
+def given(value: object, field: str) -> tuple[Instant, Precision]:
+    """Read a time that a user gave, as `parse` does. Raises InputError that names the field."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | datetime):
+        raise InputError(f"{field} must be ISO 8601 or epoch seconds", field=field)
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InputError(f"{field}: {str(error)[:200]}", field=field) from None
 
 
 def parse_iso(text: str) -> tuple[Instant, Precision]:

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import (
-        Answerer,
-        Embedder,
-        Extractor,
-        Judge,
-        Reranker,
-        ResponseCache,
-        Store,
-        Summarizer,
-    )
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
     from kgray.prompting.prompts import Prompts
 
 
@@ -119,9 +110,6 @@ def ingesting(opened: OpenStore) -> Parts:
     )
 
 
-# ------------------------------------------------------------------------------------- the store
-
-
 def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
@@ -142,18 +130,18 @@ def open_store(
 
 
 @contextmanager
-def driver_needed_by(what: str) -> Iterator[None]:
-    """Raise SettingsError where Neo4j's driver, imported inside, is not installed. what: needs it."""
+def needed_by(what: str, extra: str) -> Iterator[None]:
+    """Raise SettingsError where a package, imported inside, is not installed. extra: of ours, that has it."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[neo4j]'."
+            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
         ) from None
 
 
 def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: bool) -> Store:
-    with driver_needed_by('store.backend = "neo4j"'):
+    with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
     chosen = settings.store
@@ -186,9 +174,6 @@ def _password(store: StoreSettings) -> Secret:
             "store.password_file."
         )
     return Secret(_text_of("store.password_file", store.password_file).rstrip("\r\n"))
-
-
-# ------------------------------------------------------------------------------------ the models
 
 
 def build_ontology(settings: Settings) -> Ontology:

@@ -78,11 +78,6 @@ def words(text: str) -> list[str]:
     return [stem(word) for word in plain_words(text)]
 
 
-def query_words(text: str) -> list[str]:
-    """Return the distinct words of a query, at most MAX_QUERY_WORDS, in order."""
-    return list(dict.fromkeys(words(text[:MAX_QUERY_CHARACTERS])))[:MAX_QUERY_WORDS]
-
-
 @lru_cache(maxsize=65_536)
 def term(word: str) -> int:
     """Return the number that stands for a word where it is stored, 32 bits: its CRC."""

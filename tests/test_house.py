@@ -91,6 +91,7 @@ def test_every_module_has_a_layer():
         ("dateparser", "dates"),
         ("openai", "backends"),
         ("models", "backends"),
+        ("agents", "adapters"),
     ],
 )
 def test_an_outsider_has_one_door(contract, door):

@@ -4,7 +4,7 @@ worlds      a world as files, and as a model server
 measures    how good, how fast, how it grows
 retrievals  what searches and contexts hold of the evidence that questions have
 proofs      the promises, at length: equality, kills, memory
-scale       what many groups cost
+scale       what many groups cost, and one large group
 options     what several of them take
 """
 

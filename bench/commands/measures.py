@@ -1,4 +1,4 @@
-"""bench quality, bench ingest, bench store, bench communities: how good, how fast, how it grows."""
+"""bench quality, ingest, store, serve, communities, models: how good, how fast, how it grows."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from kgray.cli.frame import Call, common
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
+    from bench.random_models import Shape
 
 
 @click.command(short_help="Ingest worlds and score the graphs.")
@@ -198,4 +199,41 @@ def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | No
     show(call, document, out, lambda: measured.table(results))
 
 
-COMMANDS = (quality, ingest, store, serve, communities)
+@click.command(short_help="Models in the processes that run them: vLLM, BGE.")
+@choice("--shape", "tiny", "real", text="Of the random weights.")
+@listed("--parts", "embed,rerank,extract,ingest", "What is measured.", "NAME,...")
+@count("--episodes", 20, "Of the ingest.")
+@file("--folder", "For weights and store; new. Default: one that is removed.")
+@file("--profile", "The cluster profile of the ingest's actors. Default: one for a processor.")
+@out_option
+@common
+def models(
+    call: Call,
+    shape: Shape,
+    parts: str,
+    episodes: int,
+    folder: Path | None,
+    profile: Path | None,
+    out: Path | None,
+) -> int:
+    r"""Measure embedder, reranker, engine, and an ingest with all three, on random weights.
+
+    It needs torch with FlagEmbedding and vLLM: the extra `gpu`, or the environment of `make test-vllm`.
+
+    \b
+    Example:
+      python -m bench models --parts embed,rerank
+      python -m bench models --shape real --profile cluster/card-80gb.toml
+    """
+    from bench import models as measured
+
+    chosen = parts.split(",")
+    if unknown := set(chosen) - set(measured.PARTS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not a part", param_hint="--parts")
+    with nullcontext(str(folder)) if folder else TemporaryDirectory() as place:
+        found = measured.measure(chosen, shape, Path(place), episodes=episodes, profile=profile)
+    show(call, found, out, lambda: measured.table(found))
+    return 1 if measured.faults(found) else 0
+
+
+COMMANDS = (quality, ingest, store, serve, communities, models)

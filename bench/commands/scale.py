@@ -1,4 +1,4 @@
-"""bench groups: what many groups cost."""
+"""bench groups, lag: what many groups cost, and what one large group costs the others."""
 
 from __future__ import annotations
 
@@ -35,4 +35,24 @@ def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | Non
     return 0
 
 
-COMMANDS = (groups,)
+@click.command(short_help="How late the loop comes while a large group is loaded.")
+@count("--facts", 100_000)
+@count("--episodes", 2_000, "Of 40 other groups, ingested meanwhile.")
+@store_option
+@out_option
+@common
+def lag(call: Call, facts: int, episodes: int, store: StoreKind, out: Path | None) -> int:
+    r"""Load a large group and remove an episode of it while other groups are ingested, in one runner.
+
+    \b
+    Example:
+      python -m bench lag --facts 10000
+    """
+    from bench import lag as measured
+
+    found = measured.run(store, facts, episodes, progress)
+    show(call, asdict(found), out, lambda: measured.table(found))
+    return 0
+
+
+COMMANDS = (groups, lag)

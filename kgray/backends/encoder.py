@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +23,9 @@ from kgray.errors import SettingsError
 
 HOW_TO_GET_IT = "run `pip install 'kgray[embed]'`"
 PACKAGE = "FlagEmbedding"
-_LENGTHS = [2**power * step // 2 for power in range(4, 14) for step in (2, 3)]  # 16, 24, 32, 48, ... 12288
+# 8, 16, 24, 32, 40, ... 64, 80, ...: steps of a quarter. A pass has a multiple of 16 tokens: where it has
+# not, its last rows run through other code, and a text's last digits depend on its place.
+_LENGTHS = [8, 16, 24, *((4 + step) * 2**power for power in range(3, 12) for step in range(4))]
 # Tokens of one pass. On a processor few: a question alone costs a whole pass. Not measured on a card.
 _TOKENS = {"cpu": 256, "cuda": 4096}
 Ids = list[int]
@@ -101,7 +103,7 @@ class Encoder:
         pad = self._tokenizer.pad_token_id
         found: list[Any] = [None] * len(inputs)
         for length, places in _batches(inputs, _TOKENS[self._device]):
-            size = max(1, _TOKENS[self._device] // length)
+            size = _rows(length, _TOKENS[self._device])
             ids = np.full((size, length), pad)
             mask = np.zeros((size, length), dtype=np.int64)
             mask[:, 0] = 1  # rows that only fill
@@ -117,11 +119,17 @@ def _batches(inputs: Sequence[Ids], tokens: int) -> Iterator[tuple[int, list[int
     """Yield (bucket length, indexes of at most tokens // length inputs), the shortest first."""
     waiting: dict[int, list[int]] = {}
     for place in sorted(range(len(inputs)), key=lambda place: len(inputs[place])):
-        length = _LENGTHS[bisect_left(_LENGTHS, len(inputs[place]))]
+        # Longer than the row, so that each pass has a mask: without one another kernel may run.
+        length = _LENGTHS[bisect_right(_LENGTHS, len(inputs[place]))]
         waiting.setdefault(length, []).append(place)
     for length, places in waiting.items():
-        size = max(1, tokens // length)
+        size = _rows(length, tokens)
         yield from ((length, places[at : at + size]) for at in range(0, len(places), size))
+
+
+def _rows(length: int, tokens: int) -> int:
+    """Return how many rows a pass of a bucket has: even, where its length is no multiple of 16."""
+    return max(1, tokens // length // 2 * 2 if length % 16 else tokens // length)
 
 
 def _answer(model: Any, ids: Any, mask: Any) -> Any:  # noqa: ANN401 - tensors

@@ -120,7 +120,6 @@ class ScriptedJudge(_Scripted):
     """Answers by kind and items."""
 
     def key(self, request: QuestionRequest) -> str:
-        """Return the request's key (R21)."""
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
@@ -145,11 +144,11 @@ class ScriptedJudge(_Scripted):
 
 
 class ScriptedAnswerer(_Scripted):
-    """Answers to users: a question of kind "answer" whose only item it is, answered with {"text": ...}."""
+    """Answers to users: a question of the request's task as kind, with it as only item, and {"text": ...}."""
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         """Pass the scripted text on, word by word. Raises InvalidAnswer where there is none."""
-        brief = canonical({"kind": "answer", "items": [request.question]})
+        brief = canonical({"kind": request.task, "items": [request.question]})
         with _one_call():
             text = self._answers.get(brief, {}).get("text")
             if not isinstance(text, str) or not text.strip():

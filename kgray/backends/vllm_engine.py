@@ -54,7 +54,7 @@ class AbsentEngine(Client):
 
     async def _opened(self) -> Any:  # noqa: ANN401 - never returns
         raise SettingsError(
-            "model.backend = \"vllm\" answers in Ray's workers alone, and this process asks it itself: "
+            'model.backend = "vllm" answers in Ray\'s workers alone, and this process asks it itself: '
             'use a server, model.backend = "openai".'
         )
 

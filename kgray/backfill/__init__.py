@@ -1,14 +1,4 @@
-"""Filling a memory in bulk: files and folders in, resumable, with bounds and a report.
-
-inputs     paths and folders to files; the run's name
-manifest   how far a run has come, and what it refused: a folder of its own
-rows       the files' rows, each with its place, in the order of the files or of their times
-sorting    an order over more than memory holds
-budget     what an attempt may spend of the model
-run        one attempt: rows go into the log while what is pending is carried out
-report     what an attempt answers
-forecast   what accepting would do: accepted, duplicate, refused
-"""
+"""Filling a memory in bulk: files and folders in, resumable, with bounds and a report."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from kgray.backfill.inputs import check_sources
@@ -47,7 +46,7 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
         check_sources(request.inputs)
     found = Forecast()
     items = chain.from_iterable(
-        read_file(Path(item.path), request.defaults, name=item.name) for item in request.inputs
+        read_file(item.place, request.defaults, name=item.name) for item in request.inputs
     )
 
     def accepted() -> Iterator[Draft]:

@@ -7,22 +7,24 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kgray.errors import InputError
 from kgray.intake import EXTENSIONS
+from kgray.intake.remote import RemoteFile, place
 from kgray.runtime.spec import store_identity
 from kgray.settings import Settings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _TEXTS = (".txt", ".md")
+_NOTHING = "{folder} holds no file to read: " + f"{', '.join(sorted(EXTENSIONS))} are taken"
 
 
 @dataclass(slots=True, kw_only=True)
 class InputFile:
     """A file of a run, and how far the run has read it.
 
-    name       as messages show it; path: absolute; size and mtime_ns tell whether it has changed
+    name       as messages show it; path: absolute, or a URL; size and mtime_ns tell whether it has changed
     rows       how many were read from its start: accepted + duplicate + refused
     complete   there are no more rows
     """
@@ -40,7 +42,13 @@ class InputFile:
     @property
     def is_text(self) -> bool:
         """Whether the file is one source, cut into pieces."""
-        return Path(self.path).suffix.lower() in _TEXTS
+        return Path(self.name).suffix.lower() in _TEXTS
+
+    @property
+    def place(self) -> Path | RemoteFile:
+        """Where to read it."""
+        found = place(self.path)
+        return Path(found) if isinstance(found, str) else found
 
     def count(self, answer: str) -> None:
         """Count a row. answer: accepted, duplicate or refused."""
@@ -65,15 +73,41 @@ def find(paths: Sequence[str], data: Path) -> list[InputFile]:
             raise InputError(
                 "a backfill reads files, which it can go on with: `kgray add -` reads standard input"
             )
-        for name in _walked(path, data) if Path(path).is_dir() else (path,):
-            item = _input(name)
+        where = place(path)
+        if isinstance(where, RemoteFile):
+            items = _distant(where)
+        else:
+            items = [_input(name) for name in (_walked(where, data) if Path(where).is_dir() else (where,))]
+        for item in items:
             found.setdefault(item.path, item)
     return list(found.values())
 
 
+def submitted(path: str) -> str:
+    """Return a path as another process of this machine names it; a URL as it is."""
+    return path if isinstance(place(path), RemoteFile) else _absolute(path)
+
+
+def _distant(asked: RemoteFile) -> list[InputFile]:
+    """Return the file at a URL, or those of its folder that a backfill takes."""
+    found = [
+        InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
+        for file in asked.found()
+        if file.name == asked.name or _is_taken(file.name.removeprefix(asked.name))
+    ]
+    if not found:
+        raise InputError(_NOTHING.format(folder=asked.name))
+    return found
+
+
+def _is_taken(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return PurePosixPath(name).suffix.lower() in EXTENSIONS and not any(p.startswith(".") for p in parts)
+
+
 def run_name(settings: Settings, data: Path, paths: Iterable[str]) -> str:
     """Return the default name of a run: 12 hex digits, a hash of the store and the paths."""
-    parts = [store_identity(settings, data), *sorted({_absolute(path) for path in paths})]
+    parts = [store_identity(settings, data), *sorted({submitted(path) for path in paths})]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
@@ -106,12 +140,9 @@ def _walked(folder: str, data: Path) -> list[str]:
     for where, folders, files in os.walk(folder, onerror=broken):
         inside = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in inside if _absolute(os.path.join(where, name)) != own]  # noqa: PTH118
-        taken = [
-            name for name in files if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
-        ]
-        names += [os.path.join(where, name) for name in taken]  # noqa: PTH118 - as typed
+        names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
     if not names:
-        raise InputError(f"{folder} holds no file to read: {', '.join(sorted(EXTENSIONS))} are taken")
+        raise InputError(_NOTHING.format(folder=folder))
     return sorted(names)
 
 
@@ -131,4 +162,4 @@ def _input(name: str) -> InputFile:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
+    return str(Path(str(place(path))).expanduser().resolve())

@@ -23,7 +23,8 @@ from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
 from kgray.intake import Refusal
 from kgray.intake.drafts import reasons
-from kgray.memory.run_files import REPORT, RUNS, explained
+from kgray.locks import explained
+from kgray.memory.run_files import REPORT, RUNS
 
 RunState = Literal["running", "done", "stopped", "limited"]
 VERSION = 1

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,12 +74,13 @@ class BackfillRows:
     async def _items(self, file: InputFile, skip: int) -> AsyncIterator[tuple[int, Submitted | Refusal]]:
         """Yield (number, row) of a file's rows after the first `skip`."""
         self._position, self._size = Position(), file.size
-        path, position = Path(file.path), self._position
-        items = read_file(path, self._defaults, name=file.name, skip=skip, position=position)
-        for number, item in enumerate(items, skip):
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-            yield number, item
+        position, number = self._position, skip
+        items = read_file(file.place, self._defaults, name=file.name, skip=skip, position=position)
+        # In a thread: a file system may be slow, and the first rows lie behind all those that are skipped.
+        while page := await asyncio.to_thread(lambda: list(islice(items, _AT_ONCE))):
+            for item in page:
+                yield number, item
+                number += 1
         self._size, self._bytes = 0, self._bytes + file.size
 
     async def _by_time(self) -> AsyncGenerator[PlacedRow]:

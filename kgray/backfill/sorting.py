@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kgray import locks
-from kgray.memory.run_files import explained
+from kgray.locks import explained
 
 _ROWS, _ORDER, _KEPT = "rows.jsonl", "order.npy", "order.json"  # the last is there where all rows are
 

@@ -69,7 +69,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
         memory = stack.enter_context(call.trial() if options["dry_run"] else call.memory(create=True))
         how = {name: options[name] for name in ("replace", "again")}
         if options["dry_run"]:
-            return _preview(call, memory.preview(**how), read(paths, defaults))
+            return finished(_preview(call, memory.preview(**how), read(paths, defaults)))
         if options["on_error"] == "stop":
             checked = memory.check(read(paths, defaults), replace=options["replace"])
             if checked.refusals:
@@ -99,9 +99,6 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
         retried = memory.retry(group=group, episodes=episodes, on_step=on_step, stop=Signals.asked)
         report = finished(retried)
     return print_report(call, report)
-
-
-# -------------------------------------------------------------------------------------- input
 
 
 def regular(name: str, stack: ExitStack) -> Path:
@@ -147,9 +144,25 @@ def _watched(memory: Memory) -> Iterator[OnStep]:
         yield step
 
 
-def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
+async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
+    """Print each change, and why rows would be refused or fail; return the exit code."""
+    from kgray.intake import Refusal
+
     faults: list[str] = []
-    count = finished(_print_changes(call, preview, items, faults))
+    count = 0
+    for item in items:
+        if isinstance(item, Refusal):
+            faults.append(f"refused: {refusal_line(item)}")
+            continue
+        try:
+            for row in await preview.rows(item.draft):
+                _print_change(call, row, first=count == 0)
+                count += 1
+        except InputError as error:
+            refusal = Refusal(file=item.file, line=item.line, field=error.field, reason=str(error))
+            faults.append(f"refused: {refusal_line(refusal)}")
+        except ContentError as error:
+            faults.append(f"would fail: {error}")
     if call.as_json:
         click.echo("]}" if count else '{"changes": []}')
     elif not count:
@@ -162,32 +175,6 @@ def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal])
     return 1 if faults else 0
 
 
-async def _print_changes(
-    call: Call, preview: Preview, items: Iterator[Submitted | Refusal], faults: list[str]
-) -> int:
-    """Print each change; return how many. Adds to `faults` a line for each row that is refused or fails."""
-    from kgray.intake import Refusal
-
-    count = 0
-    for item in items:
-        if isinstance(item, Refusal):
-            faults.append(f"refused: {refusal_line(item)}")
-            continue
-        try:
-            rows = await preview.rows(item.draft)
-        except InputError as error:
-            refusal = Refusal(file=item.file, line=item.line, field=error.field, reason=str(error))
-            faults.append(f"refused: {refusal_line(refusal)}")
-            continue
-        except ContentError as error:
-            faults.append(f"would fail: {error}")
-            continue
-        for row in rows:
-            _print_change(call, row, first=count == 0)
-            count += 1
-    return count
-
-
 def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
     import json
 
@@ -195,8 +182,5 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
         start = '{"changes": [' if first else ", "
         click.echo((start + json.dumps(row, ensure_ascii=False)).encode(), nl=False)
         return
-    shown = {
-        key: value for key, value in row.items() if key not in ("op", "type") and value not in (None, [])
-    }
-    shown_as = ", ".join(f"{key}={value}" for key, value in shown.items())
-    click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(shown_as)}")
+    values = (f"{k}={v}" for k, v in row.items() if k not in ("op", "type") and v not in (None, []))
+    click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(', '.join(values))}")

@@ -48,7 +48,8 @@ _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
     r"""Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
-    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time.
+    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
+    PATH may be a URL: s3://, gs://, hdfs://, file://.
     Stopped or killed, the same command goes on where it was: a file that has not changed is read on
     behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
 
@@ -121,7 +122,9 @@ def _show(report: dict[str, Any]) -> None:
         "model": f"{report['calls']:,} calls, {tokens}",
         "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
         f"({report['wasted_tokens']} tokens)",
-        "seconds": _stages(report["seconds"]),
+        "seconds": "not known: another process ingests this folder, and did the work"
+        if report["seconds"] is None
+        else ", ".join(f"{stage} {spent:.2f}" for stage, spent in report["seconds"].items()),
         "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
         "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + ", as they saw it",
     }
@@ -131,12 +134,6 @@ def _show(report: dict[str, Any]) -> None:
     for row in report["failures"]["first"]:
         name = row["client_id"] or row["id"]
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
-
-
-def _stages(seconds: dict[str, float] | None) -> str:
-    if seconds is None:
-        return "not known: another process ingests this folder, and did the work"
-    return ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items())
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
@@ -158,21 +155,24 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
     return 1 if found.refused else 0
 
 
-# ------------------------------------------------------------------------------------ as a job
-
-
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
+    from kgray.backfill.inputs import submitted
     from kgray.intake import Refusal
     from kgray.runtime.jobs import Job, follow
+    from kgray.runtime.spec import as_environ
     from kgray.settings import public_environ
 
     if options["dry_run"]:
         raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
     address, token = _job_server(call, settings, options["job_server"])
     python = options["python"] or sys.executable
+    # A store on a server needs nothing of this machine where a job server is that is not of `kgray up`.
+    elsewhere = token is None and settings.store.backend != "sqlite"
+    environ = as_environ(settings) if elsewhere else public_environ(os.environ)
+    options |= {"elsewhere": elsewhere}
     command = [python, "-m", "kgray", "backfill", *_job_options(call, run, options)]
-    command += ["--", *(str(Path(path).absolute()) for path in paths)]
-    job = Job(run=run, command=command, environ=public_environ(os.environ))
+    command += ["--", *map(submitted, paths)]
+    job = Job(run=run, command=command, environ=environ)
     with Signals.gentle():
         ended = follow(
             address, job, tell=lambda line: click.echo(line, err=True), stop=Signals.asked, token=token
@@ -209,12 +209,16 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
 
 
 def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
-    """Yield the job's options: those of this command, with absolute paths."""
+    """Yield the job's options: those of this command, with absolute paths, or without paths elsewhere."""
     from kgray.settings import config_file
 
-    yield from ("--json", "--run", run, "--data", str(call.folder.absolute()))
-    if (config := config_file(call.config, call.folder, os.environ)) is not None:
-        yield from ("--config", str(config.absolute()))
+    yield from ("--json", "--run", run)
+    if options["elsewhere"]:
+        yield from ("--data", call.data) if call.data else ()
+    else:
+        yield from ("--data", str(call.folder.absolute()))
+        if (config := config_file(call.config, call.folder, os.environ)) is not None:
+            yield from ("--config", str(config.absolute()))
     if call.debug:
         yield "--debug"
     yield from (f"--{name}" for name in ("replace", "again") if options[name])

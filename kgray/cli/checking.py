@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -75,22 +75,28 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
     """
     if group is not None and not repair:
         raise click.UsageError("--group goes with --repair")
-    repaired = _repaired(call, group) if repair else {}
+    repaired: dict[str, list[str]] = {}
+    if repair:
+        with call.memory() as memory:
+            groups = finished(memory.groups()) if group is None else [group]
+            repaired = {name: finished(memory.repair(name)) for name in groups}
     found = list(_checks(call) if profile is None else _fit(call, profile))
-    if call.as_json:
-        rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
-        printing.emit_json({"checks": rows} | ({"repaired": repaired} if repair else {}))
-    else:
-        for name, lines in repaired.items():
-            for line in lines or ["nothing differed from what its records derive"]:
-                click.echo(f"repaired {name}: {line}")
-        for name, good, detail in found:
-            mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
-            click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
+    rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
+    document = {"checks": rows} | ({"repaired": repaired} if repair else {})
+    call.answer(document, lambda: _print(found, repaired))
     wrong = [name for name, good, _ in found if not good]
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
+
+
+def _print(found: Iterable[Check], repaired: Mapping[str, list[str]]) -> None:
+    for name, lines in repaired.items():
+        for line in lines or ["nothing differed from what its records derive"]:
+            click.echo(f"repaired {name}: {line}")
+    for name, good, detail in found:
+        mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
+        click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
 
 
 def _fit(call: Call, path: Path) -> Iterator[Check]:
@@ -102,12 +108,6 @@ def _fit(call: Call, path: Path) -> Iterator[Check]:
     for what, size, how in rows:
         yield what, True, f"{size:6.2f} GB; {how}"
     yield "fit", not faults, "; ".join(faults) or "everything fits"
-
-
-def _repaired(call: Call, group: str | None) -> dict[str, list[str]]:
-    with call.memory() as memory:
-        groups = finished(memory.groups()) if group is None else [group]
-        return {name: finished(memory.repair(name)) for name in groups}
 
 
 def _checks(call: Call) -> Iterator[Check]:
@@ -193,27 +193,20 @@ def _took(began: float) -> str:
 
 
 def _optional() -> Iterator[Check]:
-    from kgray.backends.minilm import HOW_TO_GET_IT, missing
-
-    lacking = missing()
-    yield "minilm", True, f"not installed ({lacking}): {HOW_TO_GET_IT}" if lacking else "installed"
-    yield "neo4j driver", True, _driver()
     from importlib.util import find_spec
 
-    from kgray.backends.encoder import HOW_TO_GET_IT as HOW_TO_EMBED
-    from kgray.backends.encoder import PACKAGE
-    from kgray.backends.vllm_engine import HOW_TO_GET_IT as HOW_TO_RUN
+    from kgray.backends import encoder, minilm, vllm_engine
 
-    embeds = "installed" if find_spec(PACKAGE) else HOW_TO_EMBED
-    runs = "installed" if find_spec("vllm") else HOW_TO_RUN
-    yield "optional parts", True, f"BGE models: {embeds}; vLLM: {runs}"
-
-
-def _driver() -> str:
+    lacking = minilm.missing()
+    yield "minilm", True, f"not installed ({lacking}): {minilm.HOW_TO_GET_IT}" if lacking else "installed"
     try:
-        return f"{metadata.version('neo4j')}, with its codec {metadata.version('neo4j-rust-ext')}"
+        driver = f"{metadata.version('neo4j')}, with its codec {metadata.version('neo4j-rust-ext')}"
     except metadata.PackageNotFoundError as error:
-        return f"not installed ({error.name}): for store.backend = neo4j run `pip install 'kgray[neo4j]'`"
+        driver = f"not installed ({error.name}): for store.backend = neo4j run `pip install 'kgray[neo4j]'`"
+    yield "neo4j driver", True, driver
+    embeds = "installed" if find_spec(encoder.PACKAGE) else encoder.HOW_TO_GET_IT
+    runs = "installed" if find_spec("vllm") else vllm_engine.HOW_TO_GET_IT
+    yield "optional parts", True, f"BGE models: {embeds}; vLLM: {runs}"
 
 
 def _data(call: Call, settings: Settings) -> Iterator[Check]:

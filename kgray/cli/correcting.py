@@ -189,14 +189,12 @@ def _take_out(
         raise InputError("say which episodes: --episode ID..., or --source S, or --all; one of these")
     ids = (*episodes, *more)
     if not yes:
-        _ask(verb, group, ids, source)
-    chosen = {"episodes": ids, "source": source, "everything": everything}
-    return _carried_out(call, verb, group=group, **chosen, **how)
-
-
-def _ask(verb: str, group: str, ids: tuple[str, ...], source: str | None) -> None:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise InputError(f"kgray {verb} needs --yes where standard input is no terminal; nothing was changed")
-    what = printing.counted(len(ids), "episode") if ids else f"source {source!r}" if source else "everything"
-    if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):
-        raise InputError("nothing was changed")
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise InputError(
+                f"kgray {verb} needs --yes where standard input is no terminal; nothing was changed"
+            )
+        some = f"source {source!r}" if source else "everything"
+        what = printing.counted(len(ids), "episode") if ids else some
+        if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):
+            raise InputError("nothing was changed")
+    return _carried_out(call, verb, group=group, episodes=ids, source=source, everything=everything, **how)

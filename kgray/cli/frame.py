@@ -238,10 +238,14 @@ class KgrayGroup(click.Group):
         except KgrayError as error:
             return _say_error(error, str(error), error.exit_code, debug=debug)
         except (KeyboardInterrupt, click.Abort) as error:
-            line = f"stopped{_waited_for()}; what was accepted is safe, run it again"
+            from kgray.outages import OUTAGES
+
+            waited = f" ({why})" if (why := OUTAGES.why()) else ""
+            line = f"stopped{waited}; what was accepted is safe, run it again"
             return _say_error(error, line, STOPPED, debug=debug)
         except OSError as error:
-            if _while_printing(error):
+            frames = traceback.walk_tb(error.__traceback__)
+            if any(frame.f_code is click.echo.__code__ for frame, _ in frames):  # raised while printing
                 _discard_output()
                 return _unwritable(error, 0, debug=debug)
             return _say_error(error, _fault(error), BUG, debug=debug)
@@ -251,21 +255,8 @@ class KgrayGroup(click.Group):
             return _say_error(error, _fault(error), BUG, debug=debug)
 
 
-def _waited_for() -> str:
-    """Return what the command waited for, in brackets; "" for nothing."""
-    from kgray.outages import OUTAGES
-
-    why = OUTAGES.why()
-    return f" ({why})" if why else ""
-
-
 def _fault(error: Exception) -> str:
     return f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
-
-
-def _while_printing(error: OSError) -> bool:
-    """Whether the error was raised while printing. An error about another file names that file already."""
-    return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:

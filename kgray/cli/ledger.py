@@ -22,13 +22,11 @@ def init(call: Call) -> int:
     Example:
       kgray init --data my-data
     """
-    settings = call.settings()
+    backend = call.settings().store.backend
     with call.memory(create=True) as memory:
         version = memory.store.schema_version
-    made = {"data": str(call.folder), "store": settings.store.backend, "schema_version": version}
-    return call.answer(
-        made, lambda: click.echo(f"{made['data']} is ready ({made['store']}, schema {version}).")
-    )
+    made = {"data": str(call.folder), "store": backend, "schema_version": version}
+    return call.answer(made, lambda: click.echo(f"{call.folder} is ready ({backend}, schema {version})."))
 
 
 @click.command(short_help="Start Ray and its actors, to stay.")
@@ -53,16 +51,16 @@ def up(call: Call, profile: Path | None) -> int:
         pass  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
         found = lifecycle.up(settings, call.folder, printing.note)
-    if call.as_json:
-        printing.emit_json(found)
-        return 0
-    verb = "started" if found["started"] else "are up"
-    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
-    if found["jobs"]:
-        click.echo(f"Jobs are submitted to {found['jobs']}.")
-    if settings.runtime.backend != "ray":
-        printing.note('runtime.backend is "local": with "ray" other commands use what is up')
-    return 0
+
+    def people() -> None:
+        verb = "started" if found["started"] else "are up"
+        click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+        if found["jobs"]:
+            click.echo(f"Jobs are submitted to {found['jobs']}.")
+        if settings.runtime.backend != "ray":
+            printing.note('runtime.backend is "local": with "ray" other commands use what is up')
+
+    return call.answer(found, people)
 
 
 @click.command(short_help="End the actors, and the Ray that up started.")
@@ -81,14 +79,8 @@ def down(call: Call) -> int:
     settings = call.settings()
     with lifecycle.one_at_a_time(call.folder, printing.note):
         ended = lifecycle.down(settings, call.folder, printing.note)
-    if call.as_json:
-        printing.emit_json(ended)
-    elif not any(ended.values()):
-        click.echo("Nothing is up.")
-    else:
-        actors = printing.counted(ended["actors"], "actor")
-        click.echo(f"{actors} and {ended['processes']} processes of Ray ended.")
-    return 0
+    line = f"{printing.counted(ended['actors'], 'actor')} and {ended['processes']} processes of Ray ended."
+    return call.answer(ended, lambda: click.echo(line if any(ended.values()) else "Nothing is up."))
 
 
 @click.command(short_help="The ledger: episodes by state.")

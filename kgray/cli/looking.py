@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,20 +166,15 @@ def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Map
             "  state": f"{episode.state}, {recorded}, {episode.kind} {episode.sequence} of the group",
         }
     )
+    told: dict[tuple[int, int], set[str]] = {}  # statements by the words that they were read from
+    for mark in episode.marks:
+        told.setdefault((mark.start, mark.end), set()).add(mark.statement)
     marks = {
-        (mark.start, mark.end): _numbers(episode, mark.start, mark.end, facts, numbers)
-        for mark in episode.marks
+        at: ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
+        for at, statements in told.items()
     }
     for line in _marked(episode.text, marks).splitlines():
         click.echo(f"  | {line}")
-
-
-def _numbers(
-    episode: ToldEpisode, start: int, end: int, facts: Sequence[FactSpan], numbers: Mapping[str, int]
-) -> str:
-    """Return the numbers of the facts that were read from some words of an episode: `1,2`."""
-    told = {mark.statement for mark in episode.marks if (mark.start, mark.end) == (start, end)}
-    return ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in told)
 
 
 def _marked(text: str, marks: Mapping[tuple[int, int], str]) -> str:
@@ -247,14 +242,10 @@ def _print_rest(found: Shown) -> None:
     kinds = dict.fromkeys(row["type"] for row in found.records if row["type"] not in _SAID_ABOVE)
     for kind in kinds:
         click.echo(click.style(kind, bold=True))
-        rows = [row for row in found.records if row["type"] == kind]
-        printing.table([[f"  {', '.join(_cells(row, found))}"] for row in rows])
-
-
-def _cells(row: Mapping[str, Any], found: Shown) -> Iterator[str]:
-    for key, value in row.items():
-        if key not in _LEFT_OUT and value not in (None, [], False):
-            yield f"{key} {_named(value, found)}"
+        for row in [row for row in found.records if row["type"] == kind]:
+            told = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+            cells = (f"{key} {_named(of, found)}" for key, of in told.items() if of not in (None, [], False))
+            printing.table([[f"  {', '.join(cells)}"]])
 
 
 def _named(value: object, found: Shown) -> str:

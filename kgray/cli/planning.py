@@ -14,7 +14,7 @@ from kgray.cli.frame import GROUP, TEXT, Call, common
 from kgray.cli.progress import duration
 
 if TYPE_CHECKING:
-    from kgray.intake import Refusal, Submitted
+    from kgray.intake import Submitted
     from kgray.prompting.estimate import WorkEstimate
     from kgray.records import Draft
     from kgray.settings import Settings
@@ -55,16 +55,23 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     Example:
       kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
     """
-    from kgray.intake import Defaults
+    from kgray.intake import Defaults, Refusal
     from kgray.settings import require_built
 
     settings = call.settings()
     require_built(settings)
     refused: list[Refusal] = []
+
+    def drafts(items: Iterable[Submitted | Refusal]) -> Iterator[Draft]:
+        for item in items:
+            if isinstance(item, Refusal):
+                refused.append(item)
+            else:
+                yield item.draft
+
     with ExitStack() as stack:
         paths = [(name, regular(name, stack)) for name in files]
-        items = read(paths, Defaults(group=options["group"] or "plan"))
-        found = estimator(settings)(_drafts(items, refused))
+        found = estimator(settings)(drafts(read(paths, Defaults(group=options["group"] or "plan"))))
     _show(call, settings, found, len(refused), options)
     if refused:
         first = refused[0]
@@ -80,16 +87,6 @@ def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
 
     prompts = build_prompts(settings, build_ontology(settings))
     return lambda drafts: estimate_work(drafts, prompts, settings.pipeline)
-
-
-def _drafts(items: Iterable[Submitted | Refusal], refused: list[Refusal]) -> Iterator[Draft]:
-    from kgray.intake import Refusal
-
-    for item in items:
-        if isinstance(item, Refusal):
-            refused.append(item)
-        else:
-            yield item.draft
 
 
 def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, options: dict[str, Any]) -> None:

@@ -96,10 +96,13 @@ def table(
     columns = list(zip(*heads, *every, strict=True))
     widths = [max(map(width, column)) for column in columns]
     right = [all(cell.isdigit() for cell in column[len(heads) :]) for column in columns]
-    room = _terminal_columns()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     for number, row in enumerate([*heads, *every]):
-        if room is not None:
-            row[-1] = fitted(row[-1], max(_LEAST_COLUMNS, room - sum(widths[:-1]) - _GAP * len(widths[:-1])))
+        if is_terminal:
+            from shutil import get_terminal_size  # slow to import, and `kgray --help` does not need it
+
+            room = get_terminal_size().columns - sum(widths[:-1]) - _GAP * len(widths[:-1])
+            row[-1] = fitted(row[-1], max(_LEAST_COLUMNS, room))
         cells = [
             " " * (wide - width(cell)) + cell if is_right else cell + " " * (wide - width(cell))
             for cell, wide, is_right in zip(row, widths, right, strict=True)
@@ -110,14 +113,6 @@ def table(
             click.style(cell, **style) if style else cell for cell, style in zip(cells, chosen, strict=False)
         ]
         click.echo((" " * _GAP).join(styled).rstrip())
-
-
-def _terminal_columns() -> int | None:
-    """Return the width of the terminal; None where standard output is none."""
-    from shutil import get_terminal_size  # slow to import, and `kgray --help` does not need it
-
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return get_terminal_size().columns if is_terminal else None
 
 
 def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:

@@ -51,7 +51,6 @@ class Ticker:
         click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
     def __enter__(self) -> Self:
-        """Return this."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -27,7 +27,6 @@ from kgray.errors import InputError
 if TYPE_CHECKING:
     from kgray.graph import Hit
     from kgray.memory import Memory
-    from kgray.ports import SearchScope
     from kgray.search import Filters, Ranking
     from kgray.search.answering import Answered
 
@@ -78,11 +77,8 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
 
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
-    reached: list[SearchScope] = [
-        scope
-        for scope in SCOPES
-        if all(scope in _FILTERED[name] for name, chosen in filters.items() if chosen)
-    ]
+    of = [_FILTERED[name] for name, chosen in filters.items() if chosen]
+    reached = (scope for scope in SCOPES if all(scope in scopes_of for scopes_of in of))
     chosen = tuple(dict.fromkeys(scopes)) or tuple(reached)
     return given | {"scopes": chosen, "filters": Filters(**filters)}
 
@@ -127,27 +123,22 @@ def search(
 
 
 def _print_hits(found: Ranking, took_ms: float, *, explain: bool) -> None:
+    """Print the hits; explain: with rank by method and signals of each, and with what was left out."""
     rows = [_hit_line(number, hit) for number, hit in enumerate(found.hits, 1)]
     styles = (printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"})
     printing.table(rows, styles=styles, nothing="No hits: nothing in this group is about the query.")
-    if explain:
-        _explained(found)
-    printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
-
-
-def _explained(found: Ranking) -> None:
-    """Print how each hit was found: its rank by method, the signals of its score; and what was left out."""
-    for number, hit in enumerate(found.hits, 1):
+    for number, hit in enumerate(found.hits if explain else (), 1):
         ranks = ", ".join(f"{method} #{rank}" for method, rank in hit.methods.items())
         signals = ", ".join(f"{name} {value:.3g}" for name, value in hit.signals.items())
         click.echo(f"{number}: score {hit.score:.3f} ({ranks or 'no method alone'}): {signals}")
-    for scope, id_, text in found.said_above:
+    for scope, id_, text in found.said_above if explain else ():
         click.echo(f"left out, a hit above says it: {scope} {printing.short(id_)} {text[:_LONGEST]}")
+    printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
 
 
 def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Where nothing was found, say which values of the filters nothing in the group has."""
-    from kgray.memory.unmet import unmet
+    from kgray.memory.naming import unmet
 
     if not hits and memory.store.heads([group])[group].named:
         for line in unmet(memory.store, group, filters):
@@ -194,31 +185,44 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
         _say_unmet(memory, group, asked["filters"], built.hits)
-    if call.as_json:
-        printing.emit_json(built.as_dict())
-    else:
+
+    def people() -> None:
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
-    return 0
+
+    return call.answer(built.as_dict(), people)
 
 
 @click.command(short_help="An answer with citations; needs a model.")
 @click.argument("question", type=TEXT)
 @group_option
 @_context_options
+@click.option("--mode", type=click.Choice(("local", "global", "drift")), default="local", help="From what.")
+@click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
-@click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompt and answer.")
+@click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
 @common
-def ask(call: Call, question: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
+def ask(
+    call: Call,
+    question: str,
+    group: str,
+    scopes: tuple[str, ...],
+    suggest: bool,
+    **given: Any,  # noqa: ANN401
+) -> int:
     r"""Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
 
-    What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false.
+    What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
+    local answers from a context, global from the communities, drift from what further questions find, too.
 
     \b
     Example:
       kgray ask "Where does Alice work?" --group team --max-tokens 4000
+      kgray ask "What does everybody work on?" --group team --mode global
     """
     asked, text = asked_of(scopes, given), query_from(question)
+    if suggest:
+        return _suggest(call, text, group, asked)
     streams = not call.as_json and sys.stdout.isatty()
     with call.reader(group) as memory:
         answered: Answered = finished(
@@ -239,6 +243,18 @@ def ask(call: Call, question: str, group: str, scopes: tuple[str, ...], **given:
     tokens = printing.counted(cost.prompt_tokens + cost.completion_tokens, "token")
     printing.note(f"{printing.counted(cost.calls, 'call')}, {tokens}")
     return 0
+
+
+def _suggest(call: Call, text: str, group: str, asked: dict[str, Any]) -> int:
+    """Print questions that the memory can answer."""
+    for name in ("mode", "max_calls"):  # of an answer; this is one call
+        asked.pop(name)
+    with call.reader(group) as memory:
+        found = finished(memory.suggest(text, group=group, **asked))
+    nothing = "No questions: nothing in this group is about it."
+    return call.answer(
+        {"questions": found}, lambda: printing.table([[one] for one in found], nothing=nothing)
+    )
 
 
 def _show(piece: str) -> None:

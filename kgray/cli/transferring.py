@@ -21,7 +21,7 @@ from kgray.errors import InputError, KgrayError
 if TYPE_CHECKING:
     from kgray.memory import Report
     from kgray.settings import Settings
-    from kgray.transfer import Copied
+    from kgray.transfer.copying import Copied
     from kgray.transfer.graphiti import Import
 
 _FILE = click.Path(path_type=Path)
@@ -47,7 +47,7 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
-    from kgray.transfer import copy_group
+    from kgray.transfer.copying import copy_group
     from kgray.wiring import open_reader
 
     if to_data is None and to_config is None:
@@ -79,22 +79,15 @@ def _gone_if_it_fails(folder: Path) -> Iterator[None]:
 
 
 def _print_copied(call: Call, copied: Copied, where: str) -> None:
-    document = {
-        "group": copied.group,
-        "to": where,
-        "already": copied.already,
-        "rows": dict(copied.rows),
-        "moments": copied.moments,
-    }
-    if call.as_json:
-        printing.emit_json(document)
-    else:
+    def people() -> None:
         did = "was there already" if copied.already else "is copied"
-        click.echo(
-            f"{copied.group} {did}, in {printing.plain(where)}: the same in every row, and the same graph"
-        )
+        there = f"{copied.group} {did}, in {printing.plain(where)}"
+        click.echo(f"{there}: the same in every row, and the same graph")
         printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
         click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
+
+    document = {"group": copied.group, "to": where, "already": copied.already, "rows": dict(copied.rows)}
+    call.answer(document | {"moments": copied.moments}, people)
     if not copied.already:
         printing.note(f"the source is as it was; `kgray remove --group {copied.group} --all` takes it away")
 
@@ -137,14 +130,19 @@ def graphiti(
     Example:
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
-    from kgray.wiring import driver_needed_by
+    from kgray.settings.checks import NEO4J_SCHEMES, is_address
+    from kgray.wiring import needed_by
 
-    with driver_needed_by("kgray import graphiti"):
+    with needed_by("kgray import graphiti", "neo4j"):
         from kgray.stores.neo4j.graphiti import GraphitiDatabase
         from kgray.transfer.graphiti import Import
 
     secret = _password(login["password_file"])
-    _check_uri(uri)
+    if not is_address(uri, NEO4J_SCHEMES):
+        raise InputError(
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
+            f"no user or password: --user and {_PASSWORD} are for that)"
+        )
     theirs = GraphitiDatabase(
         uri=uri, user=login["user"] or "neo4j", password=secret, database=login["database"]
     )
@@ -174,16 +172,6 @@ def _password(file: str | None) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise InputError(f"--password-file {file!r} cannot be read: {reason}") from None
-
-
-def _check_uri(uri: str) -> None:
-    from kgray.settings.checks import NEO4J_SCHEMES, is_address
-
-    if not is_address(uri, NEO4J_SCHEMES):
-        raise InputError(
-            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
-            f"no user or password: --user and {_PASSWORD} are for that)"
-        )
 
 
 def _chosen(there: list[str], asked: str | None) -> str:

@@ -19,6 +19,9 @@ FILE = "outage.json"  # in the data folder
 _LOOK_S = 0.2
 _FIRST_S = 1.0  # an outage that is over sooner is not worth a line
 _SECOND_S = 10.0  # the second line; each further one after twice the time
+_TODO = (
+    "Start it, or put its settings right; Ctrl-C stops the command: what was accepted is safe, run it again"
+)
 
 
 class WaitTeller:
@@ -42,7 +45,8 @@ class WaitTeller:
             self._told[what] = one, max(_SECOND_S, 2 * age)
             again = f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}"
             self._note(one, None)  # first: who has read the line finds it in the status
-            self._say(f"waiting: {one.words}{_prospect(one, now)}" if is_new else again)
+            news = f" for {age:.0f} s; {_left(one, now)}" if one.slow else f"; {_left(one, now)}. {_TODO}"
+            self._say(f"waiting: {one.words}{news}" if is_new else again)
         self._tell_over(current.keys(), now)
 
     def end(self) -> None:
@@ -67,15 +71,6 @@ class WaitTeller:
             file.write(json.dumps(_row(outage, until)) + "\n")
 
 
-def _prospect(outage: Outage, now: float) -> str:
-    if outage.slow:
-        return f" for {now - outage.since:.0f} s; {_left(outage, now)}"
-    return (
-        f"; {_left(outage, now)}. Start it, or put its settings right; Ctrl-C stops the command: what was "
-        f"accepted is safe, run it again"
-    )
-
-
 def _left(outage: Outage, now: float) -> str:
     verb = "it is given" if outage.slow else "it is tried again for"
     return f"{verb} up to {max(0.0, outage.until - now):.0f} s more"
@@ -84,8 +79,15 @@ def _left(outage: Outage, now: float) -> str:
 @contextmanager
 def told(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Tell what the process waits for while the block runs, from a thread: the block may block."""
+
+    def line(text: str) -> None:
+        with suppress(OSError, ValueError):  # standard error may be closed
+            if sys.stderr is not None and sys.stderr.isatty():
+                sys.stderr.write("\r\x1b[K")  # a progress bar
+            say(text)
+
     OUTAGES.forget()
-    teller, ended = WaitTeller(folder, _over_the_bar(say)), threading.Event()
+    teller, ended = WaitTeller(folder, line), threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
@@ -99,18 +101,6 @@ def told(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         ended.set()
         looking.join()
         teller.end()
-
-
-def _over_the_bar(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `say` so that it removes a progress bar first."""
-
-    def line(text: str) -> None:
-        with suppress(OSError, ValueError):  # standard error may be closed
-            if sys.stderr is not None and sys.stderr.isatty():
-                sys.stderr.write("\r\x1b[K")
-            say(text)
-
-    return line
 
 
 def last_outage(folder: Path, actors: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

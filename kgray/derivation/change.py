@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 
 from kgray.graph import Entity, Fact
 from kgray.ports import Vector
-from kgray.records import (
-    Episode,
-    EpisodeHead,
-    Evidence,
-    GroupRecords,
-    Mention,
-    Operation,
-    Place,
-    Ruling,
-    Verdict,
-)
+from kgray.records import Episode, EpisodeHead, Evidence, GroupRecords, Mention, Place, Ruling, Verdict
 from kgray.timeline import Span
 from kgray.times import Instant
 
@@ -93,19 +83,6 @@ def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Insta
     )
 
 
-def with_operation(
-    records: GroupRecords, operation: Operation, recorded_at: Instant, births: tuple[tuple[str, Place], ...]
-) -> GroupRecords:
-    """Return the records with a merge, split or undo added; births: (id, place) of what it makes."""
-    return replace(
-        records,
-        operations=[*records.operations, operation],
-        recorded={**records.recorded, operation.sequence: recorded_at},
-        births={**records.births, **dict(births)},
-        last_recorded=recorded_at,
-    )
-
-
 def fact_changes(
     fact_before: Callable[[Span], Fact], fact_now: Callable[[Span], Fact], changes: SpanChanges
 ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
@@ -123,9 +100,6 @@ def fact_changes(
         kept.update(now)
         gone.update(was)
     return tuple(sorted(rows, key=lambda f: f.id)), tuple(sorted(gone - kept))
-
-
-# ------------------------------------------------------------------------------ two graphs
 
 
 def compare(old: GroupGraph, new: GroupGraph) -> Difference:

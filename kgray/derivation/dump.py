@@ -9,10 +9,9 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kgray.derivation.statements import Statement
 from kgray.derivation.view import View
-from kgray.graph import Entity, Fact
-from kgray.records import Episode, Evidence, Mention, Operation, Verdict, canonical
+from kgray.graph import Fact
+from kgray.records import Episode, Evidence, Verdict, canonical
 from kgray.times import show
 
 DumpRow = dict[str, Any]
@@ -28,36 +27,6 @@ def episode_row(episode: Episode) -> DumpRow:
     """Return the row of one episode."""
     keys = "id client_id source kind speaker reference_time sequence content_sha256 state"
     return _row("episode", episode, keys, reference_time=show(episode.reference_time))
-
-
-def entity_row(entity: Entity) -> DumpRow:
-    """Return the row of one entity."""
-    return _row("entity", entity, "id name aliases labels")
-
-
-def mention_row(mention: Mention, entity: str, episode: str) -> DumpRow:
-    """Return the row of one mention; entity: the one it shows as."""
-    return _row("mention", mention, "episode ordinal entity surface", entity=entity, episode=episode)
-
-
-def statement_row(statement: Statement) -> DumpRow:
-    """Return the row of one statement."""
-    value = statement.value.as_dict() if statement.value else None
-    return _row("statement", statement, "id subject relation object value variant", value=value)
-
-
-def evidence_row(evidence: Evidence, statement: str | None, episode: str) -> DumpRow:
-    """Return the row of one piece of evidence; statement None = a loop, which derives nothing."""
-    dates = "valid_from valid_to from_precision to_precision inferred"
-    return _row(
-        "evidence",
-        evidence,
-        f"episode ordinal statement kind text {dates} fact_group every_variant",
-        episode=episode,
-        statement=statement,
-        valid_from=show(evidence.valid_from),
-        valid_to=show(evidence.valid_to),
-    )
 
 
 def relation_row(view: View, name: str) -> DumpRow:
@@ -78,58 +47,54 @@ def relation_row(view: View, name: str) -> DumpRow:
     }
 
 
-def verdict_row(verdict: Verdict, a: str, b: str, episode: str | None) -> DumpRow:
-    """Return the row of one exclusive verdict; a, b: statements as they show."""
-    first, second = sorted((a, b))
-    return _row("verdict", verdict, "a b episode judge", a=first, b=second, episode=episode)
-
-
-def merge_row(operation: Operation) -> DumpRow:
-    """Return the row of a merge, split or distinction in force."""
-    entities, surfaces = sorted(operation.entities), sorted(operation.surfaces)
-    return _row("merge", operation, "sequence kind entities surfaces", entities=entities, surfaces=surfaces)
-
-
-def fact_row(fact: Fact) -> DumpRow:
-    """Return the row of one fact."""
-    return _row(
-        "fact",
-        fact,
-        "id statement source target relation value text valid_at invalid_at event episodes ended_by",
-        value=fact.value.as_dict() if fact.value else None,
-        valid_at=show(fact.valid_at),
-        invalid_at=show(fact.invalid_at),
-    )
-
-
 def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
     """Yield every row of the dump, unsorted. episodes: those that the dump lists."""
     yield from map(episode_row, episodes)
-    yield from map(entity_row, view.all_entities())
-    graph, records, places = view.graph, view.records, view.places
+    graph, records = view.graph, view.records
     ids = {head.sequence: head.id for head in records.heads}
+    for entity in view.all_entities():
+        yield _row("entity", entity, "id name aliases labels")
     for mention in records.mentions:
         shown, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-        yield mention_row(mention, shown, ids[mention.sequence])
+        told = {"episode": ids[mention.sequence], "entity": shown}
+        yield _row("mention", mention, "episode ordinal entity surface", **told)
     for name in graph.relations.names():
         yield relation_row(view, name)
-    yield from map(statement_row, graph.statements.values())
-    for evidence in records.evidence:
-        place = (evidence.sequence, evidence.ordinal)
-        yield evidence_row(evidence, places.get(place), ids[evidence.sequence])
+    for statement in graph.statements.values():
+        value = statement.value.as_dict() if statement.value else None
+        yield _row("statement", statement, "id subject relation object value variant", value=value)
+    for said in records.evidence:
+        yield _evidence_row(said, view.places.get((said.sequence, said.ordinal)), ids[said.sequence])
     yield from _verdict_rows(view, ids)
-    yield from map(merge_row, graph.fold.in_force)
-    yield from map(fact_row, view.all_facts())
+    for operation in graph.fold.in_force:
+        named = {name: sorted(getattr(operation, name)) for name in ("entities", "surfaces")}
+        yield _row("merge", operation, "sequence kind entities surfaces", **named)
+    yield from map(_fact_row, view.all_facts())
+
+
+def _evidence_row(said: Evidence, statement: str | None, episode: str) -> DumpRow:
+    """Return the row of one piece of evidence; statement None = a loop, which derives nothing."""
+    dates = {name: show(getattr(said, name)) for name in ("valid_from", "valid_to")}
+    keys = "episode ordinal statement kind text valid_from valid_to from_precision to_precision inferred"
+    told = {"episode": episode, "statement": statement}
+    return _row("evidence", said, f"{keys} fact_group every_variant", **told, **dates)
+
+
+def _fact_row(fact: Fact) -> DumpRow:
+    dates = {name: show(getattr(fact, name)) for name in ("valid_at", "invalid_at")}
+    keys = "id statement source target relation value text valid_at invalid_at event episodes ended_by"
+    return _row("fact", fact, keys, value=fact.value.as_dict() if fact.value else None, **dates)
 
 
 def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:
+    """Yield the newest verdicts on statements as they show, where these are exclusive."""
     newest: dict[tuple[str, str], Verdict] = {}
     for verdict in view.records.verdicts:
         for a, b in view.graph.judged(verdict.a, verdict.b):
             newest[min(a, b), max(a, b)] = verdict
     for (a, b), verdict in newest.items():
         if verdict.exclusive:
-            yield verdict_row(verdict, a, b, ids.get(verdict.sequence))
+            yield _row("verdict", verdict, "a b episode judge", a=a, b=b, episode=ids.get(verdict.sequence))
 
 
 def lines(found: Iterable[DumpRow]) -> list[str]:

@@ -19,7 +19,6 @@ from kgray.derivation.statements import (
     Spoken,
     Statement,
     StatementKey,
-    claim_of,
     elsewhere,
     name_statements,
     spoken,
@@ -99,7 +98,10 @@ class GroupGraph:
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
-        worded = {named[item.place][0] for item in said if item.place in named and item.words_it}
+        # Statements of which more is said than that every variant of them ended or was not so.
+        worded = {
+            named[item.place][0] for item in said if item.place in named and not item.evidence.every_variant
+        }
         late: list[Spoken] = []  # ends that came before what they bear on: that has its own first wording
         for item in chain(said, late):
             if (place := item.place) not in named or item.key is None:
@@ -107,7 +109,7 @@ class GroupGraph:
             head = heads[item.evidence.sequence]
             statement, variant = named[place]
             recorded = item.evidence.statement
-            moved = not item.words_it and statement != recorded
+            moved = item.evidence.every_variant and statement != recorded
             if moved and statement in worded and statement not in self.statements:
                 late.append(item)
                 continue
@@ -154,7 +156,8 @@ class GroupGraph:
             claims = [
                 elsewhere(c, statement) for c in self.general.get(key, ()) if self._bears_on(c, statement)
             ]
-        claim = claim_of(said, statement, head.reference_time, head.recorded_at)
+        at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
+        claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
         if claim.kind != "ended" or self._bears_on(claim, statement):
             claims.append(claim)
         if said.every_variant:
@@ -192,10 +195,11 @@ class GroupGraph:
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two recorded statements; it replaces an older one."""
+        """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
         for one, other in self.judged(a, b):
-            self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
-            self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
+            if self.verdict(one, other) != exclusive:
+                self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
+                self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
 
     def judged(self, a: str, b: str) -> list[tuple[str, str]]:
         """Return the shown statements that a verdict on two recorded ones is on (R16).
@@ -269,7 +273,7 @@ class GroupGraph:
         reasons = []
         if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
             reasons.append(self.relations.traits(a.relation).cardinality_since)
-        excluded = self.relations.traits(a.relation).excludes_since.get(b.relation)
+        excluded = self.relations.traits(a.relation).excludes.get(b.relation)
         if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
             reasons.append(excluded)
         exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))

@@ -97,9 +97,6 @@ def _letters(surface: str) -> int:
     return sum(c.isalpha() for c in surface)
 
 
-# ------------------------------------------------------------------ entities
-
-
 @dataclass(slots=True)
 class EntityNote:
     """An entity as derived from its mentions, which are taken in order of place.
@@ -168,28 +165,23 @@ class Fold:
     def __init__(
         self, operations: Sequence[Operation], births: Mapping[str, Place], recorded: Mapping[int, Instant]
     ) -> None:
-        """Take all merges, splits and undos, in order."""
         undone = {o.target for o in operations if o.kind == "undo"}
         self._births = births
         self._recorded = recorded
-        self._steps = [o for o in operations if o.kind != "undo" and o.sequence not in undone]
+        # The merges, splits and distinctions that were not undone, in order.
+        self.in_force = [o for o in operations if o.kind != "undo" and o.sequence not in undone]
         self._returned = {
             o.made: o.entities[0]
             for o in operations
             if o.kind == "split" and o.minted and o.sequence in undone
         }
-        self._made_at = {o.made: o.sequence for o in self._steps if o.kind == "split"}
+        self._made_at = {o.made: o.sequence for o in self.in_force if o.kind == "split"}
         self._apart = {
             frozenset(self._since(i, step.sequence) for i in step.entities): step.sequence
-            for step in self._steps
+            for step in self.in_force
             if step.kind == "distinct"
         }
         self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
-
-    @property
-    def in_force(self) -> tuple[Operation, ...]:
-        """The merges and splits that were not undone, in order."""
-        return tuple(self._steps)
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
         """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
@@ -201,7 +193,7 @@ class Fold:
         # A mention recorded after the split that made its entity was resolved with earlier steps in force.
         made_at = self._made_at.get(entity, 0)
         settled = made_at if sequence > made_at else 0
-        for step in self._steps:
+        for step in self.in_force:
             if step.sequence <= settled or current not in step.entities:
                 continue
             if step.kind == "merge":
@@ -217,7 +209,7 @@ class Fold:
 
     def _since(self, entity: str, sequence: int) -> str:
         """Return what an entity that showed at `sequence` shows as now."""
-        for step in self._steps:
+        for step in self.in_force:
             if step.kind == "merge" and step.sequence > sequence and entity in step.entities:
                 entity = self.first_born(step.entities)
         return entity
@@ -242,15 +234,13 @@ class Fold:
 
         Raises InputError where no such operation is in force, or a later one depends on it.
         """
-        for step in self._steps:
-            if step.sequence == target:
-                touched = {*step.entities, step.made}
-                break
-        else:
+        step = next((step for step in self.in_force if step.sequence == target), None)
+        if step is None:
             raise InputError(
                 f"{target} is not the sequence of a merge, split or distinction in force: nothing to undo."
             )
-        for later in self._steps:
+        touched = {*step.entities, step.made}
+        for later in self.in_force:
             if "distinct" in (step.kind, later.kind) and step.made not in later.entities:
                 continue  # it says something of entities that are there without the other one too
             if later.sequence > target and touched & {*later.entities, later.made}:

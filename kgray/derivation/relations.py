@@ -46,16 +46,14 @@ class Traits:
     cardinality_since: Instant
     cardinality_judge: str | None
     symmetric: bool
-    excludes: frozenset[str]  # shown names
-    excludes_since: dict[str, Instant]
-
+    # shown name -> record time of the last ruling needed for it; of several ways, by the one known first
+    excludes: dict[str, Instant]
 
 
 class Relations:
     """The relation names of a group, with their uses and the rulings on them."""
 
     def __init__(self) -> None:
-        """Start without names and rulings."""
         self._uses: dict[str, Place] = {}
         self._aspects: dict[tuple[str, str], list[tuple[Ruling, Instant]]] = {}  # all, by place
         self._pairs: dict[tuple[str, str], tuple[Ruling, Instant]] = {}
@@ -82,6 +80,8 @@ class Relations:
         held = self._pairs.get(self._pair(ruling.name, ruling.other))
         if held is not None and (held[0].sequence, held[0].ordinal) > place:
             return
+        if held is not None and held[0].value == ruling.value:
+            recorded = held[1]  # one that repeats the one in force changes nothing (R2)
         self._pairs[self._pair(ruling.name, ruling.other)] = (ruling, recorded)
         self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
         self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
@@ -105,10 +105,6 @@ class Relations:
     def in_use(self, name: str) -> bool:
         """Whether live evidence uses the name."""
         return name in self._uses
-
-    def born(self, name: str) -> Place:
-        """Return the place of the name's first use."""
-        return self._uses[name]
 
     def pair_ruling(self, a: str, b: str) -> Ruling | None:
         """Return the ruling on two names, in either order."""
@@ -213,11 +209,12 @@ class Relations:
         excluded: dict[str, Instant] = {}
         for member in sorted(members):
             for other, (value, recorded) in self._links.get(member, {}).items():
-                rival = self.folded(other).name
+                rival, _, folded = self.folded(other)
                 if value == "excludes" and rival != shown:
-                    excluded[rival] = max(recorded, excluded.get(rival, 0))
+                    needed = max(recorded, folded, self._folded[member].since)
+                    excluded[rival] = min(needed, excluded.get(rival, needed))
         newest, since, judge = cardinality or (None, 0, None)
-        return Traits(newest, since, judge, bool(symmetric and symmetric[1]), frozenset(excluded), excluded)
+        return Traits(newest, since, judge, bool(symmetric and symmetric[1]), excluded)
 
 
 def as_flipped(cardinality: str) -> str:

@@ -6,8 +6,9 @@ Every step is told in a line without any text of the group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, get_args
 
 from kgray import kinds, rows, times
@@ -196,16 +197,11 @@ def _differing(
 
 def _change(store: Store, group: str, **what: Any) -> RowChanges | None:  # noqa: ANN401
     """Return a change tied to any entry of the log, which is there already; None where the log is empty."""
-    for sequence, ledger, state in _entries(store, group):
+    episodes = ((row[0], kinds.EPISODES, row[5]) for row in store.rows(kinds.EPISODE_HEADS, group))
+    operations = ((row[0], kinds.OPERATIONS, row[3]) for row in store.rows(kinds.ALL["operations"], group))
+    for sequence, ledger, state in chain(episodes, operations):
         filled = {name: value for name, value in what.items() if value is not None}
         for name in ("drops", "puts"):
             filled[name] = {kind: found for kind, found in filled.get(name, {}).items() if found}
         return RowChanges(group=group, sequence=sequence, ledger=ledger, states=frozenset({state}), **filled)
     return None
-
-
-def _entries(store: Store, group: str) -> Iterator[tuple[int, Kind, int]]:
-    for row in store.rows(kinds.EPISODE_HEADS, group):
-        yield row[0], kinds.EPISODES, row[5]
-    for row in store.rows(kinds.ALL["operations"], group):
-        yield row[0], kinds.OPERATIONS, row[3]

@@ -13,7 +13,7 @@ divided by a split           the part with the founding evidence keeps the id; a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
@@ -22,7 +22,7 @@ from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import OBJECT, WORDS, Folded, Relations
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant, Precision, show, to_datetime
+from kgray.times import Instant, show, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
@@ -53,13 +53,6 @@ def _text_marks(text: str) -> Marks:
     numbers = [w for w in words if not w.isalpha() and _DIGIT.search(w) and not _ISO_DATE.match(w)]
     negated = not _NEGATIONS.isdisjoint(words) or any(w.endswith(_NOT_ENDINGS) for w in words)
     return frozenset(numbers), negated, _QUALIFIERS.intersection(words)
-
-
-def _states_date(number: str, dates: Iterable[Instant | None]) -> bool:
-    """Whether a number of a wording is the year, month or day of one of these dates."""
-    plain = number.rstrip("stndrh").lstrip("0")
-    moments = [to_datetime(instant) for instant in dates if instant is not None]
-    return any(plain in {str(m.year), str(m.day), str(m.month)} for m in moments)
 
 
 Standing = tuple[int, Instant, Place]
@@ -129,21 +122,6 @@ class Statement:
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
-def claim_of(evidence: Evidence, statement: str, reference_time: Instant, recorded: Instant) -> Claim:
-    """Return a piece of evidence as the timeline's claim."""
-    said = (reference_time, evidence.sequence, evidence.ordinal)
-    return Claim(
-        statement,
-        said,
-        evidence.kind,
-        evidence.valid_from,
-        evidence.valid_to,
-        evidence.inferred,
-        recorded,
-        evidence.every_variant,
-    )
-
-
 # Relations that say a "not" themselves: "I don't like tea" as DISLIKES is no variant of it.
 _SAYS_NOT = re.compile(
     r"(?:^|_)(?:DISLIKES?|DISAGREES?|DISAPPROVES?|HATES?|AVOIDS?|LACKS?|REJECTS?|REFUSES?|NOT|NO|NEVER)(?:_|$)"
@@ -172,13 +150,9 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
             found[folded] = None
         elif folded in numbers and said.kind != "happened":
             found[f"{word} {following}" if following.islower() else word] = None
-        elif negated and _negates(folded) and word != words[0]:
+        elif negated and word != words[0] and (folded in _NEGATIONS or folded.endswith(_NOT_ENDINGS)):
             found["not" if folded.endswith("t") else folded] = None
     return ", ".join(found)
-
-
-def _negates(word: str) -> bool:
-    return word in _NEGATIONS or word.endswith(_NOT_ENDINGS)
 
 
 def statement_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:
@@ -199,16 +173,11 @@ def statement_text(statement: Statement, entities: Mapping[str, EntityNote], rel
         if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
             words += ":"
     said = words.replace(OBJECT, shown) if OBJECT in words else f"{words} {shown}"
-    date = event_date(first.valid_from, first.from_precision) if statement.is_event else ""
+    date = ""
+    if statement.is_event and first.valid_from is not None:  # as precise as it was said, at most to the day
+        word, length = _DATES[first.from_precision or "instant"]
+        date = f"{word} {str(show(first.valid_from))[:length]}"
     return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
-
-
-def event_date(instant: Instant | None, precision: Precision | None) -> str:
-    """Return when an event took place, as precise as it was said and at most to the day: "in 2026-03"."""
-    if instant is None:
-        return ""
-    word, length = _DATES[precision or "instant"]
-    return f"{word} {str(show(instant))[:length]}"
 
 
 def elsewhere(claim: Claim, statement: str) -> Claim:
@@ -230,11 +199,6 @@ class Spoken:
         """Where it was recorded."""
         return self.evidence.sequence, self.evidence.ordinal
 
-    @property
-    def words_it(self) -> bool:
-        """Whether it says anything of a statement but that every variant of it ended or was not so."""
-        return not self.evidence.every_variant
-
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
     """Return the marks of a wording, without its dates and value.
@@ -242,9 +206,10 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
     The negation or "former" in the wording of an end or a denial expresses that kind, so it does not count.
     """
     numbers, negated, qualifiers = _text_marks(said.text)
-    if numbers:
-        dates = (said.valid_from, said.valid_to)
-        numbers = frozenset(number for number in numbers if not _states_date(number, dates))
+    if numbers:  # without those that are the year, month or day of a date
+        dates = [to_datetime(at) for at in (said.valid_from, said.valid_to) if at is not None]
+        dated = {str(part) for m in dates for part in (m.year, m.month, m.day)}
+        numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
         theirs, _, too = _text_marks(said.value.shown())
         numbers, qualifiers = numbers - theirs, qualifiers - too
@@ -317,10 +282,7 @@ def spoken(
 
 
 def name_statements(
-    group: str,
-    said: list[Spoken],
-    mentions: Mapping[Place, Mention],
-    births: Mapping[str, Place],
+    group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> dict[Place, tuple[str, int]]:
     """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
     owner: dict[str, tuple[StatementKey, int]] = {}
@@ -346,7 +308,12 @@ def _move_nameless(parts: dict[tuple[StatementKey, int], list[Evidence]]) -> Non
         variants = [part for part in parts if part[0] == key]
         if len(variants) == 1:
             continue
-        best = min(variants, key=lambda part: standing_of(_standing_parts(parts[part])))
+        best = min(
+            variants,
+            key=lambda part: standing_of(
+                (e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in parts[part]
+            ),
+        )
         moved = [e for part in variants if part != best for e in parts[part] if e.every_variant]
         for part in variants:
             parts[part] = [e for e in parts[part] if part == best or not e.every_variant]
@@ -354,10 +321,6 @@ def _move_nameless(parts: dict[tuple[StatementKey, int], list[Evidence]]) -> Non
         for part in variants:
             if not parts[part]:
                 del parts[part]
-
-
-def _standing_parts(items: Iterable[Evidence]) -> Iterator[tuple[EvidenceKind, Instant | None, Place, bool]]:
-    return ((e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in items)
 
 
 def _variants(

@@ -13,7 +13,7 @@ from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place, is_storable
+from kgray.records import Episode, EpisodeHead, GroupRecords, Place, is_storable
 from kgray.times import Instant
 
 
@@ -74,14 +74,14 @@ def _records(
         mentions = [row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live]
         evidence = [row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live]
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
-        operations = [
-            row
-            for row in store.rows(kinds.ALL["operations"], group)
-            if row[3] == kinds.DONE and row[1] in _TIMED and stands(row[4], None)
-        ]
+        asked = store.rows(kinds.ALL["operations"], group)
+        operations = [r for r in asked if r[3] == kinds.DONE and r[1] in _TIMED and stands(r[4], None)]
         recorded.update((row[0], row[4]) for row in operations)
         corrections = [rows.operation(group, row) for row in operations]
-        born = () if within is None else _born(mentions, evidence, corrections)
+        born: set[str] = set()
+        if within is not None:  # the entities and statements that are named
+            born = {row[3] for row in mentions} | {row[2] for row in evidence}
+            born = born.union(*({*one.entities, one.made} for one in corrections)) - {""}
         births = told(kinds.ALL["births"], kinds.BIRTHS_OF, born)
         return GroupRecords(
             group=group,
@@ -99,12 +99,6 @@ def _records(
 
 def _head(row: Row) -> EpisodeHead:
     return EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
-
-
-def _born(mentions: Iterable[Row], evidence: Iterable[Row], corrections: Iterable[Operation]) -> set[str]:
-    """Return the entities and statements that rows and corrections name."""
-    named = {row[3] for row in mentions} | {row[2] for row in evidence}
-    return named.union(*({*operation.entities, operation.made} for operation in corrections)) - {""}
 
 
 def in_pieces(store: Store, group: str) -> bool:
@@ -129,12 +123,10 @@ class StoredView:
     """
 
     def __init__(self, store: Store, group: str) -> None:
-        """Read nothing yet: a group may appear later."""
         self._store = store
         self.group = group
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        """As `GraphView.facts_of`."""
         shown: dict[str, dict[str, None]] = {statement: {} for statement in statements}
         for statement, shown_as, _ in self._rows(kinds.STATEMENTS_SHOWN, shown):
             if shown_as is not None:
@@ -142,7 +134,6 @@ class StoredView:
         return self._facts(list(shown.values()), as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
-        """As `GraphView.facts_of_evidence`."""
         shown = {(row[0], row[1]): row[2] for row in self._rows(kinds.EVIDENCE_SHOWN, dict.fromkeys(places))}
         by_statement: dict[str, list[Fact]] = {}
         for fact in self._facts([dict.fromkeys(id_ for id_ in shown.values() if id_ is not None)], as_of):
@@ -150,7 +141,6 @@ class StoredView:
         return [by_statement.get(shown.get(place) or "", []) for place in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        """As `GraphView.facts_at`."""
         asked = dict.fromkeys(entities)
         shown = dict.fromkeys(id_ for (id_,) in self._rows(kinds.ENTITY_IDS, asked))
         folded = [id_ for id_ in asked if id_ not in shown]
@@ -158,16 +148,13 @@ class StoredView:
         return self._store.facts_at(self.group, list(shown), as_of, limit) if shown else []
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
-        """As `GraphView.facts`, in the order asked."""
         return [rows.fact(row) for row in self._rows(kinds.FACTS_OF, dict.fromkeys(ids))]
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
-        """As `GraphView.entities`."""
         found = (entity for part in self.entities_of(recorded) for entity in part)
         return list({entity.id: entity for entity in found}.values())
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        """As `GraphView.entities_of`."""
         shown: dict[str, list[str]] = {id_: [] for id_ in recorded}
         for recorded_id, id_ in self._rows(kinds.SHOWN_OF, shown):
             shown[recorded_id].append(id_)
@@ -194,14 +181,12 @@ class StoredView:
         return sorted(found, key=lambda entity: (entity.born, entity.id))
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        """As `GraphView.episodes`."""
         found = self._rows(kinds.EPISODES_AT, dict.fromkeys(sequences))
         return [
             rows.episode(self.group, row) for row in found if row[10] == kinds.COMMITTED and row[14] is None
         ]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """As `GraphView.supporters`."""
         return dict(self._rows(kinds.SUPPORTERS, dict.fromkeys(ids)))
 
     def _facts(self, parts: list[dict[str, None]], as_of: Instant | None) -> list[Fact]:

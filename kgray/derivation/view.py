@@ -30,43 +30,35 @@ class View:
         self._by_statement: dict[str, list[Fact]] = {}
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        """As `GraphView.facts_of`."""
         shown = self.shown_statements
         return self._holding([s for recorded in statements for s in shown.get(recorded, ())], as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
-        """As `GraphView.facts_of_evidence`."""
         return [self._holding([self.places[p]] if p in self.places else [], as_of) for p in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        """As `GraphView.facts_at`."""
         found = self._holding([s for e in entities for s in self.graph.about.get(e, ())], as_of)
         found.sort(key=lambda f: (-f.created_at, f.id))
         return found[:limit]
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
-        """As `GraphView.facts`."""
         wanted = set(ids)
         return [f for f in self.all_facts() if f.id in wanted]
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
-        """As `GraphView.entities`."""
         found = (entity for part in self.entities_of(recorded) for entity in part)
         return list({entity.id: entity for entity in found}.values())
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        """As `GraphView.entities_of`."""
         shown, held = self.graph.shown_by_recorded(), self.graph.entities
         return [[held[i].shown() for i in sorted(shown.get(r, ())) if i in held] for r in recorded]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        """As `GraphView.episodes`."""
         wanted = [s for s in sequences if s in self._live]
         found = {e.sequence: e for e in self._read_episodes(wanted)}
         return [found[s] for s in wanted if s in found]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
-        """As `GraphView.supporters`."""
         wanted = set(ids)
         sequences = [h.sequence for h in self.records.heads if h.id in wanted]
         return {e.id: e.client_id for e in self._read_episodes(sequences)}

@@ -26,25 +26,20 @@ class Left:
     relations   relation name -> place of its first use
     statements  recorded statement -> the last sequence with evidence about it
     mentions    (recorded entity, surface, sequence), in order of place
+    erased_from the first sequence that is removed; erased: recorded entities that removed mentions name
     """
 
     episodes: set[int] = field(default_factory=set)
     relations: dict[str, Place] = field(default_factory=dict)
     statements: dict[str, int] = field(default_factory=dict)
     mentions: list[tuple[str, str, int]] = field(default_factory=list)
+    erased_from: int = 0
+    erased: set[str] = field(default_factory=set)
 
     def use(self, place: Place, statement: str, relation: str) -> None:
         """Take a piece of evidence that is left; they come in order of place."""
         self.relations.setdefault(relation, place)
         self.statements[statement] = place[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erased:
-    """What is removed: the first sequence, and the recorded entities that its mentions name."""
-
-    first: int
-    entities: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +64,7 @@ def retracted(records: GroupRecords, gone: Collection[int]) -> Withdrawn:
 
 
 def removed(
-    records: GroupRecords,
-    left: Left,
-    erased: Erased,
-    *,
-    rulings: Sequence[Ruling],
-    verdicts: Sequence[Verdict],
+    records: GroupRecords, left: Left, *, rulings: Sequence[Ruling], verdicts: Sequence[Verdict]
 ) -> Withdrawn:
     """Return what removing episodes changes.
 
@@ -84,14 +74,16 @@ def removed(
     ruled: dict[Place, Ruling | None] = dict.fromkeys(_rulings_that_go(rulings, left))
     staying = [r for r in rulings if (r.sequence, r.ordinal) not in ruled]
     # A reason may quote whatever was there when it was given.
-    ruled |= {(r.sequence, r.ordinal): replace(r, reason="") for r in staying if r.sequence >= erased.first}
+    ruled |= {
+        (r.sequence, r.ordinal): replace(r, reason="") for r in staying if r.sequence >= left.erased_from
+    }
     ruled |= _restated_rulings(staying, left)
     judged: dict[Place, Verdict | None] = {
-        (v.sequence, v.ordinal): replace(v, reason="") for v in verdicts if v.sequence >= erased.first
+        (v.sequence, v.ordinal): replace(v, reason="") for v in verdicts if v.sequence >= left.erased_from
     }
     judged |= dict.fromkeys(_verdicts_that_go(verdicts, left))
     judged |= {(v.sequence, v.ordinal): None for v in verdicts if not left.statements.keys() >= {v.a, v.b}}
-    return _withdrawn(records, left, ruled, judged, _restated_operations(records, left, erased))
+    return _withdrawn(records, left, ruled, judged, _restated_operations(records, left))
 
 
 def _withdrawn(
@@ -116,9 +108,6 @@ def _withdrawn(
     return Withdrawn(records=live, rulings=rulings, verdicts=verdicts, operations=operations)
 
 
-# ------------------------------------------------------------------ verdicts
-
-
 def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
     """Return the places of the verdicts that go with the episodes that raised them (R25).
 
@@ -130,9 +119,6 @@ def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
         if v.sequence not in left.episodes
         and max(left.statements.get(v.a, 0), left.statements.get(v.b, 0)) <= v.sequence
     }
-
-
-# ------------------------------------------------------------------ rulings
 
 
 def _rulings_that_go(rulings: Sequence[Ruling], left: Left) -> set[Place]:
@@ -183,10 +169,10 @@ def _restated_rulings(rulings: Sequence[Ruling], left: Left) -> dict[Place, Ruli
 
 
 def _restated_fold(ruling: Ruling, sofar: _Classes, lasting: Collection[str], left: Left) -> Ruling | None:
-    ends = [sofar.first(name, lasting, left) for name in (ruling.name, ruling.other)]
-    if None in ends or sofar.of(ruling.name) == sofar.of(ruling.other):
+    one, two = (sofar.first(name, lasting, left) for name in (ruling.name, ruling.other))
+    if one is None or two is None or sofar.of(ruling.name) == sofar.of(ruling.other):
         return None
-    (name, turned), (other, turned_too) = ends  # type: ignore[misc]
+    (name, turned), (other, turned_too) = one, two
     inverse = (ruling.value == "inverse_of") ^ turned ^ turned_too
     return replace(ruling, name=name, other=other, value="inverse_of" if inverse else "same_as", reason="")
 
@@ -244,10 +230,7 @@ class _Classes:
         return name, turned
 
 
-# ------------------------------------------------------------------ merges, splits, undos
-
-
-def _restated_operations(records: GroupRecords, left: Left, erased: Erased) -> dict[int, Operation | None]:
+def _restated_operations(records: GroupRecords, left: Left) -> dict[int, Operation | None]:
     """Return the operations that change with what is removed, by sequence; None = it goes (R16, R25).
 
     One stays while a mention that is left shows otherwise because of it, or bears the id that it made, a
@@ -255,7 +238,7 @@ def _restated_operations(records: GroupRecords, left: Left, erased: Erased) -> d
     are those that are left. Only operations are looked at that the entities of removed mentions lead to,
     through operations.
     """
-    involved = connected(records.operations, erased.entities)
+    involved = connected(records.operations, left.erased)
     concerned = [o for o in records.operations if not involved.isdisjoint((*o.entities, o.made))]
     mentions = [m for m in left.mentions if m[0] in involved]
     found: dict[int, Operation | None] = {}

@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgray import __version__
@@ -24,8 +25,10 @@ from kgray.http.guard import OPEN
 from kgray.http.models import SHAPES, schema
 from kgray.http.problems import PROBLEMS, Problem, TooLarge, answer, id_of, told
 from kgray.http.routes import router
+from kgray.http.writing import append
 from kgray.memory import Memory
 
+_APPEND = "/v1/groups/{group}/episodes"
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
 _READY_S = 2.0
 _log = logging.getLogger("kgray.http")
@@ -39,15 +42,21 @@ def create_app(
     bounds: Bounds | None = None,
     ingests: bool = True,
     mcp: bool = True,
+    webhook_key: bytes | None = None,
+    private_webhooks: bool = False,
 ) -> FastAPI:
     """Return the ASGI app of a memory; its owner closes the memory after the app has shut down.
 
     host, names     see `Guard`: the address that is served, further names of the server
     ingests         False: another process ingests what is added here
     mcp             serve MCP at /mcp too, where its package is installed
+    webhook_key     secrets of webhooks are derived with it; None: there are none
     `app.state.door.ending = True` ends the open streams, before a server waits for its connections.
     """
-    door = Door(memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests)
+    door = Door(
+        memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests,
+        webhook_key=webhook_key, private_webhooks=private_webhooks,
+    )  # fmt: skip
     mounted = _mcp_of(door) if mcp else None
 
     @asynccontextmanager
@@ -63,6 +72,8 @@ def create_app(
         openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.state.door = door
+    # In front of the same route of the document: FastAPI's way to it costs half of an append.
+    app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
     app.include_router(router())
     _add_health(app, door)
     app.add_exception_handler(KgrayError, _on_error)
@@ -198,7 +209,7 @@ class Front:
 
     def _check(self, request: Request) -> None:
         guard, headers = self._door.guard, request.headers
-        if request.url.path in OPEN:
+        if request.scope["path"] in OPEN:
             return
         guard.check_names(headers.get("host"), headers.get("origin"))
         request.scope["state"]["key"] = guard.caller(headers.get("authorization"))
@@ -233,9 +244,11 @@ class Front:
         return bounded
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "/mcp" if scope["path"].startswith("/mcp") else "none")
-        self._door.metrics.requests.labels(route, scope["method"], str(status)).inc()
-        self._door.metrics.seconds.labels(route).observe(seconds)
+        route = getattr(scope.get("route"), "path", None)
+        if route is None:
+            other = "/mcp" if scope["path"].startswith("/mcp") else "none"
+            route = _APPEND if scope.get("endpoint") is append else other
+        self._door.metrics.answered(route, scope["method"], status, seconds)
 
 
 def _is_stream(scope: Scope) -> bool:

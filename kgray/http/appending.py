@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
 
 from kgray import times
 from kgray.errors import InputError
@@ -25,6 +29,7 @@ from kgray.records import Draft
 MAX_ROWS = 1000  # of one request
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
 MAX_HELD = 20_000  # rows that wait for a transaction
+_tracer = trace.get_tracer("kgray")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
 
@@ -92,6 +97,7 @@ class _Waiting:
     drafts: Sequence[Draft]
     how: tuple[tuple[str, bool], ...]
     answered: asyncio.Future[list[Acceptance]]
+    asked: trace.SpanContext
 
 
 class Appends:
@@ -100,8 +106,10 @@ class Appends:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         """Append to a store, in a thread of its own."""
         self._store, self._metrics = store, metrics
-        self._queue: asyncio.Queue[_Waiting | None] = asyncio.Queue()
-        self._held = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._held = 0  # rows that are not answered yet
+        self._came, self._enough = asyncio.Event(), asyncio.Event()
+        self._closing = False
         self._thread = ThreadPoolExecutor(1, "kgray-append")
 
     async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
@@ -111,43 +119,42 @@ class Appends:
         """
         if self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
+        answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
+        asked = trace.get_current_span().get_span_context()
+        self._waiting.append(_Waiting(drafts, tuple(sorted(how.items())), answered, asked))
         self._held += len(drafts)
-        waiting = _Waiting(drafts, tuple(sorted(how.items())), asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(waiting)
-        try:
-            # Shielded: a client that goes away does not take its rows out of a transaction.
-            return await asyncio.shield(waiting.answered)
-        finally:
-            self._held -= len(drafts)
+        self._came.set()
+        if self._held >= GATHER_ROWS:
+            self._enough.set()
+        return await answered  # a client that goes away does not take its rows out of a transaction
 
     async def run(self) -> None:
         """Append until `close`."""
-        while (first := await self._queue.get()) is not None:
-            gathered, ending = [first], False
-            rows, until = len(first.drafts), asyncio.get_running_loop().time() + GATHER_S
-            while rows < GATHER_ROWS and not ending:
-                left = until - asyncio.get_running_loop().time()
-                try:
-                    more = (
-                        await asyncio.wait_for(self._queue.get(), left)
-                        if left > 0
-                        else self._queue.get_nowait()
-                    )
-                except (TimeoutError, asyncio.QueueEmpty):
-                    break
-                if more is None:
-                    ending = True
-                else:
-                    gathered.append(more)
-                    rows += len(more.drafts)
-            for how in dict.fromkeys(one.how for one in gathered):
-                await self._append([one for one in gathered if one.how == how])
-            if ending:
-                return
+        while together := await self._gathered():
+            for how in dict.fromkeys(one.how for one in together):
+                await self._append([one for one in together if one.how == how])
+            self._held -= sum(len(one.drafts) for one in together)
 
     async def close(self) -> None:
         """Let `run` end when everything that waits is appended."""
-        self._queue.put_nowait(None)
+        self._closing = True
+        self._came.set()
+        self._enough.set()
+
+    async def _gathered(self) -> list[_Waiting]:
+        """Return the requests that are appended together; none when it is closed."""
+        await self._came.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                await self._enough.wait()
+        together, rows = list[_Waiting](), 0
+        while self._waiting and rows < GATHER_ROWS:
+            together.append(self._waiting.popleft())
+            rows += len(together[-1].drafts)
+        if not (self._waiting or self._closing):
+            self._came.clear()
+            self._enough.clear()
+        return together
 
     async def _append(self, together: Sequence[_Waiting]) -> None:
         drafts = [draft for one in together for draft in one.drafts]
@@ -158,7 +165,12 @@ class Appends:
             return accept(self._store, drafts, now=times.now(), **dict(together[0].how))
 
         try:
-            with self._metrics.accept_seconds.time():
+            links = [trace.Link(one.asked) for one in together if one.asked.is_valid]
+            about = {"kgray.rows": len(drafts)}
+            with (
+                self._metrics.accept_seconds.time(),
+                _tracer.start_as_current_span("kgray accept", Context(), attributes=about, links=links),
+            ):
                 answers = iter(await loop.run_in_executor(self._thread, work))
         except Exception as error:  # noqa: BLE001 - it is the answer of each request
             for one in together:

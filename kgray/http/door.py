@@ -19,6 +19,7 @@ from kgray.http.appending import Appends
 from kgray.http.guard import REFRESH_S, Guard, check_scope
 from kgray.http.metrics import Metrics
 from kgray.http.problems import Overloaded
+from kgray.http.webhooks import Posts
 from kgray.memory import Memory
 from kgray.memory.access import Access
 from kgray.memory.background import Background
@@ -46,14 +47,16 @@ class Door:
     """The parts of one server; `opened` starts and ends them."""
 
     def __init__(
-        self, memory: Memory, *, host: str, names: Collection[str], bounds: Bounds, ingests: bool
-    ) -> None:
-        """Serve a memory, whose owner closes it. ingests: False = another process ingests what is added."""
+        self, memory: Memory, *, host: str, names: Collection[str], bounds: Bounds, ingests: bool,
+        webhook_key: bytes | None = None, private_webhooks: bool = False,
+    ) -> None:  # fmt: skip
+        """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
         self.guard = Guard(memory.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
         self.ingesting = Background(memory, lambda outcome: self.metrics.episodes.labels(outcome).inc())
+        self.posts = Posts(self, key=webhook_key, private=private_webhooks) if webhook_key else None
         self.ending = False  # streams end then
         self.streams = 0
         self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
@@ -68,14 +71,17 @@ class Door:
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
         self._readers, self._writers = CapacityLimiter(READERS), CapacityLimiter(WRITERS)
-        appending, watching = asyncio.create_task(self.appends.run()), asyncio.create_task(self._watch())
+        appending = asyncio.create_task(self.appends.run())
+        loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
+        loops.append(asyncio.create_task(self._watch()))
         if self._ingests:
             self.ingesting.start()
         try:
             yield
         finally:
             self.ending = True
-            watching.cancel()
+            for loop in loops:
+                loop.cancel()
             await self.appends.close()
             await appending
             await to_thread.run_sync(self.ingesting.stop)
@@ -149,7 +155,7 @@ class Door:
     async def tag(self, request: Request, group: str) -> str:
         """Return the weak ETag of an answer without a clock: of the group's last commit and the arguments."""
         head = (await self.call(self.memory.store.heads, [group]))[group]
-        about = f"{head} {request.url.path}?{request.url.query}"
+        about = f"{head} {request.scope['path']}?{request.scope['query_string']!r}"
         return f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from kgray import times
@@ -60,7 +61,7 @@ class Guard:
             return
         if host is None or _name_of(f"//{host}") not in self._names:
             raise Misdirected("this server has another name: `kgray serve --name NAME` adds one")
-        if origin not in (None, "null") and _name_of(str(origin)) not in self._names:
+        if origin is not None and _name_of(origin) not in self._names:
             raise Misdirected("pages of another origin may not ask this server")
 
     def caller(self, authorization: str | None) -> AccessKey | None:
@@ -97,6 +98,7 @@ def check_scope(key: AccessKey | None, scope: str, group: str | None) -> None:
         raise Forbidden(f"the key lacks the scope {scope}")
 
 
+@lru_cache(maxsize=256)
 def _name_of(url: str) -> str | None:
     try:
         return urlsplit(url).hostname

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from kgray import __version__
@@ -41,5 +43,16 @@ class Metrics:
             "kgray_oldest_pending_seconds", "Since when the oldest of it waits.", registry=made
         )
         self.streams = Gauge("kgray_sse_clients", "Open streams of events.", registry=made)
+        self.webhooks = Counter("kgray_webhook_deliveries", "Posts.", ["outcome"], registry=made)
         self.mcp_calls = Counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"], registry=made)
         Info("kgray_build", "The version.", registry=made).info({"version": __version__})
+        self._of = lru_cache(maxsize=1024)(self._labelled)
+
+    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request. route: its template, of which there are few."""
+        requests, histogram = self._of(route, method, status)
+        requests.inc()
+        histogram.observe(seconds)
+
+    def _labelled(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
+        return self.requests.labels(route, method, str(status)), self.seconds.labels(route)

@@ -98,6 +98,27 @@ class Retry(Body):
     episodes: list[Name] = Field(default=[], max_length=1000)
 
 
+class KeyOf(Body):
+    """A key to make: as `kgray keys add`."""
+
+    groups: Names = Field(min_length=1, examples=[["team", "project-/*"]])
+    scopes: list[Literal["read", "add", "correct", "remove", "admin"]] = Field(min_length=1)
+    expires: Moment | None = None
+    rate: int | None = Field(None, ge=1, le=1 << 31)
+
+
+class Since(Body):
+    """The number of a commit; none = the last one that was taken."""
+
+    since: int | None = Field(None, ge=0, le=1 << 62)
+
+
+class WebhookOf(Since):
+    """Where the commits of a group are posted to; without since: the later ones."""
+
+    url: Annotated[str, Field(min_length=8, max_length=1000, examples=["https://example.org/kgray"])]
+
+
 # ------------------------------------------------------------------------------------- answers
 
 # Shapes for the document: what is answered is made by `as_dict` of its value, and may have more fields.

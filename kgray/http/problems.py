@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -119,12 +119,14 @@ def told(
     """Return a problem as a response. faults: {"pointer", "detail"} of each fault in the body."""
     body = {
         "type": TYPE + code, "title": problem.title, "status": problem.status, "detail": detail,
-        "instance": request.url.path, "code": code, "errors": list(faults), "request_id": id_of(request),
+        "instance": request.scope["path"], "code": code, "errors": list(faults), "request_id": id_of(request),
     }  # fmt: skip
     return Response(json.dumps(body), problem.status, dict(headers or {}), JSON)
 
 
 def id_of(request: Request) -> str:
     """Return the id of a request: in its answer's header, in problems, and nowhere else."""
-    found = request.scope.setdefault("state", {}).setdefault("request_id", uuid.uuid4().hex)
-    return str(found)
+    state = request.scope.setdefault("state", {})
+    if "request_id" not in state:
+        state["request_id"] = secrets.token_hex(16)
+    return str(state["request_id"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query, Request, Response
+from opentelemetry import trace
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray.errors import KgrayError
 from kgray.http.door import At, Door, kept, unchanged
 from kgray.http.models import ContextOf, Search
 from kgray.http.problems import Overloaded
+from kgray.memory import Memory
 from kgray.memory.reports import group_rows, ledger_of
 from kgray.records import check_group
 
@@ -22,6 +25,22 @@ Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", example
 Identifier = Annotated[str, Path(max_length=1000)]
 Moment = Annotated[str | None, Query(max_length=64, description="ISO 8601, or epoch seconds")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+_NAMED, _COUNT = Parameter.KEYWORD_ONLY, Annotated[int, Query(ge=0, le=1 << 62)]
+_IN_PATH = ("group", "identifier", "name_or_id", "sequence")
+# The types of the parameters of verbs; of others: a moment.
+_TYPES: Mapping[str, Any] = {
+    "group": Group,
+    "identifier": Identifier,
+    "name_or_id": Identifier,
+    "sequence": Annotated[int, Path(ge=1, le=1 << 60)],
+    "query": Annotated[str, Query(alias="q", max_length=1000)],
+    "centre": Annotated[str | None, Query(max_length=1000)],
+    "depth": Annotated[int, Query(ge=0, le=4)],
+    "limit": Limit,
+    "since": _COUNT,
+    "after": _COUNT,
+    "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
+}
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
@@ -30,6 +49,7 @@ async def search(door: At, group: Group, body: Search) -> Response:
     """Return ranked hits: facts that hold (now, or as of then), entities, episodes."""
     began = time.perf_counter()
     found = await door.read(door.memory.explain, body.query, group=group, **body.arguments())
+    trace.get_current_span().set_attribute("kgray.hits", len(found.hits))
     rows = [hit.as_dict() | ({"signals": dict(hit.signals)} if body.explain else {}) for hit in found.hits]
     answer: dict[str, Any] = {"hits": rows, "took_ms": round((time.perf_counter() - began) * 1000, 3)}
     if body.explain:
@@ -45,80 +65,34 @@ async def context(door: At, group: Group, body: ContextOf) -> Response:
     return JSONResponse(found.as_dict())
 
 
-async def entities(
-    door: At, group: Group, q: Annotated[str, Query(max_length=1000)] = "", limit: Limit = 20
-) -> Response:
-    """Return entities by name, or those with most facts."""
-    found = await door.read(door.memory.entities, q, group=group, limit=limit)
-    return JSONResponse({"entities": [entity.as_dict() for entity in found]})
+def reads(verb: str, *, gives: str = "", tagged: bool = False) -> Callable[..., Any]:
+    """Return the handler of a verb of the memory: with its parameters, it answers as the verb does.
+
+    gives       the name of the part of the answer; "" = it is the whole answer
+    tagged      it has an ETag, because it has no clock
+    """
+
+    async def handle(door: Door, request: Request, **asked: Any) -> Response:  # noqa: ANN401
+        tag = await door.tag(request, check_group(asked["group"])) if tagged else ""
+        if tagged and (same := unchanged(request, tag)) is not None:
+            return same
+        found = _plain(await door.read(getattr(door.memory, verb), **asked))
+        return JSONResponse({gives: found} if gives else found, headers=kept(tag) if tagged else None)
+
+    _, *own = signature(getattr(Memory, verb)).parameters.values()
+    given = [Parameter(name, _NAMED, annotation=kind) for name, kind in (("door", At), ("request", Request))]
+    for one in own:
+        kind, default = _TYPES.get(one.name, Moment), Parameter.empty if one.name in _IN_PATH else one.default
+        given.append(Parameter(one.name, _NAMED, annotation=kind, default=default))
+    handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
+    handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
+    return handle
 
 
-async def history(
-    door: At, request: Request, group: Group, name: Identifier, as_of: Moment = None, known_at: Moment = None
-) -> Response:
-    """Return every span of an entity's facts, ended ones too; 409 lists the ids of an ambiguous name."""
-
-    async def made() -> Any:  # noqa: ANN401 - JSON
-        found = await door.read(door.memory.history, name, group=group, as_of=as_of, known_at=known_at)
-        return found.as_dict()
-
-    return await _tagged(door, request, group, made)
-
-
-async def show(door: At, request: Request, group: Group, name: Identifier) -> Response:
-    """Return one episode, entity, statement or fact with all that hangs on it."""
-
-    async def made() -> Any:  # noqa: ANN401 - JSON
-        return {"records": await door.read(door.memory.show, name, group=group)}
-
-    return await _tagged(door, request, group, made)
-
-
-async def graph(
-    door: At, request: Request, group: Group, centre: Annotated[str | None, Query(max_length=1000)] = None,
-    as_of: Moment = None, known_at: Moment = None, depth: Annotated[int, Query(ge=0, le=4)] = 1,
-    limit: Limit = 200,
-) -> Response:  # fmt: skip
-    """Return a neighbourhood with facts of all spans and both clocks; `total` is true where it is cut."""
-    given = {"as_of": as_of, "known_at": known_at, "depth": depth, "limit": limit}
-    verb = door.memory.neighbourhood
-    return await _tagged(door, request, group, lambda: door.read(verb, centre, group=group, **given))
-
-
-async def diff(
-    door: At, request: Request, group: Group, from_known_at: Moment = None, to_known_at: Moment = None,
-    from_as_of: Moment = None, to_as_of: Moment = None, limit: Limit = 200,
-) -> Response:  # fmt: skip
-    """Return what differs between two moments, on either clock."""
-    known = {"from_known_at": from_known_at, "to_known_at": to_known_at}
-    given = known | {"from_as_of": from_as_of, "to_as_of": to_as_of, "limit": limit}
-    return await _tagged(door, request, group, lambda: door.read(door.memory.diff, group=group, **given))
-
-
-async def changes(
-    door: At, group: Group, since: Annotated[int, Query(ge=0, le=1 << 62)] = 0, limit: Limit = 200
-) -> Response:
-    """Return the commits after one: what ended in each, facts opened and ended."""
-    return JSONResponse(await door.read(door.memory.changes, group=group, since=since, limit=limit))
-
-
-async def log(
-    door: At, group: Group, after: Annotated[int, Query(ge=0, le=1 << 62)] = 0,
-    state: Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None = None,
-    limit: Limit = 100,
-) -> Response:  # fmt: skip
-    """Return a page of the log by sequence; `next` is where to go on from."""
-    return JSONResponse(await door.read(door.memory.log, group=group, after=after, state=state, limit=limit))
-
-
-async def episode(door: At, group: Group, name: Identifier) -> Response:
-    """Return one episode: its text, its state, when it was said and recorded."""
-    return JSONResponse(await door.read(door.memory.episode, name, group=group))
-
-
-async def operation(door: At, group: Group, sequence: Annotated[int, Path(ge=1, le=1 << 60)]) -> Response:
-    """Return where a correction or removal stands, and what it has changed."""
-    return JSONResponse(await door.read(door.memory.operation, sequence, group=group))
+def _plain(found: Any) -> Any:  # noqa: ANN401 - JSON, or values that have their form
+    if isinstance(found, list):
+        return [_plain(one) for one in found]
+    return found.as_dict() if hasattr(found, "as_dict") else found
 
 
 async def status(door: At, group: Group) -> Response:
@@ -133,12 +107,6 @@ async def groups(door: At, request: Request) -> Response:
     key = request.scope["state"].get("key")
     rows = group_rows({name: one for name, one in counts.items() if key is None or key.reaches(name)})
     return JSONResponse({"groups": rows})
-
-
-async def failures(door: At, group: Group) -> Response:
-    """Return failed episodes with the reasons."""
-    found = await door.read(door.memory.failures, group=group)
-    return JSONResponse({"failures": [one.as_dict() for one in found]})
 
 
 async def dump(door: At, request: Request, group: Group, known_at: Moment = None) -> Response:
@@ -193,11 +161,3 @@ async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
     finally:
         door.streams -= 1
         door.metrics.streams.dec()
-
-
-async def _tagged(door: Door, request: Request, group: str, made: Callable[[], Awaitable[Any]]) -> Response:
-    tag = await door.tag(request, check_group(group))
-    if (same := unchanged(request, tag)) is not None:
-        return same
-    return JSONResponse(await made(), headers=kept(tag))
-

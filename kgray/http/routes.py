@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 
-from kgray.http import models, reading, writing
+from kgray.http import managing, models, reading, writing
 from kgray.http.door import needs
+from kgray.http.reading import reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
@@ -30,7 +32,7 @@ _ROWS = {
                 "example": f'{{"text": "{_ROW["text"]}"}}\n',
             },
         },
-    }
+    },
 }
 _LINES = {
     "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
@@ -53,20 +55,29 @@ _G = "/groups/{group}"
 ROUTES = (
     Route("POST", f"{_G}/episodes", "add", writing.append, "Accepted", (202,), _ROWS),
     Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
-    Route("GET", f"{_G}/episodes", "read", reading.log),
-    Route("GET", f"{_G}/episodes/{{name}}", "read", reading.episode),
+    Route("GET", f"{_G}/episodes", "read", reads("log")),
+    Route("GET", f"{_G}/episodes/{{identifier}}", "read", reads("episode")),
     Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
     Route("POST", f"{_G}/context", "read", reading.context, "Context"),
-    Route("GET", f"{_G}/entities", "read", reading.entities, "Entities"),
-    Route("GET", f"{_G}/entities/{{name}}/history", "read", reading.history, "History", (304,)),
-    Route("GET", f"{_G}/show/{{name}}", "read", reading.show, more=(304,)),
-    Route("GET", f"{_G}/graph", "read", reading.graph, "Neighbourhood", (304,)),
-    Route("GET", f"{_G}/diff", "read", reading.diff, more=(304,)),
-    Route("GET", f"{_G}/changes", "read", reading.changes),
+    Route("GET", f"{_G}/entities", "read", reads("entities", gives="entities"), "Entities"),
+    Route(
+        "GET",
+        f"{_G}/entities/{{name_or_id}}/history",
+        "read",
+        reads("history", tagged=True),
+        "History",
+        (304,),
+    ),
+    Route(
+        "GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records", tagged=True), more=(304,)
+    ),
+    Route("GET", f"{_G}/graph", "read", reads("neighbourhood", tagged=True), "Neighbourhood", (304,)),
+    Route("GET", f"{_G}/diff", "read", reads("diff", tagged=True), more=(304,)),
+    Route("GET", f"{_G}/changes", "read", reads("changes")),
     Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson", (304,)),
     Route("GET", f"{_G}/status", "read", reading.status),
-    Route("GET", f"{_G}/failures", "read", reading.failures),
+    Route("GET", f"{_G}/failures", "read", reads("failures", gives="failures")),
     Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
     Route("POST", f"{_G}/merge", "correct", writing.merge, more=(202,)),
     Route("POST", f"{_G}/distinct", "correct", writing.distinct, more=(202,)),
@@ -74,11 +85,18 @@ ROUTES = (
     Route("POST", f"{_G}/undo", "correct", writing.undo, more=(202,)),
     Route("POST", f"{_G}/retract", "correct", writing.retract),
     Route("POST", f"{_G}/remove", "remove", writing.remove),
-    Route("DELETE", f"{_G}/episodes/{{name}}", "remove", writing.remove_episode),
+    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", writing.remove_episode),
     Route("DELETE", _G, "remove", writing.remove_group),
-    Route("GET", f"{_G}/operations/{{sequence}}", "read", reading.operation),
+    Route("GET", f"{_G}/operations/{{sequence}}", "read", reads("operation")),
     Route("GET", "/groups", "read", reading.groups),
-    Route("GET", "/audit", "admin", writing.audit),
+    Route("GET", "/audit", "admin", managing.audit),
+    Route("GET", "/keys", "admin", managing.keys),
+    Route("POST", "/keys", "admin", managing.add_key),
+    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key),
+    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks),
+    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
+    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
+    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, more=(202,)),
 )
 _PROBLEM = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
 
@@ -87,7 +105,7 @@ def router() -> APIRouter:
     """Return the routes under /v1."""
     made = APIRouter(prefix="/v1")
     for route in ROUTES:
-        said = (route.does.__doc__ or "").strip()
+        said = cleandoc(route.does.__doc__ or "")
         shape = models.ref(route.gives) if route.gives else {"type": "object"}
         shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
         if "/" in route.gives:
@@ -96,10 +114,10 @@ def router() -> APIRouter:
             route.path,
             route.does,
             methods=[route.method],
-            dependencies=[] if route.does is writing.append else [needs(route.scope)],
+            dependencies=[needs(route.scope)],
             response_model=None,
             response_class=Response,
-            summary=said.partition(";")[0].rstrip("."),
+            summary=said.splitlines()[0].partition(";")[0].rstrip("."),
             description=f"{said}\n\nScope of the key: `{route.scope}`.",
             openapi_extra=route.body,
             responses={

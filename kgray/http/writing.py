@@ -1,8 +1,9 @@
-"""The routes that add, correct, remove, and make keys."""
+"""The routes that add, correct and remove."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +18,7 @@ from kgray.errors import InputError
 from kgray.http.appending import Taken, bounded, rows_of, taken_of
 from kgray.http.door import LONGEST_S, At, Door
 from kgray.http.guard import check_scope
+from kgray.http.managing import noted
 from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
 from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
@@ -29,6 +31,7 @@ from kgray.records import OperationKind, check_group
 Prefer = Annotated[
     str | None, Header(max_length=200, description="wait=N: answer when it is done, at most N s")
 ]
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: appends are many
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 _LOOK_S = 0.5  # between two looks where another process ingests
 _LARGE = 1 << 14  # bytes of a body that is not parsed in the event loop
@@ -47,7 +50,6 @@ def wait_of(prefer: str | None) -> float | None:
 
 async def append(request: Request) -> Response:
     """Append an object, an array or NDJSON of input rows; durable when it is answered."""
-    # Read by hand: with FastAPI's parameters a request takes twice the processor time.
     door: Door = request.app.state.door
     group, headers, asked = request.path_params["group"], request.headers, request.query_params
     check_scope(request.scope["state"].get("key"), "add", group)
@@ -60,21 +62,25 @@ async def append(request: Request) -> Response:
         return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
-    rows = [item for item in items if isinstance(item, Taken)]
-    answers = (
-        await door.appends.accept([row.draft for row in rows], replace=replace, again=again) if rows else []
-    )
-    pairs = list(zip(rows, answers, strict=True))
-    door.ingesting.appended(sum(one.status == "accepted" for one in answers))
-    refused = [item for item in items if isinstance(item, Refusal)]
-    refused += [_conflict(row, one) for row, one in pairs if one.status == "conflict"]
+    pairs, refused = await _appended(door, items, replace=replace, again=again)
     wait = wait_of(headers.get("prefer"))
-    ended = None if wait is None else await _ended(door, group, answers, wait)
+    ended = None if wait is None else await _ended(door, group, [one for _, one in pairs], wait)
     return _answered(request, pairs, refused, ended=ended)
 
 
-def _conflict(row: Taken, answer: Acceptance) -> Refusal:
-    return Refusal(file="", line=row.line, field="id", reason=answer.reason)
+async def _appended(
+    door: Door, items: Sequence[Taken | Refusal], **how: bool
+) -> tuple[list[tuple[Taken, Acceptance]], list[Refusal]]:
+    """Append what can be accepted; return each row with its outcome, and what was refused."""
+    rows = [one for one in items if isinstance(one, Taken)]
+    refused = [one for one in items if isinstance(one, Refusal)]
+    answers = await door.appends.accept([row.draft for row in rows], **how) if rows else []
+    pairs = list(zip(rows, answers, strict=True))
+    door.ingesting.appended(sum(one.status == "accepted" for one in answers))
+    for row, one in pairs:
+        if one.status == "conflict":
+            refused.append(Refusal(file="", line=row.line, field="id", reason=one.reason))
+    return pairs, refused
 
 
 def _answered(
@@ -98,7 +104,7 @@ def _answered(
     counts = {"duplicate": len(told_of["duplicate"]), "refused": len(rows), "refusals": rows}
     answer = {"accepted": told_of["accepted"], **counts, "duplicates": told_of["duplicate"], **(ended or {})}
     done = ended is not None and not ended["pending"]
-    return JSONResponse(answer, 200 if done else 202)
+    return Response(_ENCODER.encode(answer), 200 if done else 202, media_type="application/json")
 
 
 async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: float) -> dict[str, int]:
@@ -130,21 +136,12 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
             taken_of(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
         )
         for start in range(0, len(items), _PORTION):
-            portion = items[start : start + _PORTION]
-            rows = [item for item in portion if isinstance(item, Taken)]
-            answers = (
-                await door.appends.accept([row.draft for row in rows], again=again, bulk=True) if rows else []
-            )
-            refused = [item for item in portion if isinstance(item, Refusal)]
-            refused += [
-                _conflict(r, one) for r, one in zip(rows, answers, strict=True) if one.status == "conflict"
-            ]
+            pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):
-                counts[status] += sum(one.status == status for one in answers)
+                counts[status] += sum(one.status == status for _, one in pairs)
             counts["refused"] += len(refused)
             refusals += [{"line": one.line, "field": one.field, "reason": one.reason} for one in refused]
             del refusals[_SHOWN:]
-            door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     return JSONResponse(counts | {"refusals": refusals}, 202)
 
 
@@ -207,7 +204,7 @@ async def _correct(
     **what: Any,  # noqa: ANN401
 ) -> Response:
     """Request a correction, which has its place in the group's order; 200 = it was waited for."""
-    await _noted(door, request, kind, group, what)
+    await noted(door, request, kind, check_group(group), what)
     sequence = await door.change(door.memory.request, kind, group=group, **what)
     door.ingesting.appended(1)
     until = time.monotonic() + (wait_of(prefer) or 0.0)
@@ -233,9 +230,9 @@ async def remove(door: At, request: Request, group: Group, body: Withdrawal) -> 
     return await _withdrawn(door, request, group, "remove", body.model_dump())
 
 
-async def remove_episode(door: At, request: Request, group: Group, name: Identifier) -> Response:
+async def remove_episode(door: At, request: Request, group: Group, identifier: Identifier) -> Response:
     """Erase one episode and every trace of it."""
-    return await _withdrawn(door, request, group, "remove", {"episodes": [name]})
+    return await _withdrawn(door, request, group, "remove", {"episodes": [identifier]})
 
 
 async def remove_group(
@@ -250,20 +247,5 @@ async def remove_group(
 async def _withdrawn(
     door: Door, request: Request, group: str, verb: Literal["retract", "remove"], chosen: dict[str, Any]
 ) -> Response:
-    await _noted(door, request, verb, group, chosen)
+    await noted(door, request, verb, check_group(group), chosen)
     return JSONResponse(await door.change(getattr(door.memory, verb), group=group, **chosen))
-
-
-async def _noted(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> None:
-    """Write to the audit log who asks for what, before it is done."""
-    await door.call(_note, door, request, action, check_group(group), asked)
-
-
-def _note(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> None:
-    key = request.scope["state"].get("key")
-    door.access.note(key.id if key else "", action, group, asked)
-
-
-async def audit(door: At, after: Annotated[int, Query(ge=0, le=1 << 62)] = 0) -> Response:
-    """Return who asked for corrections and removals, and when."""
-    return JSONResponse({"entries": await door.call(door.access.audited, after)})

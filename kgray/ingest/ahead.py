@@ -66,8 +66,11 @@ class AheadRows:
     def below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
         """Return the items under a key of the episodes before `sequence`, in order."""
         place = (table, key)
-        adding = sorted(earlier for earlier in self._adding.get(place, ()) if earlier < sequence)
-        return [item for earlier in adding for item in self._rows[earlier][place]]
+        if not (adding := self._adding.get(place)):  # of most keys nobody adds a row
+            return []
+        return [
+            item for earlier in sorted(adding) if earlier < sequence for item in self._rows[earlier][place]
+        ]
 
     def any_below(self, sequence: int) -> bool:
         """Whether an episode before `sequence` has rows."""
@@ -90,8 +93,9 @@ def _rows_of(attempt: Decision, prepare: Callable[[Vector], Prepared]) -> Iterat
     yield from _made(attempt)
     for mention, vector in change.name_vectors:
         yield ("vectors", ""), _NameRow(mention.entity, prepare(vector))
-    for evidence in change.evidence:
-        yield ("uses", ""), (evidence.relation, (evidence.sequence, evidence.ordinal))
+    first = {e.relation: (e.sequence, e.ordinal) for e in reversed(change.evidence)}
+    for use in reversed(first.items()):
+        yield ("uses", ""), use
     for verdict in change.verdicts:
         yield ("verdict", (verdict.a, verdict.b)), verdict.exclusive
     for ruling in change.rulings:
@@ -197,10 +201,9 @@ class _Items(_Seen[str, V]):
 
 
 class AheadGraph:
-    """`KnownGraph`: the group's graph with the statements, names and rulings of uncommitted episodes."""
+    """The group's graph with the statements, names and rulings of uncommitted episodes."""
 
     def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
-        """Put uncommitted rows over the true graph."""
         self._base, self._view = base, view
         self.fold = base.fold
         self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)
@@ -237,7 +240,7 @@ class AheadGraph:
 
 
 class AheadState:
-    """`KnownState`: a group's state as an uncommitted episode will probably find it."""
+    """A group's state as an uncommitted episode will probably find it."""
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""

@@ -9,48 +9,22 @@ fact whose relation is about names (`NAMING`).
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kgray.derivation import names
 from kgray.records import Episode, ExtractedEntity, Extraction, clean_text
 
-# Relations whose ends are two names of one thing.
-NAMING = frozenset(
-    """ALSO_KNOWN_AS KNOWN_AS AKA ALIAS ALIAS_OF HAS_ALIAS NICKNAME HAS_NICKNAME NICKNAMED CALLED IS_CALLED
-    SHORT_FOR STANDS_FOR ABBREVIATED_AS ABBREVIATION_OF ACRONYM_OF FORMERLY FORMERLY_KNOWN_AS FORMER_NAME
-    HAS_FORMER_NAME MAIDEN_NAME HAS_MAIDEN_NAME RENAMED_TO RENAMED_FROM CHANGED_NAME_TO SAME_AS IS_SAME_AS
-    """.split()
-)
-# Words before a name: it is the speaker's, or that of the name before the words; some need a comma.
-_OF_SPEAKER = r"""
-    call(?:s|ing)?[ ]me | know[ ]me[ ]as | I[ ]go[ ]by | my[ ](?:new|maiden|former)[ ]name[ ](?:is|was)
-    | my[ ]name[ ]is[ ]now | I(?:['’]m|[ ]am)[ ]now | I[ ](?:used[ ]to[ ]be|was)[ ](?:called|named|known[ ]as)
-    | nenn(?:t|en|e)?[ ]mich | ich[ ](?:heiße|heisse)[ ](?:jetzt|nun) | mein[ ]Mädchenname[ ](?:ist|war)
-    | appelle[zs]?[- ]moi | on[ ]m['’]appelle | je[ ]m['’]appelle[ ](?:désormais|maintenant)
-    | ll[aá]m[ae]n?me | me[ ]llaman | ahora[ ]me[ ]llamo | chiamami | mi[ ]chiamano | noem[ ]me
-    | зови(?:те)?[ ]меня | меня[ ]зовут[ ]теперь"""
-_OF_NAME = r"""
-    (?:(?:also|better|formerly|previously|otherwise|once|now)[ ])?known[ ]as | a\.?k\.?a\.? | alias
-    | goes[ ]by | went[ ]by | nicknamed | dubbed | formerly | previously | née | nee
-    | geb\. | geborene[rn]? | genannt | bekannt[ ]als | ehemals | vormals
-    | surnommée? | connue?[ ]sous[ ]le[ ]nom[ ]d['e] | anciennement
-    | conocid[oa][ ]como | apodad[oa] | soprannominat[oa]
-    | известн(?:ый|ая)[ ]как | она?[ ]же | урождённая"""
-_AFTER_COMMA = r"[,(][ ]?(?:called|früher|dite?|antes|dett[oa])"
+_TABLES = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
+NAMING, _PARTS = frozenset(_TABLES["naming"].split()), _TABLES["cues"]
 _CUES = re.compile(
-    rf"(?:(?<!\w)(?:(?P<speaker>{_OF_SPEAKER})|{_OF_NAME})|{_AFTER_COMMA})(?!\w)[ :,]*[\"'“„«(]?[ ]*",
+    rf"(?:(?<!\w)(?:(?P<speaker>{_PARTS['of_speaker']})|{_PARTS['of_name']})|{_PARTS['after_comma']})(?!\w)"
+    "[ :,]*[\"'“„«(]?[ ]*",
     re.VERBOSE | re.IGNORECASE,
 )
-# Parts of words without which no text has a cue: looking for them costs a thirtieth of the search.
-_STEMS = tuple(
-    stem.replace("_", " ")
-    for stem in """
-        call know go_by goes_by went_by name am_now 'm_now ’m_now _now aka k.a alias nicknamed dubbed formerly
-        previously née nee geb nenn genannt bekannt ehemals vormals heiß heiss mädchen früher _jetzt
-        appel surnomm connu anciennement ,_dit (dit maintenant llam conocid apodad antes ahora
-        chiama dett soprannom noem зов известн _же урожд""".split()
-)
+_STEMS = tuple(stem.replace("_", " ") for stem in _PARTS["stems"].split())
 _NOW = re.compile(
     r"\b(?:I['’]m|I am|ich bin|je suis|soy)[ ]+(?=[^.!?\n]{2,60}?[ ](?:now|jetzt|maintenant|ahora)\b)"
 )

@@ -17,9 +17,10 @@ from kgray import rows
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import Unavailable
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts, off_the_loop
+from kgray.ingest.committer import Outbox, Parts
 from kgray.ingest.decide import Decision
 from kgray.ingest.state import Answers, Questions, ReadEpisode
+from kgray.ingest.threads import off_the_loop
 from kgray.kinds import ANSWERS_TO
 from kgray.outages import OUTAGES
 from kgray.ports import Answer, Question, QuestionRequest, Vector
@@ -155,7 +156,7 @@ async def journaled(
         said = outbox.recall(episode.group, key)
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.
-            row = changes.answers_row(key, judged)
+            row = rows.answers_row(key, judged.answers, *judged.cost)
             said = rows.answers(row)
             outbox.post(changes.answered(episode, key, row))
             outbox.remember(episode.group, key, said)

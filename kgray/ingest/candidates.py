@@ -109,7 +109,6 @@ class NameIndex(NameLookUp):
     """The names and aliases of a group's entities; commits add to it."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.postings: dict[str, list[str]] = {}
         super().__init__(self.postings)
 
@@ -315,12 +314,9 @@ class Nearest:
 
     def _sort_tail(self) -> None:
         """Turn the unsorted tail into a sorted run. Runs of similar size merge: O(log n) merges per row."""
-        keys = _keys(self._bands[self._sorted : self._count])
+        keys = _keys(self._bands[self._sorted : self._count]).ravel()
         rows = np.repeat(np.arange(self._sorted, self._count, dtype=np.int32), self._pieces)
-        self._push(keys.ravel(), rows, self._count - self._sorted)
-        self._sorted = self._count
-
-    def _push(self, keys: NDArray[np.uint32], rows: NDArray[np.int32], count: int) -> None:
+        count, self._sorted = self._count - self._sorted, self._count
         while self._runs and self._runs[-1][2] <= 4 * count:
             older_keys, older_rows, older = self._runs.pop()
             keys, rows = np.concatenate((older_keys, keys)), np.concatenate((older_rows, rows))

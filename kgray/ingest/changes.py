@@ -12,8 +12,8 @@ from kgray import kinds, rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.errors import ContentError, Cost
 from kgray.kinds import Key, Kind, Row
-from kgray.ports import Judged, Patch, RowChanges
-from kgray.records import Episode, Evidence, Extraction, Mention, Operation, Place
+from kgray.ports import Patch, RowChanges
+from kgray.records import Episode, Evidence, Mention, Operation, Place
 from kgray.times import Instant
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
@@ -28,11 +28,6 @@ def extracted(episode: Episode, extraction: Row) -> RowChanges:
     state = Patch(kind=kinds.EPISODES, columns=("state",), rows=((episode.sequence, kinds.EXTRACTED),))
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
     return _of_episode(episode, accepted, puts=puts, patches=(state,), durable=False)
-
-
-def answers_row(key: str, judged: Judged) -> Row:
-    """Return the journal's row of a request's answers and of what they cost."""
-    return rows.answers_row(key, judged.answers, judged.calls, judged.prompt_tokens, judged.completion_tokens)
 
 
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
@@ -68,6 +63,9 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
     spoken = dict(difference.spoken)
     own = {_place(said) for said in change.evidence}
     births = dict((*change.entity_births, *change.statement_births))
+    bearers: dict[Key, Mention] = {}  # of each surface of each entity the first mention
+    for mention in change.mentions:
+        bearers.setdefault((mention.entity, mention.surface), mention)
     vectors: dict[Key, Row] = {}
     for mention, vector in change.name_vectors:
         vectors.setdefault((mention.entity, mention.surface), rows.name_vector_row(mention, vector))
@@ -78,7 +76,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         kinds.EVIDENCE: [rows.evidence_row(said, spoken.get(_place(said))) for said in change.evidence],
         kinds.RULINGS: [rows.ruling_row(ruling, recorded_at) for ruling in change.rulings],
         kinds.VERDICTS: [rows.verdict_row(verdict, recorded_at) for verdict in change.verdicts],
-        kinds.NAMES: [rows.name_row(mention) for mention in _first_bearers(change.mentions)],
+        kinds.NAMES: [rows.name_row(mention) for mention in bearers.values()],
         kinds.NAME_VECTORS: list(vectors.values()),
         kinds.STATEMENT_VECTORS: [
             (id_, rows.vector_bytes(vector)) for id_, vector in change.statement_vectors
@@ -93,7 +91,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         recorded_at=recorded_at,
         drops=_filled(_derived_drops(difference)),
         puts=_filled(puts),
-        patches=_spoken_patch((place, shown) for place, shown in difference.spoken if place not in own),
+        patches=shown_patch((*place, shown) for place, shown in difference.spoken if place not in own),
     )
 
 
@@ -122,7 +120,7 @@ def corrected(
                 kinds.BIRTHS: [(id_, *place) for id_, place in births],
             }
         ),
-        patches=(*_spoken_patch(difference.spoken), *patches),
+        patches=(*shown_patch((*place, shown) for place, shown in difference.spoken), *patches),
         erases=erases,
     )
 
@@ -140,13 +138,13 @@ def begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> Row
     kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
     (ended,) = whole.puts[kinds.OPERATIONS]
     at = whole.recorded_at
-    marks = tuple((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-    mark = Patch(kind=kinds.EPISODES, columns=("state", "ended_at", "retired_at"), rows=marks)
+    marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
+    marked = patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
     return replace(
         whole,
         drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
         puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
-        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *((mark,) if marks else ())),
+        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *marked),
     )
 
 
@@ -162,14 +160,8 @@ def pieces(
             (moved if what == "moved" else (drops if what == "drop" else puts)[kind]).append(row)
         state = kinds.DONE if start + most >= len(steps) else kinds.PENDING
         puts[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
-        shown = Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved))
-        yield _of_operation(
-            operation,
-            drops=drops,
-            puts=puts,
-            patches=(shown,) if moved else (),
-            erases=operation.kind == "remove",
-        )
+        erases = operation.kind == "remove"
+        yield _of_operation(operation, drops=drops, puts=puts, patches=shown_patch(moved), erases=erases)
 
 
 def size(change: RowChanges) -> int:
@@ -190,16 +182,6 @@ def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChang
     return _of_operation(operation, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
 
 
-def extraction_as_kept(episode: Episode, found: Extraction) -> tuple[Row, Extraction]:
-    """Return the row of an extraction, and the extraction as read back from that row.
-
-    It differs where a model's output is invalid Unicode: what cannot be stored becomes a question mark, and a
-    replay must decide on the same text.
-    """
-    row = rows.extraction_row(episode.sequence, found)
-    return row, rows.extraction(row) if "?" in row[-1] else found
-
-
 def _of_episode(episode: Episode, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
     return RowChanges(
         group=episode.group, sequence=episode.sequence, ledger=kinds.EPISODES, states=states, **what
@@ -211,14 +193,6 @@ def _of_operation(operation: Operation, **what: Any) -> RowChanges:  # noqa: ANN
     return RowChanges(
         group=operation.group, sequence=operation.sequence, ledger=kinds.OPERATIONS, states=states, **what
     )
-
-
-def _first_bearers(mentions: Sequence[Mention]) -> list[Mention]:
-    """Return the first mention of each surface of each entity, in order."""
-    first: dict[tuple[str, str], Mention] = {}
-    for mention in mentions:
-        first.setdefault((mention.entity, mention.surface), mention)
-    return list(first.values())
 
 
 def _place(evidence: Evidence) -> Place:
@@ -241,10 +215,15 @@ def _derived_drops(difference: Difference) -> dict[Kind, Sequence[Key]]:
     }
 
 
-def _spoken_patch(spoken: Iterable[tuple[Place, str | None]]) -> tuple[Patch, ...]:
-    """Return the patch of what stored evidence shows as; it skips evidence that is not stored."""
-    moved = tuple((*place, shown) for place, shown in spoken)
-    return (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=moved),) if moved else ()
+def patched(kind: Kind, columns: tuple[str, ...], rows_of: Iterable[Row]) -> tuple[Patch, ...]:
+    """Return the patch of these rows: key and columns; none of no row."""
+    found = tuple(rows_of)
+    return (Patch(kind=kind, columns=columns, rows=found),) if found else ()
+
+
+def shown_patch(moved: Iterable[Row]) -> tuple[Patch, ...]:
+    """Return the patch of (sequence, ordinal, what stored evidence shows as)."""
+    return patched(kinds.EVIDENCE, ("shown",), moved)
 
 
 def _filled(changes: Mapping[Kind, Sequence[Row]]) -> dict[Kind, Sequence[Row]]:

@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
@@ -27,23 +26,19 @@ from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
 from kgray.ingest.state import GroupState, Rules
+from kgray.ingest.threads import There, apart, at_length, let_go, off_the_loop
 from kgray.ingest.withdraw import embed_missing
-from kgray.kinds import EPISODES
+from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import Removals
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer
+from kgray.ports import Answer, Embedder, Extractor, Judge, Matrix, RowChanges, Store, Writer
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
 
-_T = TypeVar("_T")
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
-
-
-def unwatched(stage: str, seconds: float, episode: Episode | None) -> None:
-    """Do nothing: the default `watch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +64,7 @@ class Parts:
     streams: int = 32
     late_s: float = 6.0
     writer: Writer | None = None
-    watch: OnStage = unwatched
+    watch: OnStage = lambda *_: None
 
     @property
     def rules(self) -> Rules:
@@ -77,19 +72,10 @@ class Parts:
         return Rules(ontology=self.ontology, judge=self.judge.identity, judging=self.pipeline.judging)
 
 
-async def off_the_loop(store: Store, call: Callable[[], _T]) -> _T:
-    """Return what a call to the store returns; it runs in a thread where the store is a remote server.
-
-    600 episodes of 3 facts, Neo4j on the same two cores: 30 to 36 a second, 7 without the thread.
-    """
-    return await asyncio.to_thread(call) if store.remote else call()
-
-
 class Direct:
     """A writer that applies changes to the store itself, inside `Store.writing()`."""
 
     def __init__(self, store: Store) -> None:
-        """Write to this store."""
         self._store = store
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
@@ -117,8 +103,9 @@ class Outbox:
         self._waiting.append((change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
-        if change.erases:
-            self._forget_answers(change.group)
+        if change.erases:  # an erased episode may have used the group's answers (R25)
+            for asked in [asked for asked in self._answers if asked[0] == change.group]:
+                del self._answers[asked]
         # After a failed batch nothing more is sent: the store would have it without what came before.
         if self._sending is None or _went_well(self._sending):
             self._sending = asyncio.create_task(self._send())
@@ -187,11 +174,6 @@ class Outbox:
         self._moving.clear()
         self.faults.clear()
 
-    def _forget_answers(self, group: str) -> None:
-        """Forget a group's answers: an erased episode may have used them (R25)."""
-        for asked in [asked for asked in self._answers if asked[0] == group]:
-            del self._answers[asked]
-
     async def _send(self) -> None:
         await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
         while self._waiting:
@@ -254,14 +236,13 @@ class Committer:
         self._parts = parts
         told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[None]] = {}  # states on their way, of what the store has now
         self._writes = writes
         self._embedded: set[str] = set()  # groups that lack no vector of their statements
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
-            parts.writer or Direct(parts.store),
-            most=parts.store.batch,
-            took=lambda s: told("write", s, None),
+            parts.writer or Direct(parts.store), most=parts.store.batch, took=lambda s: told("write", s, None)
         )
 
     def forgive(self, group: str) -> None:
@@ -271,24 +252,59 @@ class Committer:
         self._recorded.pop(group, None)
 
     async def state(self, group: str) -> GroupState:
-        """Return the group's state; above `state_bytes` the least recently used states are dropped."""
-        while group not in self._states and (self.outbox.moves(group) or self._unchecked(group)):
-            if self._unchecked(group):
-                for change in await embed_missing(self._parts.store, self._parts.embedder, group):
-                    self.outbox.post(change)
-                self._embedded.add(group)
-            await self.outbox.flush()
-        state = self._states.get(group)
-        if state is None:
-            state = GroupState.load(self._parts.store, group, self._parts.embedder.dimensions)
+        """Return the group's state; above `state_bytes` the least recently used states are dropped.
+
+        It is read in a thread: this group's work waits, that of others goes on.
+        """
+        while True:
+            state = self._states.get(group)
+            if state is not None:
+                await self.with_vectors(state)
+                if self._states.get(group) is state:  # not forgotten meanwhile
+                    self._states.move_to_end(group)
+                    return state
+            elif self.outbox.moves(group):
+                await self.outbox.flush()
+            elif self._unchecked(group):
+                await self._embed_missing(group)
+            else:
+                if group not in self._loading:
+                    self._loading[group] = asyncio.create_task(self._load(group))
+                await asyncio.shield(self._loading[group])  # others may wait for it, too
+
+    async def _load(self, group: str) -> None:
+        store, dimensions = self._parts.store, self._parts.embedder.dimensions
+        this = self._loading[group]
+        try:
+            state = await at_length(lambda: GroupState.load(store, group, dimensions))
+        finally:
+            stands = self._loading.get(group) is this  # the group was not written to meanwhile
+            if stands:
+                del self._loading[group]
+        if stands:
             self._states[group] = state
             self._keep_within_bound()
-        self._states.move_to_end(group)
-        judging = self._parts.pipeline.judging
-        while state.lacks_vectors(judging) and self.outbox.moves(group):
-            await self.outbox.flush()  # so that the store has the vectors that were posted
-        state.fetch_vectors(self._parts.store, judging)
-        return state
+
+    async def _embed_missing(self, group: str) -> None:
+        store, embedder = self._parts.store, self._parts.embedder
+        for change in await apart(lambda there: embed_missing(store, _Distant(embedder, there), group)):
+            self.outbox.post(change)
+        self._embedded.add(group)
+        await self.outbox.flush()
+
+    async def with_vectors(self, state: GroupState) -> None:
+        """Read the vectors of statements that deciding on this state needs, and that it does not have."""
+        store, judging = self._parts.store, self._parts.pipeline.judging
+        while (wanted := state.wanted_vectors(judging)) is not None:
+            if self.outbox.moves(state.group):
+                await self.outbox.flush()  # so that the store has the vectors that were posted
+                continue
+            _, missing = wanted
+
+            def read(missing: Sequence[str] = missing) -> list[Row]:
+                return list(store.rows(STATEMENT_VECTORS_OF, state.group, missing)) if missing else []
+
+            state.take_wanted(wanted, judging, await off_the_loop(store, read))
 
     def _unchecked(self, group: str) -> bool:
         """Whether vectors may be missing that a removal could not compute."""
@@ -304,20 +320,23 @@ class Committer:
 
     def forget(self, group: str) -> None:
         """Drop a state that may differ from the store; the next use reads the store."""
-        self._states.pop(group, None)
+        self._loading.pop(group, None)
         self._embedded.discard(group)
+        self._drop(group)
 
     def forget_all(self) -> None:
         """Drop every state and everything posted and not sent."""
         self.outbox.drop()
-        self._states.clear()
+        for group in [*self._states, *self._loading]:
+            self.forget(group)
         self._embedded.clear()
         self._recorded.clear()
 
-    def forget_stale(self) -> None:
+    async def forget_stale(self) -> None:
         """Drop the states of groups that other processes changed since the last run."""
         self._recorded.clear()
-        for group, head in self._parts.store.heads(list(self._states)).items():
+        held, store = list(self._states), self._parts.store
+        for group, head in (await at_length(lambda: store.heads(held))).items() if held else ():
             if self._states[group].last_recorded != head.last_recorded:
                 self.forget(group)
 
@@ -325,12 +344,13 @@ class Committer:
         """Apply a decided change to the state and post it; `done` is called when it is durable."""
         group = change.episode.group
         state = await self.state(group)
-        recorded_at, rests_on = self.record_time(group), state.last_recorded
+        rests_on = state.last_recorded
+        recorded_at = _after(rests_on)
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = self._refolded(change, recorded_at)
+                difference = await at_length(lambda: self._refolded(change, recorded_at))
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -341,10 +361,11 @@ class Committer:
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow even where none is loaded
 
-    def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
+    async def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
-        group, rests_on = episode.group, self._last_recorded(episode.group)
-        recorded_at = self._recorded[group] = self.record_time(group)
+        group, rests_on = episode.group, await self._last_recorded(episode.group)
+        recorded_at = self._recorded[group] = _after(rests_on)
+        self._loading.pop(group, None)
         if (state := self._states.get(group)) is not None:
             state.last_recorded = recorded_at
         self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), done)
@@ -354,43 +375,50 @@ class Committer:
 
         Returns (sequence, outcome) of each. What was decided ahead in the group must be discarded before.
         """
-        asked = Removals.of(self._parts.store, group).operations
+        store = self._parts.store
+        asked = (await off_the_loop(store, lambda: Removals.of(store, group))).operations
         return [(operation.sequence, await self.correct(operation)) for operation in asked]
 
     async def correct(self, operation: Operation) -> str:
         """Carry out a correction; return "done" or "refused". Durable on return: later entries read it."""
-        store, group = self._parts.store, operation.group
+        group = operation.group
         await self.outbox.flush()
         self.forget(group)
-        recorded_at = self.record_time(group)
-        outcome = "done"
-        try:
-            async for change in correct(store, self._parts.embedder, operation, recorded_at):
-                await self._written(change, recorded_at)
-        except (NotFound, InputError) as error:
-            outcome = "refused"
-            await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
-        return outcome
+        recorded_at = await self.record_time(group)
+
+        async def carried_out(there: There) -> str:
+            embedder = _Distant(self._parts.embedder, there)
+            try:
+                async for change in correct(self._parts.store, embedder, operation, recorded_at):
+                    await there(self._written(change, recorded_at))
+            except (NotFound, InputError) as error:
+                await there(self._written(changes.refused(operation, str(error), recorded_at), recorded_at))
+                return "refused"
+            return "done"
+
+        return await apart(carried_out)
 
     async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
         if change.recorded_at is not None:
-            change = replace(change, rests_on=self._last_recorded(change.group))
+            change = replace(change, rests_on=await self._last_recorded(change.group))
         self._recorded[change.group] = recorded_at
         self.outbox.post(change)
         await self.outbox.flush()
         if change.group in self.outbox.faults:
             raise self.outbox.faults[change.group][1]
 
-    def record_time(self, group: str) -> Instant:
+    async def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
-        return max(times.now(), self._last_recorded(group) + 1)
+        return _after(await self._last_recorded(group))
 
-    def _last_recorded(self, group: str) -> Instant:
+    async def _last_recorded(self, group: str) -> Instant:
         """Return the last record time that this run knows of; what it posts next rests on that one."""
         if (state := self._states.get(group)) is not None:
             return state.last_recorded
         if group not in self._recorded:
-            self._recorded[group] = self._parts.store.heads([group])[group].last_recorded
+            store = self._parts.store
+            heads = await off_the_loop(store, lambda: store.heads([group]))
+            self._recorded.setdefault(group, heads[group].last_recorded)
         return self._recorded[group]
 
     def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
@@ -400,4 +428,26 @@ class Committer:
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:
-            self._states.popitem(last=False)
+            self._drop(next(iter(self._states)))
+
+    def _drop(self, group: str) -> None:
+        state = self._states.pop(group, None)
+        if state is not None and state.is_large:
+            let_go(state.clear)
+
+
+def _after(last: Instant) -> Instant:
+    return max(times.now(), last + 1)
+
+
+class _Distant:
+    """An embedder, for work that runs in another thread than the embedder's own (`apart`)."""
+
+    def __init__(self, embedder: Embedder, there: There) -> None:
+        self._embedder, self._there = embedder, there
+        self.identity, self.dimensions = embedder.identity, embedder.dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions), as the embedder does."""
+        found: Matrix = await self._there(self._embedder.embed(texts))
+        return found

@@ -15,7 +15,7 @@ from typing import Any
 
 from kgray.derivation import names
 from kgray.derivation.around import records_of_entities
-from kgray.derivation.change import compare, with_operation
+from kgray.derivation.change import compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.withdrawn import borne
 from kgray.errors import InputError, NotFound
@@ -57,12 +57,16 @@ def _corrected(store: Store, operation: Operation, recorded_at: Instant) -> RowC
         undone = old.fold.check_undo(operation.target or 0)
         operation = replace(operation, entities=undone.entities)
         result = {"undone": undone.sequence, "kind": undone.kind}
-    after = GroupGraph.build(with_operation(records, operation, recorded_at, births))
+    later = replace(
+        records,
+        operations=[*records.operations, operation],
+        recorded={**records.recorded, operation.sequence: recorded_at},
+        births={**records.births, **dict(births)},
+        last_recorded=recorded_at,
+    )
+    after = GroupGraph.build(later)
     result = {"sequence": operation.sequence, **result}
     return changes.corrected(operation, result, recorded_at, compare(old, after), births=births)
-
-
-# ------------------------------------------------------------------ merge and split
 
 
 def _shown(graph: GroupGraph, asked: str) -> str:
@@ -112,11 +116,6 @@ def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tu
     made = entity_id(operation.group, place)
     minted = first.entity != made
     operation = replace(
-        operation,
-        entities=(entity,),
-        surfaces=surfaces,
-        moved=tuple(sorted(moved)),
-        made=made,
-        minted=minted,
+        operation, entities=(entity,), surfaces=surfaces, moved=tuple(sorted(moved)), made=made, minted=minted
     )
     return operation, place

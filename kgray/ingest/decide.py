@@ -43,7 +43,8 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
     will probably change.
     """
-    told = told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    if (told := read.told) is None:  # an episode is tried several times
+        told = read.told = told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
     extraction = told.extraction
     if texts := _unembedded(read, extraction, state, answers):
         return Decision(asked=Questions(texts=texts))

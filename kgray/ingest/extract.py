@@ -23,8 +23,9 @@ from dataclasses import replace
 from kgray import rows
 from kgray.derivation import names
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts, off_the_loop
+from kgray.ingest.committer import Outbox, Parts
 from kgray.ingest.grounding import ground
+from kgray.ingest.threads import off_the_loop
 from kgray.intake import triples
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import previous
@@ -41,7 +42,11 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
 
     A name that only served as an object and became a value is dropped.
     """
-    merged, index = _one_a_name(_typed(extraction.entities, ontology))
+    entities = extraction.entities
+    if ontology.entities:  # a type that is not declared is unknown
+        declared = {name.casefold(): name for name in ontology.entities}
+        entities = tuple(replace(one, type=declared.get(one.type.casefold(), "")) for one in entities)
+    merged, index = _one_a_name(entities)
     listed = len(merged)
     facts: list[ExtractedFact] = []
     turned: set[int] = set()
@@ -55,14 +60,6 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
         used.add(0)
     kept = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
     return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), kept)
-
-
-def _typed(entities: Sequence[ExtractedEntity], ontology: Ontology) -> Sequence[ExtractedEntity]:
-    """Return the entities with undeclared types blanked; unchanged where the settings declare none."""
-    if not ontology.entities:
-        return entities
-    declared = {name.casefold(): name for name in ontology.entities}
-    return [replace(entity, type=declared.get(entity.type.casefold(), "")) for entity in entities]
 
 
 def _is_allowed(fact: ExtractedFact, entities: Sequence[ExtractedEntity], ontology: Ontology) -> bool:
@@ -127,10 +124,14 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
 
 
 def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
-    """Post an extraction to the journal; return it as a read of the journal would."""
-    row, kept = changes.extraction_as_kept(episode, found)
+    """Post an extraction to the journal; return it as a read of the journal would.
+
+    It differs where a model's output is invalid Unicode: what cannot be stored becomes a question mark, and a
+    replay must decide on the same text.
+    """
+    row = rows.extraction_row(episode.sequence, found)
     outbox.post(changes.extracted(episode, row))
-    return kept
+    return rows.extraction(row) if "?" in row[-1] else found
 
 
 async def read_episode(parts: Parts, episode: Episode) -> Extraction:

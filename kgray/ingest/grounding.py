@@ -19,11 +19,14 @@ numbers and dates stay. Triples are not read by a model.
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
+from itertools import product
+from pathlib import Path
 
 from kgray import times
 from kgray.derivation import names
@@ -40,92 +43,14 @@ _NUMBERS = re.compile(r"\d[\d.,' \u00a0\u202f]*")
 _SPEAKERS = frozenset("i me user speaker author narrator writer assistant".split())
 _WITHOUT_SPACES = frozenset("CJK HIRAGANA KATAKANA THAI LAO KHMER MYANMAR HANGUL".split())
 _LIKE = 0.75  # of difflib's ratio: "Microsft", "Munich" beside "München"; "Wien" and "Vienna" have 0.6
-# Places whose English names share too few letters with those that their people say.
-_PLACES = {
-    english: frozenset(names.folded(local).split())
-    for english, local in (
-        line.split(": ")
-        for line in """\
-vienna: wien vienne viena bécs vídeň
-cologne: köln colonia keulen
-geneva: genf genève ginebra ginevra
-florence: firenze florenz
-venice: venezia venedig
-naples: napoli neapel
-prague: praha praze prahy prag
-warsaw: warszawa warszawie warszawy warschau varsovie
-munich: monaco
-hague: haag haye haya
-germany: deutschland allemagne alemania alemanha duitsland niemcy niemczech tyskland
-austria: österreich autriche oostenrijk
-switzerland: schweiz suisse suiza svizzera zwitserland
-spain: españa spanien espagne
-france: frankreich frankrijk
-netherlands: niederlande niederlanden nederland holland
-hungary: magyarország ungarn
-finland: suomi suomessa
-greece: griechenland grèce
-sweden: sverige schweden
-croatia: hrvatska kroatien
-england: angleterre inglaterra inghilterra
-states: unidos unis usa eeuu vereinigten
-""".splitlines()
-    )
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("grounding.toml").read_text(encoding="utf-8"))
+_PLACES = {name: frozenset(names.folded(local).split()) for name, local in _TABLES["places"].items()}
 # Letters that no accent is part of: "Ørsted" is "Orsted" in a reply, "Łukasz" is "Lukasz".
 _PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"})
-# Words that only these languages have; "on" and "die" would be others' too.
-_COMMON = frozenset(
-    """the is are was were has have had and with for this that not from she they my
-    der das ist sind hat ich und mit nicht eine wir wohne arbeitet
-    les est sont une dans je elle nous avec pour
-    los una por pero ella trabaja vive
-    gli sono una della che non lavora abita
-    uma são não com trabalha mora
-    het een zijn niet ik werkt woont
-    и в на не я он она это с по работает живёт живет""".split()
-)
-_NUMBER_WORDS = re.compile(
-    r"""\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty(?:-\w+)?|hundreds?
-    |thousands?|[mb]illions?|dozens?|half|halves|couple|pair|both|twice|once|double|triple|single|quarter|k
-    |ein\w*|zwei\w*|drei\w*|vier\w*|fünf\w*|sechs\w*|sieben\w*|acht\w*|neun\w*|zehn|elf|zwölf|\w+zehn|\w+zig
-    |\w*hundert\w*|\w*tausend\w*|million\w*|milliarden?|dutzend|halb\w*|doppelt\w*
-    |une?|deux|trois|quatre|cinq|sept|huit|neuf|dix|onze|douze|treize|quatorze|quinze|seize|vingt|trente
-    |quarante|cinquante|soixante|cent|mille|demie?
-    |un[oa]?|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|diez|once|doce|veint\w+|treinta|cuarenta|cincuenta
-    |sesenta|setenta|ochenta|noventa|cien\w*|mil|millón|millones|medi[oa]
-    |due|tre|quattro|cinque|sei|sette|otto|nove|dieci|venti\w*|trenta|cento|mila|twee|drie|vijf|zes|zeven
-    |negen|tien|honderd|duizend|dois|duas|três|quatro|oito|dez|vinte|trinta
-    |first|second|third|\w*(?:four|fif|six|seven|eigh|nin|[ot]en|eleven|twelf)th|\w+ties|scores?|[ivxlc]{2,}
-    |[½⅓⅔¼¾⅛]|several|few|no|none|kein\w*|einig\w*|paar|erste\w*|dritte\w*
-    |один|одна|два|две|три|четыре|пять|шесть|семь|восемь|девять|десять|двадцать|тридцать|сорок|сто|тысяч\w*
-    |миллион\w*|пол\w*)\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_TIME_WORDS = re.compile(
-    r"""\b(?:today|tonight|yesterday|tomorrow|now|since|until|till|ago|last|next|past|this|from|after|before|by
-    |during|for[ ]ages|ages|decades?|century|centuries|millennium|eo[dwmy]|\w+ties|when|quarter|hour|second
-    |during|week\w*|month\w*|years?|days?|hours?|minutes?|morning|noon|afternoon|evening|night|midnight
-    |(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)|spring|summer|autumn|fall|winter
-    |jan\w*|feb\w*|mar\w*|apr\w*|may|june?|july?|aug\w*|sep\w*|oct\w*|okt\w*|nov\w*|de[cz]\w*|christmas|easter
-    |birth\w*|recently|just|already|soon|later|always|ever|currently|founded|born|q[1-4]
-    |heute|gestern|morgen|vorgestern|übermorgen|seit\w*|bis|vor|nach|letzt\w*|nächst\w*|vorig\w*|kommend\w*|ab
-    |woche\w*|monat\w*|jahr\w*|tag\w*|stunde\w*|(?:mon|diens|donners|frei|sams|sonn)tag\w*|mittwoch\w*
-    |quartal\w*|kürzlich|neulich|bald|anfang|mitte|ende|als
-    |frühling|sommer|herbst|januar|februar|märz|mai|juni|juli|weihnachten|ostern|damals|jetzt
-    |hier|demain|aujourd|depuis|jusqu|dernier\w*|prochain\w*|semaine\w*|mois|ans?|année\w*|jours?|avril|août|été|hiver|printemps|automne|février|décembre
-    |heures?|matin|soir|nuit|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|quand|noël|bientôt
-    |lunes|martes|miércoles|jueves|viernes|sábado|domingo|verano|invierno|primavera|otoño|cuando|fin|navidad
-    |lunedì|martedì|mercoledì|giovedì|venerdì|sabato|estate|inverno|autunno|quando|natale|sera|mattina
-    |maandag|dinsdag|woensdag|donderdag|vrijdag|zaterdag|zondag|zomer|lente|toen|avond|ochtend
-    |hoy|ayer|mañana|desde|hasta|pasad[oa]|próxim[oa]|semanas?|mes|meses|años?|días?|hace|enero|abril|agosto
-    |oggi|ieri|domani|scors[oa]|prossim[oa]|settimana|mese|anno|anni|giorn[oi]|fa
-    |vandaag|gisteren|morgen|sinds|vorig\w*|volgend\w*|jaar|maand|dag|hoje|ontem|amanhã|ano|anos|mês|dia
-    |сегодня|вчера|завтра|сейчас|теперь|назад|прошл\w*|следующ\w*|недел\w*|месяц\w*|год\w*|лет|дн\w+|день|с
-    |зим\w*|весн\w*|лет\w+|осен\w*|январ\w*|феврал\w*|март\w*|апрел\w*|ма[йяе]|июн\w*|июл\w*|август\w*
-    |сентябр\w*|октябр\w*|ноябр\w*|декабр\w*|понедельник\w*|вторник\w*|сред[уы]|четверг\w*|пятниц\w*
-    |суббот\w*|воскресень\w*|вечер\w*|утр\w+|ноч\w+|час\w*|когда|недавно|скоро)\b""",
-    re.VERBOSE | re.IGNORECASE,
+_COMMON = frozenset(_TABLES["words"]["common"].split())
+_NUMBER_WORDS, _TIME_WORDS = (
+    re.compile(rf"\b(?:{'|'.join(_TABLES['words'][name].split())})\b", re.IGNORECASE)
+    for name in ("numbers", "times")
 )
 
 
@@ -171,8 +96,10 @@ class _Texts:
             return True
         if any(not self.words.isdisjoint(_PLACES.get(token, ())) for token in tokens):
             return True
-        if any(_is_short_form(word, token) for word in self.capitalised for token in tokens):
-            return True
+        # A short form has letters of a name in order, from its first on, or is a part of it.
+        for word, token in product(self.capitalised, tokens):
+            if len(word) < len(token) and (word in token or (word[0] == token[0] and _holds(word, token))):
+                return True
         match = code_match(name)
         return any(match(word) is not None for word in self.codes) or self._has_initials(name)
 
@@ -266,27 +193,16 @@ def _is_form(name: str, word: str) -> bool:
     ending = len(long) - same
     if same >= 5 or (same == 4 and ending <= 3) or (same in (2, 3) and ending <= 2 and len(short) > 2):
         return True
-    return same > 0 and len(short) >= 4 and len(long) - len(short) <= 2 and _ratio(name, word) >= _LIKE
-
-
-def _is_short_form(word: str, name: str) -> bool:
-    """Whether a word has letters of a name in order, from its first on, or is a part of it."""
-    return len(word) < len(name) and (word in name or (word[0] == name[0] and _holds(word, name)))
+    if same == 0 or len(short) < 4 or len(long) - len(short) > 2:
+        return False
+    return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
 
 
 def _stands(key: str, text: str) -> bool:
     """Whether a name stands in a text, not as a part of a word."""
-    at = text.find(key)
-    while at >= 0:
-        around = text[max(at - 1, 0) : at] + text[at + len(key) : at + len(key) + 1]
-        if not any(c.isalnum() for c in around):
-            return True
-        at = text.find(key, at + 1)
-    return False
-
-
-def _ratio(a: str, b: str) -> float:
-    return SequenceMatcher(None, a, b, autojunk=False).ratio()
+    padded = f" {text} "
+    places = (match.start() for match in re.finditer(f"(?={re.escape(key)})", padded))
+    return any(not padded[at - 1].isalnum() and not padded[at + len(key) :][:1].isalnum() for at in places)
 
 
 def _holds(letters: str, word: str) -> bool:

@@ -1,8 +1,8 @@
-"""What accepting drafts would do, and what an episode would change: the rows of `kgray add --dry-run`."""
+"""What an episode would change: the rows of `kgray add --dry-run`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kgray import times
 from kgray.derivation import dump
@@ -16,36 +16,9 @@ from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
 from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
-from kgray.ledger import Acceptance, conflict, dumped_episodes, find, standing
-from kgray.ports import Answer, QuestionRequest, Store
+from kgray.ledger import Foresight, dumped_episodes, find
+from kgray.ports import Answer, QuestionRequest
 from kgray.records import Draft
-
-
-def foreseen(
-    store: Store, drafts: Sequence[Draft], before: dict[str, str], *, replace: bool, again: bool
-) -> list[Acceptance]:
-    """Return what `ledger.accept` would do with these drafts, in order; accepts nothing.
-
-    before   id -> content hash of what is taken for accepted; it grows by those that would be
-    """
-    contents = [(draft, draft.id, draft.content_sha256) for draft in drafts]
-    offered: dict[str, dict[str, str]] = {}
-    for draft, id_, content in contents:
-        offered.setdefault(draft.group, {})[id_] = content
-    held: dict[str, str] = {}
-    for group, wanted in offered.items():
-        held |= standing(store, group, list(wanted), offered={} if again else wanted)
-    answers = []
-    for draft, id_, content in contents:
-        stored = before.get(id_) or held.get(id_)
-        if stored == content:
-            answers.append(Acceptance(status="duplicate", id=id_))
-        elif stored is not None and not replace:
-            answers.append(Acceptance(status="conflict", id=id_, reason=conflict(draft, stored)))
-        else:
-            before[id_] = content
-            answers.append(Acceptance(status="accepted", id=id_))
-    return answers
 
 
 class Preview:
@@ -61,12 +34,10 @@ class Preview:
         replace: an id that is taken with other content would be retracted and accepted anew. again: what was
         retracted would be accepted anew
         """
-        self._parts, self._replace, self._again = parts, replace, again
+        self._parts, self._foresight = parts, Foresight(parts.store, replace=replace, again=again)
         self._committer = Committer(parts, writes=False)  # for the groups' states
         self._now = times.now()
         self._views: dict[str, tuple[View, list[dump.DumpRow]]] = {}
-        self._next: dict[str, int] = {}
-        self._before: dict[str, str] = {}  # id -> content hash, of the drafts before
 
     async def rows(self, draft: Draft) -> list[dump.DumpRow]:
         """Return what the draft would change, as dump rows with "op"; [] where it is accepted already.
@@ -74,17 +45,15 @@ class Preview:
         Raises InputError where its id is taken, ContentError for a text that the model refuses.
         """
         group, store = draft.group, self._parts.store
-        (answer,) = foreseen(store, [draft], self._before, replace=self._replace, again=self._again)
+        (answer,) = self._foresight.of([draft])
         if answer.status == "conflict":
             raise InputError(answer.reason, field="id")
-        if answer.status == "duplicate":
+        if answer.sequence is None or answer.status == "duplicate":
             return []
         replaced = find(store, group, draft.id).episodes
-        next_sequence = self._next.setdefault(group, store.heads([group])[group].last + 1) + len(replaced)
-        self._next[group] = next_sequence + 1
-        episode = draft.episode(next_sequence, now=self._now, state="committed")
+        episode = draft.episode(answer.sequence, now=self._now, state="committed")
         read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
-        recorded_at = self._committer.record_time(group)
+        recorded_at = await self._committer.record_time(group)
         before, rows_before = self._view(group)
         if not replaced:
             left, gone, state = before.records, [], await self._committer.state(group)
@@ -92,7 +61,7 @@ class Preview:
             left = retracted(before.records, replaced).records
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
-            state.fetch_vectors(store, self._parts.pipeline.judging)
+            await self._committer.with_vectors(state)
         change = await self._decided(read, state)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))

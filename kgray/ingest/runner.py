@@ -22,8 +22,9 @@ from kgray import holds, times
 from kgray.errors import Outrun, Unavailable
 from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts, off_the_loop
+from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
+from kgray.ingest.threads import at_length, off_the_loop
 from kgray.ingest.window import GroupWindow, Run
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
@@ -95,7 +96,7 @@ class Runner:
         return flight.in_flight if flight is not None else 0
 
     async def _go(self, takes: Takes, stop: Stop, on_step: OnStep, room: Room = boundless) -> None:
-        self.committer.forget_stale()
+        await self.committer.forget_stale()
         while True:
             run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step, room)
             try:
@@ -133,6 +134,7 @@ class _WindowedRun:
             stop=stop,
         )
         self._windows: dict[str, GroupWindow] = {}
+        self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
         self._taken = 0
         # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
         self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
@@ -153,7 +155,8 @@ class _WindowedRun:
             if grace is None:
                 await self._fill()
             await self._hold_refused()
-            if not self._heads():
+            await self._end_withdrawn()
+            if not (self._heads() or self._withdrawn):
                 await self._committer.outbox.flush()
                 if await self._hold_refused():
                     continue
@@ -165,7 +168,7 @@ class _WindowedRun:
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
     async def _wait(self, left: float | None) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._heads(), self._broken]
+        waiting: list[asyncio.Future[Any]] = [*self._heads(), *self._withdrawn.values(), self._broken]
         sending = self._committer.outbox.sending
         if sending is not None and not sending.done():
             waiting.append(sending)
@@ -190,7 +193,8 @@ class _WindowedRun:
 
     def _may_take(self, group: str) -> bool:
         hold = self._runner.holds.get(group)
-        return self._takes(group) and (hold is None or hold.again_at <= times.now())
+        is_free = self._takes(group) and group not in self._withdrawn
+        return is_free and (hold is None or hold.again_at <= times.now())
 
     async def _hold(self, group: str, sequence: int, fault: BaseException | None) -> None:
         """Leave a group alone for a while; the others go on (R24). sequence: 0 for a correction."""
@@ -218,38 +222,46 @@ class _WindowedRun:
         return sum(len(window.items) for window in list(self._windows.values()))
 
     async def _withdraw(self, *, anyway: bool = False) -> int:
-        """Carry out the retractions and removals that were requested; return how many (R27).
+        """Begin the retractions and removals that were requested; return in how many groups (R27).
 
         They do not wait for what is pending. What is in flight in their groups is dropped first, and taken
-        again after them. Unless `anyway`, it looks only every _LOOK_S seconds.
+        again after them; other groups go on. Unless `anyway`, it looks only every _LOOK_S seconds.
         """
         now = time.monotonic()
         if not anyway and now - self._asked_at < _LOOK_S:
             return 0
         self._asked_at = now
-        count, store = 0, self._parts.store
+        store, before = self._parts.store, len(self._withdrawn)
         self._runner.holds = await off_the_loop(store, lambda: holds.held(store))
         for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
-            if (window := self._windows.get(group)) is not None:
-                await window.discard()
-                del self._windows[group]
+            window = self._windows.pop(group, None)
+            self._withdrawn[group] = self._spawn(self._withdraw_in(group, window))
+            if window is not None:
                 self._queue(group, live=True)
-            try:
-                carried_out = await self._committer.withdraw(group)
-            except Exception as fault:
-                if not is_groups_own(fault):
-                    raise
+        return len(self._withdrawn) - before
+
+    async def _withdraw_in(self, group: str, window: GroupWindow | None) -> list[tuple[int, str]]:
+        if window is not None:
+            await window.discard()
+        return await self._committer.withdraw(group)
+
+    async def _end_withdrawn(self) -> None:
+        """Count the retractions and removals that have ended."""
+        for group, task in list(self._withdrawn.items()):
+            if not task.done():
+                continue
+            del self._withdrawn[group]
+            if is_groups_own(fault := task.exception()):
                 await self._hold(group, 0, fault)
                 continue
-            for sequence, outcome in carried_out:
+            for sequence, outcome in task.result():
                 self._ended(group, sequence, outcome)
-                count += 1
-        return count
 
     def _may_withdraw(self, group: str) -> bool:
         """Whether to carry out removals: an episode at which its group is held is in nobody's way."""
         hold = self._runner.holds.get(group)
-        return self._may_take(group) or (hold is not None and hold.sequence > 0 and self._takes(group))
+        is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
+        return group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere)
 
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
@@ -306,7 +318,11 @@ class _WindowedRun:
     async def _look(self, *, everything: bool) -> None:
         """Queue the groups to which something was appended since the last look, or all with anything."""
         store, mark = self._parts.store, 0 if everything else self._mark
-        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark))
+        pending = store.newly_pending
+        if everything:
+            found, self._mark = await at_length(lambda: pending(mark))
+        else:
+            found, self._mark = await off_the_loop(store, lambda: pending(mark))
         if everything:
             self._all_at = time.monotonic()
         for group, live in found.items():

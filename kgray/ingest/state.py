@@ -1,9 +1,9 @@
 """What deciding works with: an episode, what is known of its group, answers so far, and open questions.
 
-`KnownState` and `KnownGraph` are what deciding may read of a group. `GroupState` and `GroupGraph` have the
-true state; `AheadState` and `AheadGraph` show uncommitted episodes too. A `GroupState` is built from the
-store when first needed, kept current by commits, and dropped when a commit fails or a correction changes
-records of any age. A property test checks that a loaded state equals a kept one.
+`KnownState` is what deciding reads of a group: a `GroupState` has the true state; an `AheadState` shows
+uncommitted episodes too, and has what deciding may read, no more. A `GroupState` is built from the store when
+first needed, kept current by commits, and dropped when a commit fails or a correction changes records of any
+age. A property test checks that a loaded state equals a kept one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
-from kgray.derivation.group import GroupGraph, SlotKey
-from kgray.derivation.names import EntityNote, Fold
-from kgray.derivation.relations import Relations
-from kgray.derivation.statements import Statement, StatementKey
-from kgray.derivation.stored import records_of
-from kgray.ingest.candidates import NameIndex, NameLookUp, Nearest
-from kgray.kinds import ALL, STATEMENT_VECTORS_OF
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.statements import Statement
+from kgray.derivation.stored import garbage_not_collected, records_of
+from kgray.ingest.aliases import ToldNames
+from kgray.ingest.candidates import NameIndex, Nearest
+from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Question, Store, Vector
-from kgray.records import Episode, Extraction, GroupRecords, Place, Value
+from kgray.records import Episode, Extraction, GroupRecords
 from kgray.times import Instant
 
+if TYPE_CHECKING:
+    from kgray.ingest.ahead import AheadState
+
+KnownState: TypeAlias = "GroupState | AheadState"
 # Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
 # How that divides between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
+_LARGE_BYTES = 16 << 20
 
 # gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
 _RARE = (100_000, 50, 1_000)
@@ -55,65 +59,13 @@ def garbage_collected_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class KnownGraph(Protocol):
-    """The part of a `GroupGraph` that deciding reads."""
-
-    @property
-    def fold(self) -> Fold: ...  # noqa: D102 - each as in GroupGraph
-    @property
-    def births(self) -> Mapping[str, Place]: ...  # noqa: D102
-    @property
-    def entities(self) -> Mapping[str, EntityNote]: ...  # noqa: D102
-    @property
-    def statements(self) -> Mapping[str, Statement]: ...  # noqa: D102
-    @property
-    def buckets(self) -> Mapping[StatementKey, list[str]]: ...  # noqa: D102
-    @property
-    def slots(self) -> Mapping[SlotKey, list[str]]: ...  # noqa: D102
-    @property
-    def by_relation(self) -> Mapping[str, list[str]]: ...  # noqa: D102
-    @property
-    def by_ends(self) -> Mapping[tuple[str, str | Value], list[str]]: ...  # noqa: D102
-    @property
-    def relations(self) -> Relations: ...  # noqa: D102
-
-    def verdict(self, a: str, b: str) -> bool | None:
-        """Return whether two statements were found exclusive; None = never judged."""
-        ...
-
-
-class KnownState(Protocol):
-    """The part of a `GroupState` that deciding reads.
-
-    ontology_settled: whether the ontology's rulings were compared with the stored ones in this run.
-    """
-
-    @property
-    def graph(self) -> KnownGraph: ...  # noqa: D102
-    @property
-    def names(self) -> NameLookUp: ...  # noqa: D102
-    @property
-    def nearest(self) -> Nearest: ...  # noqa: D102
-    @property
-    def ontology_settled(self) -> bool: ...  # noqa: D102
-    @property
-    def statement_vectors(self) -> Mapping[str, Vector]: ...  # noqa: D102
-
-    def is_guess(self, entity: str) -> bool:
-        """Whether an entity stands for an open question; never true of the true state."""
-        ...
-
-    def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
-        """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ReadEpisode:
-    """An episode with what its text says."""
+    """An episode with what its text says; `told`: the same under the run's ontology, once it was tried."""
 
     episode: Episode
     extraction: Extraction
+    told: ToldNames | None = None
 
 
 @dataclass(slots=True)
@@ -132,13 +84,7 @@ class Questions:
     open: list[Question] = field(default_factory=list)
     early: bool = False  # on a view: they depend on a guess, and may change with its answer
 
-    def ask(self, question: Question) -> None:
-        """Add a question once."""
-        if question not in self.open:
-            self.open.append(question)
-
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.texts or self.open)
 
 
@@ -176,8 +122,8 @@ class Case:
     def answer(self, question: Question) -> Answer | None:
         """Return the answer to a question; where there is none yet, note it as open and return None."""
         answer = self.answers.said.get(question)
-        if answer is None:
-            self.asked.ask(question)
+        if answer is None and question not in self.asked.open:
+            self.asked.open.append(question)
         return answer
 
 
@@ -203,12 +149,20 @@ class GroupState:
     @classmethod
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
-        with garbage_collected_rarely():
-            return cls(records_of(store, group), name_vectors(store, group), dimensions)
+        with garbage_not_collected():
+            state = cls(records_of(store, group), name_vectors(store, group), dimensions)
+            if state.is_large:
+                gc.freeze()  # else the collector looks at all of it at once, and the loop waits
+        return state
 
     def size(self) -> int:
         """Return about how many bytes the state takes."""
         return len(self.graph.statements) * BYTES_A_STATEMENT + len(self._owners) * BYTES_A_NAME
+
+    @property
+    def is_large(self) -> bool:
+        """Whether freeing it at once, or collecting garbage in it, would keep the loop waiting."""
+        return self.size() > _LARGE_BYTES
 
     def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
         """Return False: only a view has guesses."""
@@ -265,27 +219,38 @@ class GroupState:
             if self._compares(self.graph.statements.get(statement)):
                 self.statement_vectors[statement] = vector
 
-    def lacks_vectors(self, judging: str) -> bool:
-        """Whether `fetch_vectors` may have something to read: a ruling came since the last call."""
-        return self._vectors_for != (judging, self._rulings)
+    def wanted_vectors(self, judging: str) -> tuple[int, list[str]] | None:
+        """Return which statements' vectors are to be read before deciding; None = nothing new to read.
 
-    def fetch_vectors(self, store: Store, judging: str) -> None:
-        """Read the missing vectors of the statements that are compared by similarity.
-
-        Those of `depends` relations, or all with pipeline.judging = "statement". Called before deciding,
-        never by it; nothing is read twice.
+        Of those that are compared by similarity: of `depends` relations, or of all with pipeline.judging =
+        "statement". The number tells `take_wanted` as of which ruling; nothing is read twice.
         """
-        if not self.lacks_vectors(judging):
-            return
-        self._vectors_for = (judging, self._rulings)
+        if self._vectors_for == (judging, self._rulings):
+            return None
+        graph, traits = self.graph, self.graph.relations.traits
         missing = [
-            s.id
-            for s in self.graph.statements.values()
-            if s.id not in self.statement_vectors and self._compares(s)
+            id_
+            for relation, those in graph.by_relation.items()
+            if judging == "statement" or traits(relation).cardinality == "depends"
+            for id_ in those
+            if id_ not in self.statement_vectors
         ]
-        if missing:
-            found = store.rows(STATEMENT_VECTORS_OF, self.group, missing)
-            self.statement_vectors.update((id_, rows.as_vector(kept)) for id_, kept in found)
+        return self._rulings, missing
+
+    def take_wanted(self, wanted: tuple[int, list[str]], judging: str, found: Iterable[Row]) -> None:
+        """Take the rows of the vectors that `wanted_vectors` asked for."""
+        self.statement_vectors.update((id_, rows.as_vector(kept)) for id_, kept in found)
+        self._vectors_for = (judging, wanted[0])
+
+    def clear(self) -> None:
+        """Empty a state that is not used any more, item by item.
+
+        All at once, freeing a group of 100,000 facts would keep the interpreter's lock for a second.
+        """
+        held = (*vars(self.graph).values(), *vars(self).values(), self.names.postings)
+        for one in held:
+            while isinstance(one, dict | list | set) and one:
+                one.popitem() if isinstance(one, dict) else one.pop()
 
     def _compares(self, statement: Statement | None) -> bool:
         if statement is None or self._vectors_for[0] == "statement":

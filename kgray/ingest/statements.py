@@ -26,6 +26,9 @@ from kgray.ingest.state import Case
 from kgray.ports import Question
 from kgray.records import Evidence, ExtractedFact, Place, Value, Verdict, statement_id
 
+# What evidence says as the fact does.
+_SAID = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
+
 
 @dataclass(slots=True)
 class Connected:
@@ -71,7 +74,8 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
         else:
             made = statement_id(case.episode.group, place)
             connected.births[made] = place
-            variant = 0 if key is None else _next_variant(case, key, related, connected)
+            known = [] if key is None else _variants(case, key, related, connected)
+            variant = max((one.variant for one in known), default=-1) + 1
             evidence = _evidence(case, fact, place, groups[ordinal], made, variant)
             if key is not None:
                 statement = _made(made, place, key, evidence)
@@ -127,7 +131,8 @@ def _same(
         return None
     if fact.kind != "holds":
         return _ended(case, fact, place, known)
-    if not _is_worded(case, fact):
+    # The default sentence of a triple adds nothing to it.
+    if case.episode.kind == "triples" and not (fact.text and '"text":' in case.episode.text):
         return _unworded(case, fact, place, known)
     meant = marks_of(fact)
     for statement in known:
@@ -189,15 +194,6 @@ def _variant(case: Case, fact: ExtractedFact, known: list[Statement]) -> int | N
     return index
 
 
-def _is_worded(case: Case, fact: ExtractedFact) -> bool:
-    """Whether a fact has a sentence of its own; the default sentence of a triple adds nothing to it."""
-    return case.episode.kind != "triples" or (bool(fact.text) and '"text":' in case.episode.text)
-
-
-def _next_variant(case: Case, key: StatementKey, related: Related, connected: Connected) -> int:
-    return max((s.variant for s in _variants(case, key, related, connected)), default=-1) + 1
-
-
 def _made(made: str, place: Place, key: StatementKey, evidence: Evidence) -> Statement:
     subject, relation, target = key
     entity, value = (None, target) if isinstance(target, Value) else (target, None)
@@ -213,17 +209,9 @@ def _evidence(
         ordinal=place[1],
         statement=statement,
         variant=variant,
-        kind=fact.kind,
-        relation=fact.relation,
-        text=fact.text,
         subject=fact.source,
         object=fact.target,
-        value=fact.value,
-        valid_from=fact.valid_from,
-        valid_to=fact.valid_to,
-        from_precision=fact.from_precision,
-        to_precision=fact.to_precision,
-        inferred=fact.inferred,
+        **{name: getattr(fact, name) for name in _SAID},
         fact_group=group,
         every_variant=closes and not names_variant(marks_of(fact), _ends(case, fact)),
     )

@@ -63,6 +63,14 @@ class InFlight:
     asked: dict[str, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # request key -> its answers
     used: set[str] = field(default_factory=set)  # request keys that the commit used
     spent: dict[str, int] = field(default_factory=dict)  # request key -> tokens
+    read: ReadEpisode | None = None  # once it is extracted
+    deciding_s: float = 0.0  # of all tries
+
+    async def reading(self, episode: Episode) -> ReadEpisode:
+        """Return the episode with its extraction, once that is there."""
+        if self.read is None:
+            self.read = ReadEpisode(episode=episode, extraction=await asyncio.shield(self.extracted))
+        return self.read
 
     @property
     def bulk(self) -> bool:
@@ -107,6 +115,7 @@ class GroupWindow:
         self.last = 0  # the sequence of the newest entry taken
         self._run, self._parts, self._committer = run, run.parts, run.committer
         self._rows = AheadRows(run.parts.embedder.dimensions)
+        self._rules = run.parts.rules
 
     @property
     def barred(self) -> bool:
@@ -158,7 +167,7 @@ class GroupWindow:
         """
         try:
             await self._extract(item, episode, urgency)
-            read = ReadEpisode(episode=episode, extraction=await asyncio.shield(item.extracted))
+            read = await item.reading(episode)
             await self._soon(item.clear)
             await self._decide_ahead(item, read)
         except Exception as error:
@@ -221,7 +230,7 @@ class GroupWindow:
         sequence = read.episode.sequence
         while True:
             view = AheadState(base, self._rows, sequence)
-            attempt = self._attempt(read, view, answers)
+            attempt = self._attempt(item, read, view, answers)
             if attempt.change is None:
                 return attempt, set()
             keys |= view.read_keys
@@ -272,10 +281,10 @@ class GroupWindow:
         self._run.watch("embed", time.monotonic() - since, None)
         return found
 
-    def _attempt(self, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
+    def _attempt(self, item: InFlight, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()
-        attempt = decide(read, state, answers, self._parts.rules)
-        self._run.watch("decide", time.monotonic() - since, read.episode)
+        attempt = decide(read, state, answers, self._rules)
+        item.deciding_s += time.monotonic() - since
         return attempt
 
     def _show(self, sequence: int, attempt: Decision) -> None:
@@ -356,12 +365,14 @@ class GroupWindow:
 
     async def _commit(self, item: InFlight, episode: Episode) -> None:
         try:
-            read = ReadEpisode(episode=episode, extraction=await self._head_extraction(item, episode))
+            await self._head_extraction(item, episode)
+            read = await item.reading(episode)
             change, attempt = await self._settle(item, read)
+            self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
             self._show(episode.sequence, Decision(asked=Questions()))
             self._rows.put(episode.sequence, None)
-            self._committer.fail(episode, error, self._posted(episode, "failed"))
+            await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
         self._show(episode.sequence, attempt)
@@ -387,7 +398,7 @@ class GroupWindow:
         """
 
         async def attempt(answers: Answers) -> Decision:
-            return self._attempt(read, await self._committer.state(self.group), answers)
+            return self._attempt(item, read, await self._committer.state(self.group), answers)
 
         async def ask(request: QuestionRequest) -> GivenAnswers:
             return await self._call(item, request, stalled=True)
@@ -400,17 +411,17 @@ class GroupWindow:
         resolution = self._parts.pipeline.resolution
         return await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask)
 
-    async def _head_extraction(self, item: InFlight, episode: Episode) -> Extraction:
-        """Return the extraction of the next entry to commit; send it a second time where it is late."""
+    async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
+        """Wait for the extraction of the next entry to commit; send it a second time where it is late."""
         if not item.extracted.done():
             late_at = await asyncio.shield(item.sent) + max(
                 self._parts.late_s, LATE_TIMES * self._run.usual_s
             )
             await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
         if item.extracted.done():
-            return await item.extracted
+            return
         second = self._run.spawn(self._extract(item, episode, Urgency(False, 0, 0)))
         try:
-            return await asyncio.shield(item.extracted)
+            await asyncio.wait((item.extracted,))
         finally:
             second.cancel()

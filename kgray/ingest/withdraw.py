@@ -31,7 +31,7 @@ from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import stale
 from kgray.derivation.stored import records_of
-from kgray.derivation.withdrawn import Erased, Left, Withdrawn, removed, retracted
+from kgray.derivation.withdrawn import Left, Withdrawn, removed, retracted
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest import changes
 from kgray.ingest.changes import Step, Verb
@@ -50,8 +50,8 @@ _UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wa
 
 def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -> list[Patch]:
     """Return the patches that set a column of these rows to one value."""
-    rows_of = {kind: tuple((*key, value) for key in sorted(keys)) for kind, keys in places.items()}
-    return [Patch(kind=kind, columns=(column,), rows=found) for kind, found in rows_of.items() if found]
+    every = ((kind, ((*key, value) for key in sorted(keys))) for kind, keys in places.items())
+    return [patch for kind, found in every for patch in changes.patched(kind, (column,), found)]
 
 
 async def withdraw_requested(store: Store, embedder: Embedder, group: str) -> None:
@@ -184,8 +184,8 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
     """Return what a removal changes: with what all stored episodes hold, retracted ones included (R25)."""
     group = records.group
     heads = store.rows(kinds.EPISODE_HEADS, group)
-    erased = Erased(first=min(gone, default=0))
-    left = Left(episodes={row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone})
+    there = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone}
+    left = Left(episodes=there, erased_from=min(gone, default=0))
     for sequence, ordinal, statement, relation in store.rows(kinds.SAID, group):
         if sequence in left.episodes:
             left.use((sequence, ordinal), statement, relation)
@@ -193,11 +193,10 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
         if sequence in left.episodes:
             left.mentions.append((entity, surface, sequence))
         elif sequence in gone:
-            erased.entities.add(entity)
+            left.erased.add(entity)
     return removed(
         records,
         left,
-        erased,
         rulings=[rows.ruling(row) for row in store.rows(kinds.ALL["rulings"], group)],
         verdicts=[rows.verdict(row) for row in store.rows(kinds.ALL["verdicts"], group)],
     )
@@ -205,17 +204,14 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
 
 def _restated(changed: Withdrawn) -> list[Patch]:
     """Return the patches of rulings, verdicts, merges and splits that stay, without what is erased."""
-    ruled = [
-        (*place, r.name, r.other, r.value, r.reason) for place, r in sorted(changed.rulings.items()) if r
+    ruled = ((*at, r.name, r.other, r.value, r.reason) for at, r in sorted(changed.rulings.items()) if r)
+    judged = ((*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v)
+    corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
+    return [
+        *changes.patched(kinds.RULINGS, ("name", "other", "value", "reason"), ruled),
+        *changes.patched(kinds.VERDICTS, ("reason",), judged),
+        *changes.patched(kinds.OPERATIONS, ("payload",), corrected),
     ]
-    judged = [(*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v]
-    corrected = [(at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o]
-    patches = (
-        Patch(kind=kinds.RULINGS, columns=("name", "other", "value", "reason"), rows=tuple(ruled)),
-        Patch(kind=kinds.VERDICTS, columns=("reason",), rows=tuple(judged)),
-        Patch(kind=kinds.OPERATIONS, columns=("payload",), rows=tuple(corrected)),
-    )
-    return [patch for patch in patches if patch.rows]
 
 
 def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
@@ -240,12 +236,10 @@ def _retired(live: Iterable[Row], recorded_at: Instant) -> list[Patch]:
     """Return the patches that retire episodes; those that are pending end with it, never committed."""
     ended = [row[:1] for row in live if row[6] >= kinds.COMMITTED]
     both = (recorded_at, recorded_at)
-    pending = [(row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED]
+    pending = ((row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED)
+    columns = ("state", "ended_at", "retired_at")
     patches = _patches("retired_at", recorded_at, {kinds.EPISODES: ended})
-    if pending:
-        columns = ("state", "ended_at", "retired_at")
-        patches.append(Patch(kind=kinds.EPISODES, columns=columns, rows=tuple(pending)))
-    return patches
+    return [*patches, *changes.patched(kinds.EPISODES, columns, pending)]
 
 
 def _first_wordings(store: Store, group: str, erased: set[int]) -> dict[str, str]:

@@ -1,11 +1,4 @@
-"""Input files to drafts, one row at a time: no whole file in memory, and no exception for a bad row.
-
-files     which format a file is in, and its rows as drafts; standard input spooled to a file
-formats   JSON Lines, a JSON array, CSV, Parquet -> rows with their line numbers
-texts     a .txt or .md file -> ordered pieces at paragraph borders
-drafts    a row -> Draft, or the wrong field with the reason
-triples   a list of triples -> canonical JSON -> Extraction
-"""
+"""Input files to drafts, one row at a time: no whole file in memory, and no exception for a bad row."""
 
 from __future__ import annotations
 

@@ -111,7 +111,9 @@ def draft_from(
             if (value := row.get(name)) is not None:
                 values[field], spelled[field] = value, name
                 break
-    speaker = _speaker(values["speaker"], spelled.get("speaker", "speaker"))
+    speaker = values["speaker"]
+    if speaker is not None:
+        speaker = clean_text(_line(speaker, spelled["speaker"], triples.MAX_NAME))
     kind = _kind(values, speaker, defaults)
     at = _time(values["at"], spelled.get("at", "at"), defaults.at)
     used = {name for field, name in spelled.items() if field != "text" or kind != "triples"}
@@ -123,13 +125,7 @@ def draft_from(
         speaker=speaker,
         reference_time=at,
         client_id=_client_id(values["id"]),
-        metadata=_metadata(
-            {
-                key: value
-                for key, value in row.items()
-                if key not in used and (value is not None or key not in FIELDS)
-            }
-        ),
+        metadata=_metadata(row, used),
     )
 
 
@@ -246,12 +242,6 @@ def _line(value: object, field: str, limit: int) -> str:
     return value
 
 
-def _speaker(value: object, field: str) -> str | None:
-    if value is None:
-        return None
-    return clean_text(_line(value, field, triples.MAX_NAME))
-
-
 def _client_id(value: object) -> str | None:
     if value is None:
         return None
@@ -270,8 +260,7 @@ def _group(value: object, default: str | None) -> str:
 
 
 def _source(value: object, default: str | None) -> str:
-    value = (default or "default") if value is None else value
-    return _line(value, "source", MAX_SOURCE)
+    return _line((default or "default") if value is None else value, "source", MAX_SOURCE)
 
 
 def _time(value: object, field: str, default: Instant | None) -> Instant | None:
@@ -288,7 +277,7 @@ def _time(value: object, field: str, default: Instant | None) -> Instant | None:
         value = value.isoformat()
     if isinstance(value, Decimal):
         value = float(value)
-    return triples.read_time(value, field)[0]
+    return times.given(value, field)[0]
 
 
 def _cut(value: object) -> str:
@@ -299,9 +288,12 @@ def _cut(value: object) -> str:
 # ------------------------------------------------------------------------------------ metadata
 
 
-def _metadata(rest: Mapping[Any, Any]) -> str:
+def _metadata(row: Mapping[Any, Any], used: set[str]) -> str:
+    """Return all that was not used, as canonical JSON; a known field without a value says nothing."""
     tree: dict[str, Any] = {}
-    for key, value in rest.items():
+    for key, value in row.items():
+        if key in used or (value is None and key in FIELDS):
+            continue
         if not isinstance(key, str):
             raise InputError("a field's name must be a text")
         shown = _cut(key)[1:-1]

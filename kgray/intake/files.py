@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import re
 import shutil
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from kgray.errors import InputError
 from kgray.intake.drafts import TEXTS, Defaults, Refusal, draft_from
@@ -25,7 +26,7 @@ from kgray.intake.formats import (
     json_objects,
     parquet_rows,
 )
-from kgray.intake.texts import Piece, pieces
+from kgray.intake.remote import RemoteFile
 from kgray.records import MAX_CLIENT_ID, Draft
 
 Format = Literal["lines", "array", "objects", "csv", "tsv", "parquet", "text"]
@@ -40,9 +41,15 @@ _EXTENSIONS: dict[str, Format] = {
     ".md": "text",
 }
 EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for
-_SNIFFED = 1 << 16
+_BLOCK = 1 << 16  # bytes
 # Words of a file's name that do not say what its records are: "products-export-2026-03.csv".
 _NO_TABLE = frozenset("backup copy data dump export exported exports final full latest new old".split())
+
+
+PIECE = 1_500  # characters: short enough for one extraction to read well, and few calls a page
+MAX_PARAGRAPH = 8_000  # a longer paragraph is cut at the end of a sentence
+_BORDER = re.compile(r"(?:\r?\n[ \t]*){2,}")
+_SENTENCE = re.compile(r"[.!?。！？][\"')\]]*\s+|\s*\r?\n\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ class Submitted:
 
 
 def read_file(
-    path: Path,
+    path: Path | RemoteFile,
     defaults: Defaults,
     *,
     name: str | None = None,
@@ -68,11 +75,13 @@ def read_file(
 ) -> Iterator[Submitted | Refusal]:
     """Yield each row of a file in order, as a draft or a refusal; never raises for what the file contains.
 
+    Raises Unavailable where a file at a URL cannot be read now.
+
     name      what refusals and text sources call the file; its path unless said
     skip      how many rows to leave out at the start, because an earlier reading yielded them
     position  is updated with how much was read
     """
-    shown = name or str(path)
+    shown = name or (str(path) if isinstance(path, Path) else path.name)
     position = position or Position()
     try:
         form = _format(path)
@@ -104,7 +113,7 @@ def spooled(stream: BinaryIO | None = None, *, suffix: str = "") -> Iterator[Pat
         yield Path(file.name)
 
 
-def _format(path: Path) -> Format:
+def _format(path: Path | RemoteFile) -> Format:
     """Return the format by the extension, else by the first byte that is not blank."""
     if known := _EXTENSIONS.get(path.suffix.lower()):
         return known
@@ -113,15 +122,14 @@ def _format(path: Path) -> Format:
         if first == b"PAR1":
             return "parquet"
         file.seek(0)
-        while block := file.read(_SNIFFED).removeprefix(b"\xef\xbb\xbf"):
+        while block := file.read(_BLOCK).removeprefix(b"\xef\xbb\xbf"):
             if start := block.lstrip():
-                return "array" if start.startswith(b"[") else _lines_or_objects(start)
+                if start.startswith(b"["):
+                    return "array"
+                # A first line that does not end a value: that is written over several lines.
+                is_open = start.split(b"\n", 1)[0].rstrip().endswith((b"{", b"[", b",", b":"))
+                return "objects" if is_open else "lines"
     return "lines"
-
-
-def _lines_or_objects(start: bytes) -> Format:
-    """Return "objects" where the first line does not end a value: it is written over several lines."""
-    return "objects" if start.split(b"\n", 1)[0].rstrip().endswith((b"{", b"[", b",", b":")) else "lines"
 
 
 def _rows(file: BinaryIO, form: Format, skip: int, position: Position) -> Iterator[NumberedRow]:
@@ -159,7 +167,7 @@ def _table_of(shown: str) -> str:
 
 
 def _text(
-    path: Path, defaults: Defaults, shown: str, skip: int, position: Position
+    path: Path | RemoteFile, defaults: Defaults, shown: str, skip: int, position: Position
 ) -> Iterator[Submitted | Refusal]:
     """Yield the pieces of a text file as `text` episodes of one source.
 
@@ -180,7 +188,8 @@ def _text(
                 line = piece.line
                 if number <= skip:
                     continue
-                row = _piece_row(piece, number, f"{prefix}#{number}", source)
+                row: dict[str, Any] = {"id": f"{prefix}#{number}", "source": source, "kind": "text"}
+                row |= {"text": piece.text, "part": number, "characters": [piece.start, piece.end]}
                 draft = draft_from(row, Defaults(group=defaults.group, at=defaults.at))
                 yield Submitted(draft=draft, file=shown, line=line, whole=True)
     except InputError as error:
@@ -191,12 +200,69 @@ def _text(
         yield Refusal(file=shown, line=None, field="text", reason="the file holds no text")
 
 
-def _piece_row(piece: Piece, number: int, client_id: str, source: str) -> dict[str, object]:
-    return {
-        "id": client_id,
-        "source": source,
-        "kind": "text",
-        "text": piece.text,
-        "part": number,
-        "characters": [piece.start, piece.end],
-    }
+# ---------------------------------------------------------------------- texts, cut at paragraph borders
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive paragraphs. start, end: characters [start, end) of the file; line: 1-based."""
+
+    text: str
+    start: int
+    end: int
+    line: int
+
+
+def pieces(file: BinaryIO) -> Iterator[Piece]:
+    """Yield a text in order, paragraphs put together up to PIECE characters.
+
+    The same text gives the same pieces; a BOM is ignored. Raises InputError where the bytes are not UTF-8,
+    after it has yielded the text before them.
+    """
+    held: Piece | None = None
+    for paragraph in _paragraphs(file):
+        if held is not None and paragraph.end - held.start <= PIECE:
+            gap = paragraph.start - held.end
+            joint = "\n\n" if gap > 1 else "\n"
+            held = Piece(held.text + joint + paragraph.text, held.start, paragraph.end, held.line)
+            continue
+        if held is not None:
+            yield held
+        held = paragraph
+    if held is not None:
+        yield held
+
+
+def _paragraphs(file: BinaryIO) -> Iterator[Piece]:
+    """Yield stripped paragraphs; at most MAX_PARAGRAPH characters and one block are held."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    text, start, line, ended = "", 0, 1, False
+    while not ended:
+        block = file.read(_BLOCK)
+        ended = not block
+        try:
+            more = decoder.decode(block, ended)
+        except UnicodeDecodeError:
+            raise InputError(f"not valid UTF-8 after line {line + text.count(chr(10))}") from None
+        text += more.removeprefix("\ufeff") if start == 0 and not text else more
+        while end := _next_border(text, ended=ended):
+            raw = text[:end]
+            if stripped := raw.strip():
+                before = len(raw) - len(raw.lstrip())
+                first = start + before
+                yield Piece(stripped, first, first + len(stripped), line + raw.count("\n", 0, before))
+            line += text.count("\n", 0, end)
+            text, start = text[end:], start + end
+
+
+def _next_border(text: str, *, ended: bool) -> int:
+    """Return where the first paragraph ends, its border included; 0 = more must be read first."""
+    border = _BORDER.search(text, 0, MAX_PARAGRAPH + 1)
+    if border and (border.end() < len(text) or ended):
+        return border.end()
+    if len(text) <= MAX_PARAGRAPH:
+        return len(text) if ended else 0
+    cuts = [match.end() for match in _SENTENCE.finditer(text, 0, MAX_PARAGRAPH)]
+    if cuts and cuts[-1] > PIECE:
+        return cuts[-1]
+    return text.rfind(" ", PIECE, MAX_PARAGRAPH) + 1 or MAX_PARAGRAPH

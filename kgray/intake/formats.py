@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from kgray.errors import InputError
 from kgray.intake.drafts import LENIENT, STRICT, parse_json
+from kgray.intake.remote import RemoteFile
 
 MAX_LINE = 16 << 20  # bytes of one row
 BATCH = 256  # rows of Parquet at a time
@@ -34,14 +35,15 @@ class Position:
     """
 
     def __init__(self) -> None:
-        """Start at 0."""
         self.share: Callable[[], float] = lambda: 0.0
         self.columns: Sequence[str] | None = None
 
     def follow(self, file: BinaryIO) -> None:
         """Measure the share by the position in an open file."""
-        size = max(1, os.fstat(file.fileno()).st_size)
-        self.share = lambda: 1.0 if file.closed else min(1.0, file.tell() / size)
+        size = max(1, file.seek(0, os.SEEK_END))
+        file.seek(0)
+        raw: BinaryIO = getattr(file, "raw", file)  # which tells its place while another thread reads
+        self.share = lambda: 1.0 if file.closed else min(1.0, raw.tell() / size)
 
 
 def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
@@ -63,13 +65,6 @@ def _too_long() -> InputError:
     return InputError(f"longer than {MAX_LINE >> 20} MiB")
 
 
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"not valid UTF-8 at byte {error.start + 1}") from None
-
-
 # ------------------------------------------------------------------------------------- JSON
 
 
@@ -82,7 +77,9 @@ def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[Num
             yield number, _too_long()
         elif line.strip():
             try:
-                yield number, parse_json(_decoded(line))
+                yield number, parse_json(line.decode())
+            except UnicodeDecodeError as error:
+                yield number, InputError(f"not valid UTF-8 at byte {error.start + 1}")
             except InputError as error:
                 yield number, error
 
@@ -284,7 +281,9 @@ def _record(header: list[str], cells: list[str]) -> object:
 # ---------------------------------------------------------------------------------- Parquet
 
 
-def parquet_rows(path: Path, *, skip: int = 0, reading: Position | None = None) -> Iterator[NumberedRow]:
+def parquet_rows(
+    path: Path | RemoteFile, *, skip: int = 0, reading: Position | None = None
+) -> Iterator[NumberedRow]:
     """Yield the rows of a Parquet file after the first `skip`, by number; null and NaN are absent fields.
 
     A row group that is skipped as a whole is not read at all.
@@ -294,7 +293,7 @@ def parquet_rows(path: Path, *, skip: int = 0, reading: Position | None = None) 
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path if isinstance(path, Path) else path.open()) as file:
             rows = max(1, file.metadata.num_rows)
             if reading is not None:
                 reading.share = lambda: number / rows

@@ -23,11 +23,10 @@ from kgray.records import (
     clean_relation,
     clean_text,
 )
-from kgray.times import Instant, Precision
+from kgray.times import Instant
 
 MAX_TRIPLES = 10_000  # of one episode: it is one transaction
 MAX_NAME = 1_000  # characters of a name
-_SHOWN = {"year": 4, "month": 7, "day": 10, "instant": 27}
 _READ = frozenset({"source", "relation", "target", "value", "text", "valid_at", "invalid_at", "denied"})
 
 
@@ -76,19 +75,6 @@ def check_name(value: object, field: str) -> str:
     if len(name) > MAX_NAME:
         raise InputError(f"{field} has {len(name)} characters: at most {MAX_NAME}", field=field)
     return name
-
-
-def read_time(value: object, field: str) -> tuple[Instant, Precision]:
-    """Return an instant and its precision. Raises InputError."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{field} must be ISO 8601 or epoch seconds", field=field)
-    try:
-        return times.parse(value)
-    except ValueError as error:
-        raise InputError(f"{field}: {str(error)[:200]}", field=field) from None
-
-
-# ------------------------------------------------------------------------------------- one item
 
 
 def _item(item: object, where: str, reference_time: Instant | None) -> dict[str, Any]:
@@ -150,20 +136,16 @@ def _span(item: Mapping[str, Any], where: str, reference_time: Instant | None) -
     if "valid_at" in item:
         row["valid_at"] = start = None
         if item["valid_at"] is not None:
-            start, precision = read_time(item["valid_at"], f"{where}.valid_at")
-            row["valid_at"] = _shown(start, precision)
+            start, precision = times.given(item["valid_at"], f"{where}.valid_at")
+            row["valid_at"] = times.show_as(start, precision)
     if item.get("invalid_at") is not None:
-        end, precision = read_time(item["invalid_at"], f"{where}.invalid_at")
-        row["invalid_at"] = _shown(end, precision)
+        end, precision = times.given(item["invalid_at"], f"{where}.invalid_at")
+        row["invalid_at"] = times.show_as(end, precision)
     if start is not None and end is not None and end <= start:
         raise InputError(
             f"{where}: the end is not after the start {times.show(start)}", field=f"{where}.invalid_at"
         )
     return row
-
-
-def _shown(instant: Instant, precision: Precision) -> str:
-    return str(times.show(instant))[: _SHOWN[precision]]
 
 
 def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Instant) -> ExtractedFact:
@@ -191,7 +173,7 @@ def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Ins
 
 
 def _extracted(item: Mapping[str, Any], ordinals: dict[str, int], **fields: Any) -> ExtractedFact:  # noqa: ANN401
-    value = Value.from_dict(item["value"]) if "value" in item else None
+    value = Value(**item["value"]) if "value" in item else None
     source = ordinals.setdefault(item["source"], len(ordinals))
     target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
     shown = value.shown() if value is not None else item["target"]

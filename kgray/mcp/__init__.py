@@ -1,7 +1,3 @@
-"""The memory for agents, by the Model Context Protocol: seven tools on one group.
-
-server      the tools; what each may do follows from the seat of the connection
-stdio       served on standard input and output
-"""
+"""The memory for agents, by the Model Context Protocol: seven tools on one group."""
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -31,14 +30,7 @@ INSTRUCTIONS = (
 _LOOK_S = 0.25
 _MAX_WAIT_S = 30.0
 _MAX_IDS = 100
-
-
-class Runs(Protocol):
-    """Runs a verb of the memory in a thread."""
-
-    async def __call__(self, verb: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
-        """Return what the verb returns."""
-        ...
+Runs = Callable[..., Awaitable[Any]]  # of a verb of the memory and its arguments: in a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +209,10 @@ class _Tools:
         """Return the messages behind a fact's id, verbatim: quote them."""
         seat = self._seat_of(ctx)
         found = await seat.read(seat.memory.describe, id, group=seat.group)
-        told = [
-            Message(
-                id=one.client_id or one.id, at=_day(one.reference_time), speaker=one.speaker, text=one.text
-            )
-            for one in found.episodes
-        ]
+        told = []
+        for one in found.episodes:
+            at, id_ = _day(one.reference_time), one.client_id or one.id
+            told.append(Message(id=id_, at=at, speaker=one.speaker, text=one.text))
         return Messages(messages=told)
 
     async def memory_status(
@@ -236,15 +226,10 @@ class _Tools:
         changed: list[Line] = []
         if since is not None:
             found = await seat.read(seat.memory.diff, group=seat.group, from_known_at=since)
-            both = [(one, "opened") for one in found["opened"]] + [
-                (one["after"], "changed") for one in found["changed"]
-            ]
-            changed = [
-                Line(
-                    id=one["id"], kind=kind, text=one["text"], since=one["valid_at"], until=one["invalid_at"]
-                )
-                for one, kind in [*both, *((one, "ended") for one in found["ended"])]
-            ]
+            for kind in ("opened", "changed", "ended"):
+                for one in (each["after"] if kind == "changed" else each for each in found[kind]):
+                    ends = {"since": one["valid_at"], "until": one["invalid_at"]}
+                    changed.append(Line(id=one["id"], kind=kind, text=one["text"], **ends))
         rows = [one.as_dict() for one in failures[:10]]
         told = [f"{row['client_id'] or row['id'] or 'a correction'}: {row['message']}" for row in rows]
         pending = counts.accepted + counts.extracted
@@ -316,12 +301,3 @@ def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
-
-
-def in_thread(verb: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
-    """Run a verb to its end; to be called in a thread that has no event loop."""
-
-    async def work() -> Any:  # noqa: ANN401
-        return await verb(*args, **how)
-
-    return asyncio.run(work())

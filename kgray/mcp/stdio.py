@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from anyio import to_thread
@@ -11,7 +11,7 @@ from anyio import to_thread
 from kgray import times
 from kgray.intake import Defaults, draft_from
 from kgray.ledger import Acceptance, accept
-from kgray.mcp.server import Seat, build, in_thread
+from kgray.mcp.server import Seat, build
 from kgray.memory import Memory
 from kgray.memory.background import Background
 from kgray.records import check_group
@@ -21,8 +21,8 @@ async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) ->
     """Serve one group until standard input ends; what is added is ingested meanwhile. Raises InputError."""
     background = Background(memory)
 
-    async def run(verb: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
-        return await to_thread.run_sync(partial(in_thread, verb, *args, **how))
+    async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
+        return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **how)))
 
     async def append(row: Mapping[str, Any]) -> Acceptance:
         draft = draft_from(dict(row), Defaults(group=group))

@@ -44,10 +44,17 @@ class AccessKey:
 
     def reaches(self, group: str) -> bool:
         """Whether it is bound to the group, whether or not that exists."""
-        return any(
-            name in ("*", group) or (name.endswith("/*") and group.startswith(name[:-2]))
-            for name in self.groups
+        return group in self.groups or self._begins(group)
+
+    def covers(self, groups: Sequence[str]) -> bool:
+        """Whether it reaches every group that a key bound to these would reach."""
+        begins = {name: _beginning(name) for name in groups}
+        return all(
+            self.reaches(name) if begin is None else self._begins(begin) for name, begin in begins.items()
         )
+
+    def _begins(self, text: str) -> bool:
+        return any((begin := _beginning(name)) is not None and text.startswith(begin) for name in self.groups)
 
     def allows(self, scope: str) -> bool:
         """Whether it has a scope."""
@@ -67,7 +74,6 @@ class Access:
     """The keys and the audit log of one store."""
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
 
     def add(
@@ -124,6 +130,11 @@ class Access:
             for row in self._store.rows(ALL["audit"], OWN)
             if row[0] > after
         ]
+
+
+def _beginning(name: str) -> str | None:
+    """Return the prefix that `PREFIX/*` or `*` stands for; None of a group's name."""
+    return name.removesuffix("*").removesuffix("/") if name.endswith("/*") or name == "*" else None
 
 
 def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:

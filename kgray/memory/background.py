@@ -50,8 +50,6 @@ class Background:
         if self._thread is not None:
             self._thread.join()
 
-    # ------------------------------------------------------------------------------ what waits
-
     def look(self) -> None:
         """Count what waits; blocks."""
         pending, now = self._memory.store.pending_count(), time.monotonic()
@@ -75,8 +73,6 @@ class Background:
         self._arrived += count
         self.pending += count
         self._poked.set()
-
-    # ------------------------------------------------------------------------------ who waits
 
     async def step(self, timeout_s: float) -> None:
         """Wait until something has ended, at most so long; another process may end something unseen."""

@@ -8,7 +8,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from kgray.derivation import names
 from kgray.derivation.names import Fold
@@ -20,54 +20,52 @@ from kgray.memory.ingesting import why
 from kgray.memory.naming import entity_ids
 from kgray.ports import Store, at_one_moment
 from kgray.ports.ingest import IngestOutcome, Queued, Stop
-from kgray.records import Operation, OperationKind, check_group
+from kgray.records import Operation, check_group
+
+CorrectionKind = Literal["merge", "distinct", "split", "undo"]
 
 
-class Corrections:
-    """Requests corrections of one store."""
+async def corrected(
+    store: Store,
+    carry_out: Callable[..., Awaitable[IngestOutcome]],
+    kind: CorrectionKind,
+    group: str,
+    stop: Stop,
+    **what: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Request a correction and wait until it is carried out; return its result.
 
-    def __init__(self, store: Store, carry_out: Callable[..., Awaitable[IngestOutcome]]) -> None:
-        """carry_out: as `Ingest.carry_out`."""
-        self._store, self._carry_out = store, carry_out
-
-    async def ask(self, group: str, kind: OperationKind, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Request a merge, split or undo and wait until it is carried out; return its result.
-
-        Raises Stopped where `stop()` or an outage came first, InputError where it was refused.
-        """
-        check_group(group)
-        # This group's alone: a correction does not wait for other groups.
-        done = await self._carry_out({}, groups={group}, stop=stop)
-        if done.stopped or stop():
-            raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
-        sequence = self.request(group, kind, **what)
-        done = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
-        answer = result(self._store, group, sequence)
-        if answer is None:
-            raise Stopped(
-                f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it"
-            )
-        if "error" in answer:
-            raise InputError(str(answer["error"]))
-        return {"sequence": sequence, **answer}
-
-    def request(self, group: str, kind: OperationKind, **what: Any) -> int:  # noqa: ANN401
-        """Check a merge, split or undo against what is committed, and request it; return its sequence."""
-        check_group(group)
-        if called := what.get("entities"):
-            what["entities"] = entity_ids(self._store, group, called)
-        operation = Operation(group=group, kind=kind, **what)
-        check(self._store, operation)
-        return request(self._store, operation)
-
-
-def check(store: Store, operation: Operation) -> None:
-    """Raise NotFound or InputError where a merge, split or undo is not possible on what is committed.
-
-    While anything is pending in the group, an undo is not checked: what is committed cannot decide it.
+    carry_out, stop: as `Ingest.carry_out`. Raises Stopped where `stop()` or an outage came first, InputError
+    where it was refused.
     """
+    check_group(group)
+    # This group's alone: a correction does not wait for other groups.
+    done = await carry_out({}, groups={group}, stop=stop)
+    if done.stopped or stop():
+        raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
+    sequence = requested(store, kind, group, **what)
+    done = await carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
+    answer = result(store, group, sequence)
+    if answer is None:
+        raise Stopped(f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it")
+    if "error" in answer:
+        raise InputError(str(answer["error"]))
+    return {"sequence": sequence, **answer}
+
+
+def requested(store: Store, kind: CorrectionKind, group: str, **what: Any) -> int:  # noqa: ANN401
+    """Check a correction against what is committed, and request it; return its sequence.
+
+    While anything is pending in the group, an undo is not checked: what is committed cannot decide it. Raises
+    NotFound or InputError.
+    """
+    check_group(group)
+    if called := what.get("entities"):
+        what["entities"] = entity_ids(store, group, called)
+    operation = Operation(group=group, kind=kind, **what)
     checks = {"merge": _check_merge, "distinct": _check_merge, "split": _check_split, "undo": _check_undo}
-    at_one_moment(store, lambda: checks[operation.kind](store, operation))
+    at_one_moment(store, lambda: checks[kind](store, operation))
+    return request(store, operation)
 
 
 def _shown(store: Store, group: str, asked: str) -> Entity:
@@ -89,12 +87,12 @@ def _check_merge(store: Store, operation: Operation) -> None:
 def _check_split(store: Store, operation: Operation) -> None:
     entity = _shown(store, operation.group, operation.entities[0])
     surfaces = (entity.name, *entity.aliases)
-    keys = {names.key(surface) for surface in surfaces}
-    for surface in operation.surfaces:
-        if names.key(surface) not in keys:
+    keys, asked = set(map(names.key, surfaces)), {names.key(one): one for one in operation.surfaces}
+    for key, surface in asked.items():
+        if key not in keys:
             known = ", ".join(map(repr, surfaces))
             raise InputError(f"{entity.name!r} has no surface {surface!r}: its surfaces are {known}")
-    if {names.key(surface) for surface in operation.surfaces} == keys:
+    if asked.keys() == keys:
         raise InputError(f"a split needs some, not all, of the surfaces of {entity.name!r}")
 
 

@@ -11,32 +11,34 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kgray import holds, times
+from kgray.communities.found import Clustering, clustered
+from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
-from kgray.errors import InputError, NoSpace, NotFound
+from kgray.errors import InputError, NoSpace, NotFound, SettingsError
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
-from kgray.memory.communities import Communities
-from kgray.memory.correcting import Corrections
+from kgray.memory.correcting import CorrectionKind, corrected, requested
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
-from kgray.memory.reads import When
+from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
 from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
-from kgray.records import OperationKind, check_group
+from kgray.records import check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.preview import Preview
+    from kgray.memory.asking import Mode, Spending
     from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
@@ -49,23 +51,19 @@ class BothWays(ABC):
         """Release what is held; idempotent."""
 
     async def __aenter__(self) -> Self:
-        """Return this memory."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     def __enter__(self) -> Blocking:
-        """Return the same methods, blocking."""
         return Blocking(self)
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
-class Memory(Communities, BothWays):
+class Memory(GroupReads, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
@@ -93,9 +91,11 @@ class Memory(Communities, BothWays):
         """
         super().__init__(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
+        self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
+        self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
         self.runtime: Ingest = LocalIngest(store, lambda: self.parts) if ingest is None else ingest
-        self._corrections = Corrections(store, self._carry_out)
+        self._correct = partial(corrected, store, self._carry_out)
         self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)
 
     @cached_property
@@ -180,7 +180,7 @@ class Memory(Communities, BothWays):
             stopped = stop()
             taken.finish(complete=not stopped)
         except NoSpace as error:
-            if not taken.accepted:
+            if not taken.counts["accepted"]:
                 raise
             return taken.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
@@ -220,13 +220,14 @@ class Memory(Communities, BothWays):
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
-    # ----------------------------------------------------------------------------- answering
+    # --------------------------------------------------------------- answering, communities
 
     async def ask(
         self,
         question: str,
         *,
         group: str,
+        mode: Mode = "local",
         on_text: OnText | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
@@ -234,23 +235,93 @@ class Memory(Communities, BothWays):
     ) -> Answered:
         """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
 
+        mode        local: from the context, 1 call. global: from all communities, at most 8. drift: from the
+                    context and what is found for further questions, at most 3
         on_text     called with each piece of the answer as it arrives
-        max_calls, max_tokens   what it may cost: tokens of the prompt and of the reply
+        max_calls, max_tokens   what it may cost: tokens of the prompts and of the replies
         chosen      what `context` takes: tokens, as_of, known_at, scopes, filters, ...
         Where nothing is found, no model is asked. Raises SettingsError where there is no model, InputError
         for a bound that pays for no answer, Refused, InvalidAnswer, Unavailable.
         """
-        from kgray.search.answering import Checked, request_of  # other reads need no prompts
+        from kgray.memory.asking import seen_by  # other reads need no prompts
+        from kgray.search.answering import Checked
+
+        spending = self._spending(max_calls, max_tokens)
+        context = await seen_by(mode, self, spending, question, group, chosen)
+        checked = Checked(context, on_text or (lambda _: None))
+        if context.hits:
+            await spending.ask("answer", question, context.lines, checked.take)
+        return checked.end(spending.cost)
+
+    async def suggest(
+        self,
+        about: str,
+        *,
+        group: str,
+        max_tokens: int | None = None,
+        **chosen: Any,  # noqa: ANN401
+    ) -> list[str]:
+        """Return up to 4 questions that the memory can answer about something; one call of the model.
+
+        chosen, and what it raises: as of `ask`. None where nothing is found.
+        """
+        from kgray.memory.asking import suggested
+
+        spending = self._spending(1, max_tokens)
+        context = await self.context(about, group=group, **chosen)
+        return await suggested(spending, about, context.lines if context.hits else ())
+
+    def _spending(self, max_calls: int | None, max_tokens: int | None) -> Spending:
+        from kgray.memory.asking import Spending
 
         if self._answerer is None:
             raise InputError("this memory was opened without a model that answers")
-        model = self._answerer()
-        context = await self.context(question, group=group, **chosen)
-        checked = Checked(context, on_text or (lambda _: None))
-        if not context.hits:
-            return checked.end()
-        request = request_of(question, context, max_calls=max_calls, max_tokens=max_tokens)
-        return checked.end(await model.answer(request, checked.take))
+        return Spending(self._answerer(), max_calls, max_tokens)
+
+    async def refresh_communities(
+        self,
+        groups: Sequence[str] = (),
+        *,
+        cold: bool = False,
+        due: bool = False,
+        profiles: bool = False,
+        max_tokens: int | None = None,
+        dry_run: bool = False,
+        on_group: OnGroup = lambda *_: None,
+    ) -> dict[str, Refreshed]:
+        """Find, name and summarise the communities of these groups (none: of all); return what was done.
+
+        cold        from nothing, and not from the current run
+        due         only groups of which a tenth is new since the current run
+        profiles    have the model write of entities with 5 facts or more, too
+        max_tokens  of all groups together, where a model is configured; the rest is written without it
+        dry_run     say which calls it would make; publish nothing
+        Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens}: use 1 or more", field="max_tokens")
+        for group in groups:
+            if missing := no_group(self.store, check_group(group)):
+                raise NotFound(missing)
+        chosen = list(dict.fromkeys(groups)) or list(self.store.heads())
+        summarizer = self._summarizer() if self._summarizer is not None else None
+        if profiles and summarizer is None:
+            raise SettingsError(
+                'profiles are written by a model: set model.backend = "openai" with model.base_url and '
+                "model.name; without one, `kgray history` and `kgray entities` make them of facts."
+            )
+        refresh = Refresh(
+            store=self.store,
+            embedder=self.embedder,
+            summarizer=summarizer,
+            cold=cold,
+            due=due,
+            profiles=profiles,
+            max_tokens=max_tokens,
+            dry_run=dry_run,
+            cluster=self.clustering,
+        )
+        return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
 
     # ---------------------------------------------------------------------------- the ledger
 
@@ -285,7 +356,7 @@ class Memory(Communities, BothWays):
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
-        return await self._corrections.ask(group, "merge", stop, entities=(first, second))
+        return await self._correct("merge", group, stop, entities=(first, second))
 
     async def split(
         self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
@@ -293,22 +364,22 @@ class Memory(Communities, BothWays):
         """Make the mentions with these surfaces another entity (R16)."""
         if not surfaces:
             raise InputError("no surface: say which names are another entity", field="surface")
-        return await self._corrections.ask(group, "split", stop, entities=(entity,), surfaces=tuple(surfaces))
+        return await self._correct("split", group, stop, entities=(entity,), surfaces=tuple(surfaces))
 
     async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Record that two entities are not one, until it is undone (R16); called as for `merge`."""
-        return await self._corrections.ask(group, "distinct", stop, entities=(first, second))
+        return await self._correct("distinct", group, stop, entities=(first, second))
 
     async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Undo the merge, split or distinction with this sequence."""
-        return await self._corrections.ask(group, "undo", stop, target=sequence)
+        return await self._correct("undo", group, stop, target=sequence)
 
-    async def request(self, kind: OperationKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+    async def request(self, kind: CorrectionKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
         """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
 
         what    entities, surfaces or target, as of `records.Operation`; checked against what is committed
         """
-        return self._corrections.request(group, kind, **what)
+        return requested(self.store, kind, group, **what)
 
     async def retract(
         self,
@@ -375,11 +446,9 @@ class Blocking:
     """The methods of a Memory, blocking; not for use inside a running event loop."""
 
     def __init__(self, memory: object) -> None:
-        """Wrap a memory, or one behind a server."""
         self._memory = memory
 
     def __dir__(self) -> list[str]:
-        """Return the public names of a Memory."""
         return [name for name in dir(self._memory) if not name.startswith("_")]
 
     def __getattr__(self, verb: str) -> Any:  # noqa: ANN401 - whatever a Memory has

@@ -13,7 +13,7 @@ from kgray import holds, times
 from kgray.errors import Locked, NoSpace, Unavailable
 from kgray.intake import Refusal, Submitted
 from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import Acceptance, accept, failures, live_ids, request
+from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
 from kgray.memory.reports import Report
 from kgray.outages import OUTAGES
 from kgray.ports import Store
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ingest.runner import Runner
 
-# ------------------------------------------------------------------------------------- accepting
-
 Item = Draft | Submitted | Refusal
 OnAnswer = Callable[[Refusal | Literal["accepted", "duplicate", "conflict"]], None]
 UNREAD = 10  # lines about what was not understood, in a report
@@ -60,12 +58,8 @@ class Submission:
         bulk: bool = False,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """Accept into a store.
+        """replace, again, bulk: as of `ledger.accept`; `replace` retracts what a text file has no more.
 
-        replace     replace episodes whose id is taken by other content; retract what a text file no longer
-                    has
-        again       accept what was retracted, too; else it counts as a duplicate
-        bulk        accept into the backfill lane
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
@@ -94,19 +88,12 @@ class Submission:
         """How many items are waiting for `flush`."""
         return len(self._batch)
 
-    @property
-    def accepted(self) -> int:
-        """How many drafts are in the log by now."""
-        return self.counts["accepted"]
-
     def flush(self) -> None:
         """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
-        answers: Iterator[Acceptance] = iter(())
-        if drafts:
-            how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
-            answers = iter(accept(self._store, drafts, now=times.now(), **how))
+        how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
+        answers = iter(accept(self._store, drafts, now=times.now(), **how))
         for item in batch:
             if isinstance(item, Refusal):
                 self._refuse(item)
@@ -128,7 +115,7 @@ class Submission:
             gone = tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held)
             if gone:
                 operation = Operation(group=group, kind="retract", episodes=gone, replaces=True)
-                self._queue(group).last = request(self._store, operation)
+                self.queued.setdefault(group, Queued()).last = request(self._store, operation)
                 self.counts["retracted"] += len(gone)
 
     def report(self, done: IngestOutcome) -> Report:
@@ -154,9 +141,6 @@ class Submission:
                 for row in self._store.rows(EXTRACTIONS_AT, group, batch):
                     yield from extraction(row).dropped
 
-    def _queue(self, group: str) -> Queued:
-        return self.queued.setdefault(group, Queued())
-
     def _note(self, item: Submitted, answer: Acceptance) -> None:
         if item.whole and self._replace:
             files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
@@ -165,7 +149,7 @@ class Submission:
         if answer.status == "conflict":
             self._refuse(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
             return
-        queue = self._queue(item.draft.group)
+        queue = self.queued.setdefault(item.draft.group, Queued())
         queue.last = max(queue.last, answer.sequence or 0)
         self.counts[answer.status] += 1
         self.counts["still_retracted"] += answer.retracted
@@ -188,13 +172,11 @@ def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
 ) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
-    from kgray.ingest import preview  # a process that only reads does not import it
-
-    before: dict[str, str] = {}
+    foresight = Foresight(store, replace=replace, again=again)
     rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        answers = iter(preview.foreseen(store, drafts, before, replace=replace, again=again))
+        answers = iter(foresight.of(drafts))
         for row in batch:
             if isinstance(row, Refusal):
                 yield row
@@ -203,8 +185,6 @@ def foreseen(
             else:
                 yield row, answer.status
 
-
-# ---------------------------------------------------------------------------------- carrying out
 
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
@@ -375,8 +355,7 @@ def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
 
 
 def _first_pending(store: Store, group: str) -> int | None:
-    found = store.pending_sequences(group, 0, 1)
-    return found[0][0] if found else None
+    return next((sequence for sequence, _ in store.pending_sequences(group, 0, 1)), None)
 
 
 def pending_now(

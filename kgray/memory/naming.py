@@ -14,6 +14,7 @@ from kgray.graph import Entity
 from kgray.ledger import find
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import is_storable
+from kgray.search import Filters
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
@@ -25,21 +26,19 @@ def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
 
     Raises NotFound with what may have been meant, and Ambiguous with the ids where several are called so.
     """
-    nothing = (
-        f"group {view.group} has no entity {asked!r}{' as known then' if isinstance(view, View) else ''}"
-    )
+    then = " as known then" if isinstance(view, View) else ""
+    nothing = f"group {view.group} has no entity {asked!r}{then}"
     if not is_storable(asked):
         raise NotFound(nothing)
     if exact := view.entities([asked]):  # a split entity shows as several: the part that kept the id is meant
         return next((entity for entity in exact if entity.id == asked), exact[0])
-    if not (found := _named(store, view, asked)):
+    found = {entity.id: entity for entity in _named(store, view, asked)}
+    if not found:
         everyone = entities_of(store, view)
-        found = [entity for entity in everyone if _begins(entity.id, asked)]
+        found = {entity.id: entity for entity in everyone if _begins(entity.id, asked)}
         if not found:
             raise NotFound(no_group(store, view.group) or f"{nothing}{suggestion(asked, _names(everyone))}")
-    if len(found) > 1:
-        raise _ambiguous(asked, {entity.id: entity.name for entity in found})
-    return found[0]
+    return found[_only(asked, {id_: entity.name for id_, entity in found.items()})]
 
 
 def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ...]:
@@ -50,11 +49,8 @@ def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ..
 
     def read() -> tuple[str, ...]:
         view = view_now(store, group)
-        ids = []
-        for asked in called:
-            entity = entity_called(store, view, asked)
-            ids.append(asked if find(store, group, asked).entity else entity.id)
-        return tuple(ids)
+        found = [(asked, entity_called(store, view, asked).id) for asked in called]
+        return tuple(asked if find(store, group, asked).entity else id_ for asked, id_ in found)
 
     return at_one_moment(store, read)
 
@@ -79,9 +75,7 @@ def id_called(store: Store, group: str, asked: str) -> str:
             clients = [row[2] for row in store.rows(kinds.EPISODE_HEADS, group) if row[2] and row[7] is None]
             like = suggestion(asked, [*clients, *_names(everyone)])
             raise NotFound(no_group(store, group) or f"{nothing}{like}")
-    if len(found) > 1:
-        raise _ambiguous(asked, found)
-    return next(iter(found))
+    return _only(asked, found)
 
 
 def entities_of(store: Store, view: GraphView) -> list[Entity]:
@@ -112,6 +106,27 @@ def suggestion(asked: str, names: Iterable[str]) -> str:
     return f": did you mean {' or '.join(found)}?" if found else ""
 
 
+def unmet(store: Store, group: str, filters: Filters) -> list[str]:
+    """Return a line for each value of a filter that nothing in the group has; it scans the group."""
+    episodes = list(store.rows(kinds.ALL["episodes"], group)) if filters.sources or filters.speakers else []
+    there = {
+        "relation": {row[3] for row in store.rows(kinds.ALL["facts"], group)} if filters.relations else (),
+        "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
+        if filters.labels
+        else (),
+        "source": {row[2] for row in episodes},
+        "speaker": {row[7] for row in episodes if row[7]},
+    }
+    asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
+    return [
+        f"group {group} has no {what} {value!r}{suggestion(value, sorted(there[what]))}"
+        for what, values in asked
+        for value in values
+        if value not in there[what]
+        and (what != "speaker" or rows.folded(value) not in map(rows.folded, there[what]))
+    ]
+
+
 def _named(store: Store, view: GraphView, name: str) -> list[Entity]:
     """Return the entities that show with this name or alias, ignoring case and spacing, oldest first."""
     if isinstance(view, StoredView):
@@ -138,9 +153,12 @@ def _ids(store: Store, group: str) -> Iterable[tuple[str, str]]:
         yield fact, "fact"
 
 
-def _ambiguous(asked: str, found: Mapping[str, str]) -> Ambiguous:
+def _only(asked: str, found: Mapping[str, str]) -> str:
+    """Return the one id that was found, with what it is. Raises Ambiguous for several."""
+    if len(found) == 1:
+        return next(iter(found))
     ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
     more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     named = any(rows.folded(asked) == rows.folded(name) for name in found.values())
     what = "is the name of" if named else "is what begins the ids, or an alias, of"
-    return Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")
+    raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kgray import ports, times
+from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
-from kgray.errors import InputError, NotFound
-from kgray.graph import Hit
+from kgray.graph import Community, Hit
 from kgray.memory import windows
 from kgray.memory.answers import EntityCount, History, entities_like, history_of
 from kgray.memory.naming import id_called
@@ -27,6 +27,7 @@ from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reran
 from kgray.search import context as build_context
 from kgray.times import Instant
 
+_T = TypeVar("_T")
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 _MOMENTS = ("as_of", "known_at", "said_after", "said_before")
 _LISTS = ("scopes", "seeds", "methods")
@@ -37,7 +38,6 @@ class GroupReads:
     """Reads of one store."""
 
     def __init__(self, store: Store, embedder: Embedder, model: ports.Reranker | None = None) -> None:
-        """Take over an open store, the embedder that its vectors are from, and a model that reranks."""
         self.store = store
         self.embedder = embedder
         self._searcher = Searcher(store, embedder, model)
@@ -101,10 +101,7 @@ class GroupReads:
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""
-        if limit < 1:
-            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-        check_group(group)
-        return at_one_moment(self.store, lambda: entities_like(self.store, group, query, limit))
+        return self._at_one_moment(group, lambda: entities_like(self.store, group, query, limit))
 
     async def history(
         self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
@@ -115,13 +112,10 @@ class GroupReads:
         as_of       None = the spans of any time
         Raises NotFound, and Ambiguous where several entities have the name.
         """
-        check_group(group)
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
-
-        def read() -> History:
-            return history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
-
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(
+            group, lambda: history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
+        )
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
@@ -133,17 +127,16 @@ class GroupReads:
 
     async def describe(self, identifier: str, *, group: str) -> Shown:
         """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
-        check_group(group)
 
         def read() -> Shown:
             called = id_called(self.store, group, identifier)
             return described(self.store, group, called, shown(self.store, group, called))
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
-        return at_one_moment(self.store, partial(likely_pairs, self.store, group, self.embedder, limit))
+        return self._at_one_moment(group, lambda: likely_pairs(self.store, group, self.embedder, limit))
 
     async def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
@@ -169,14 +162,13 @@ class GroupReads:
         as_of   None = facts of all spans
         The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
         """
-        check_group(group)
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
 
         def read() -> dict[str, Any]:
             view = self._view_at(group, known)
             return windows.neighbourhood(self.store, view, centre, moment, depth, limit)
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def diff(
         self,
@@ -193,7 +185,6 @@ class GroupReads:
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
         """
-        check_group(group)
         known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
         moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
 
@@ -201,31 +192,44 @@ class GroupReads:
             views = self._view_at(group, known[0]), self._view_at(group, known[1])
             return windows.difference(self.store, views, moments, limit)
 
-        return at_one_moment(self.store, read)
+        return self._at_one_moment(group, read)
 
     async def changes(self, *, group: str, since: int = 0, limit: int = 200) -> dict[str, Any]:
         """Return the commits after the one with this number: what ended in each, facts opened and ended."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.changes(self.store, group, since, limit))
+        return self._at_one_moment(group, lambda: windows.changes(self.store, group, since, limit))
 
     async def log(
         self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100
     ) -> dict[str, Any]:
         """Return a page of the episodes that were accepted, by sequence, behind one."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.log_page(self.store, group, after, state, limit))
+        return self._at_one_moment(group, lambda: windows.log_page(self.store, group, after, state, limit))
 
     async def episode(self, identifier: str, *, group: str) -> dict[str, Any]:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
-        check_group(group)
-        return at_one_moment(self.store, lambda: windows.episode(self.store, group, identifier))
+        return self._at_one_moment(group, lambda: windows.episode(self.store, group, identifier))
 
     async def operation(self, sequence: int, *, group: str) -> dict[str, Any]:
         """Return a correction or removal with its state and result. Raises NotFound."""
-        found = windows.operation(self.store, check_group(group), sequence)
-        if found is None:
-            raise NotFound(f"group {group} has no operation {sequence}")
-        return dict(found)
+        return windows.operation(self.store, check_group(group), sequence)
+
+    async def communities(
+        self, *, group: str, level: int | None = None, known_at: When | None = None
+    ) -> list[Community]:
+        """Return the communities, by level, the largest first; none where no run was known then."""
+        return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
+
+    async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
+        """Return a community with its members; identifier: its id, or the beginning of it.
+
+        Raises NotFound, Ambiguous.
+        """
+        known = _instant(known_at, "known_at")
+        view = None if known is None else self._view_at(check_group(group), known)
+        return one_of(self.store, check_group(group), identifier, known, view)
+
+    def _at_one_moment(self, group: str, read: Callable[[], _T]) -> _T:
+        check_group(group)
+        return at_one_moment(self.store, read)
 
     def _dumped(self, group: str, known_at: When | None) -> list[dumping.DumpRow]:
         return dumped(self.store, check_group(group), _instant(known_at, "known_at"))
@@ -251,12 +255,7 @@ class GroupReads:
 
 def _instant(value: When | None, field: str) -> Instant | None:
     """Return a caller's moment as an instant. Raises InputError that names the argument."""
-    if value is None:
-        return None
-    try:
-        return times.parse(value)[0]
-    except ValueError as error:
-        raise InputError(f"{field}: {error}", field=field) from None
+    return None if value is None else times.given(value, field)[0]
 
 
 def _query(text: str, **how: Any) -> Query:  # noqa: ANN401 - the arguments of `search`

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
 from typing import Any
 
 from kgray import kinds, rows
@@ -13,10 +15,10 @@ from kgray.derivation.around import records_around
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
-from kgray.errors import NotFound, exit_code_of
+from kgray.errors import exit_code_of
 from kgray.graph import Entity
 from kgray.intake.drafts import Refusal
-from kgray.ledger import Bearers, FailedEpisode, dumped_episodes, episodes_at, failures, find
+from kgray.ledger import Bearers, dumped_episodes, episodes_at, failures, find
 from kgray.ports import GroupCounts, Store, at_one_moment
 from kgray.records import Episode, GroupRecords
 from kgray.times import Instant
@@ -33,13 +35,9 @@ def ledger_of(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
 def group_rows(counts: Mapping[str, GroupCounts]) -> list[dict[str, Any]]:
     """Return the groups with the sizes that `kgray groups --json` prints."""
     return [
-        {
-            "group": name,
-            "episodes": row.accepted + row.extracted + row.committed + row.failed,
-            "entities": row.entities,
-            "facts": row.facts,
-        }
+        {"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts}
         for name, row in counts.items()
+        for episodes in [row.accepted + row.extracted + row.committed + row.failed]
     ]
 
 
@@ -90,16 +88,9 @@ class Report:
         return counts | listed
 
 
-# ---------------------------------------------------------------------------- the dump and show verbs
-
-
 def derived(store: Store, group: str, known_at: Instant | None) -> View:
     """Return the graph of a group, derived from its records as known then (None: now)."""
-
-    def read(sequences: Sequence[int]) -> list[Episode]:
-        return episodes_at(store, group, sequences)
-
-    return View(records_of(store, group, known_at), read)
+    return View(records_of(store, group, known_at), partial(episodes_at, store, group))
 
 
 def dumped(store: Store, group: str, known_at: Instant | None) -> list[dump.DumpRow]:
@@ -111,28 +102,21 @@ def dumped(store: Store, group: str, known_at: Instant | None) -> list[dump.Dump
 
 
 def shown(store: Store, group: str, identifier: str) -> list[dump.DumpRow]:
-    """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it."""
+    """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
 
-    def read() -> list[dump.DumpRow]:
-        found = find(store, group, identifier)
-        if not found:
-            raise NotFound(f"group {group} has no episode, entity or fact {identifier!r}")
-        view = view_around(store, group, identifier, found)
-        told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
-        failed = [row for row in failures(store, group) if row.episode.sequence in found.episodes]
-        return [
-            *matches(identifier, found, view, episodes_at(store, group, told)),
-            *map(_failure_row, failed),
-        ]
-
-    return at_one_moment(store, read)
-
-
-def _failure_row(failed: FailedEpisode) -> dump.DumpRow:
-    """Return why an episode failed, with the model's last reply (R24); no part of the dump."""
-    why = failed.failure
-    row = {"class": why.kind, "message": why.message, "attempts": why.attempts, "reply": why.raw or None}
-    return {"type": "failure", "episode": failed.episode.id, **row}
+    Why an episode failed, with the model's last reply, is a row more (R24). To be called inside
+    `Store.reading`, with an id that is there.
+    """
+    found = find(store, group, identifier)
+    view = view_around(store, group, identifier, found)
+    told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
+    kept = matches(identifier, found, view, episodes_at(store, group, told))
+    for failed in failures(store, group):
+        if failed.episode.sequence in found.episodes:
+            why = failed.failure
+            row = {"class": why.kind, "message": why.message, "attempts": why.attempts}
+            kept.append({"type": "failure", "episode": failed.episode.id, **row, "reply": why.raw or None})
+    return kept
 
 
 def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[dump.DumpRow]:
@@ -164,11 +148,8 @@ def _belonging(
     of      the rows of the dump, by type
     """
     about = [row for row in of["statement"] if row["id"] in statements]
-    evidence = [
-        row
-        for row in of["evidence"]
-        if (row["episode"] in asked if asked else row["statement"] in statements)
-    ]
+    own = [row["episode"] in asked if asked else row["statement"] in statements for row in of["evidence"]]
+    evidence = list(compress(of["evidence"], own))
     mentions = [row for row in of["mention"] if row["episode"] in asked or row["entity"] in subjects]
     entities = subjects | {row["entity"] for row in mentions}
     entities |= {end for row in about for end in (row["subject"], row["object"])}
@@ -182,8 +163,7 @@ def _belonging(
     yield from (row for row in of["verdict"] if statements & {row["a"], row["b"]})
     yield from (row for row in of["merge"] if entities.intersection(row["entities"]))
     for row in of["fact"]:
-        ended_by_asked = row["ended_by"] is not None and row["ended_by"][0] in asked
-        if row["statement"] in statements or ended_by_asked:
+        if row["statement"] in statements or (row["ended_by"] or [None])[0] in asked:
             yield row
 
 
@@ -191,8 +171,7 @@ class ViewAround(View):
     """The graph of some of a group's episodes. Entities show as the store has them, with all their names."""
 
     def __init__(self, store: Store, records: GroupRecords) -> None:
-        """Derive the graph."""
-        super().__init__(records, lambda sequences: episodes_at(store, records.group, sequences))
+        super().__init__(records, partial(episodes_at, store, records.group))
         self._store = store
 
     def all_entities(self) -> list[Entity]:
@@ -206,11 +185,8 @@ def view_around(store: Store, group: str, identifier: str, found: Bearers) -> Vi
 
     found   what has the id; inside `Store.reading`
     """
-    facts = [
-        row
-        for read in (kinds.FACTS_OF, kinds.FACTS_OF_STATEMENTS)
-        for row in store.rows(read, group, [identifier])
-    ]
+    reads = (kinds.FACTS_OF, kinds.FACTS_OF_STATEMENTS)
+    facts = [row for read in reads for row in store.rows(read, group, [identifier])]
     told = {row[1] for row in store.rows(kinds.EVIDENCE_OF, group, [identifier])}
 
     def wanted(graph: GroupGraph) -> set[str]:

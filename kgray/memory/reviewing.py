@@ -13,7 +13,6 @@ from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState, name_vectors
 from kgray.ports import Embedder, Store
-from kgray.records import check_group
 
 _NEAREST = 6  # names near a name by vector: itself, and some others
 # What a likeness of names counts for; one of several likenesses, the highest, is told. Where both have the
@@ -51,7 +50,7 @@ def likely_pairs(store: Store, group: str, embedder: Embedder, limit: int) -> li
     """
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-    state = GroupState.load(store, check_group(group), embedder.dimensions)
+    state = GroupState.load(store, group, embedder.dimensions)
     vectors = {(owner, surface): vector for owner, surface, vector in name_vectors(store, group)}
     neighbours = _neighbours(state)
     found: dict[tuple[str, str], LikelyPair] = {}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kgray.errors import NoSpace, StoreError
-from kgray.locks import for_owner
+from kgray.locks import explained, for_owner
 
 RUNS = "runs"  # the folder of the runs' folders
 SORTED = "sorted"  # of a run: its rows sorted by time, until the last one is taken
@@ -57,13 +54,3 @@ def _blank(path: Path, texts: Collection[bytes]) -> None:
                 file.seek(at)
                 file.write(b"-" * len(text))
                 at = held.find(text, at + len(text))
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Raise NoSpace or StoreError, in one line, where a file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        line = f"{path} cannot be written: {error.strerror or error}"
-        raise (NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError)(line) from None

@@ -18,6 +18,7 @@ from kgray.search import spans_of
 from kgray.search.profiles import profiles
 from kgray.times import to_datetime
 
+KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
 _ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
 
@@ -113,14 +114,7 @@ def told_episodes(
             for mark in _marks(episode.text, piece, mentions)
         ]
         yield ToldEpisode(
-            id=episode.id,
-            client_id=episode.client_id,
-            sequence=episode.sequence,
-            source=episode.source,
-            kind=episode.kind,
-            speaker=episode.speaker,
-            text=episode.text,
-            state=episode.state,
+            **{name: getattr(episode, name) for name in KEPT},
             reference_time=to_datetime(episode.reference_time),
             recorded_at=None if recorded_at is None else to_datetime(recorded_at),
             marks=tuple(sorted(set(marks), key=lambda mark: (mark.start, mark.end, mark.statement))),

@@ -7,7 +7,8 @@ a page of the log its length.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from kgray import kinds, rows
@@ -18,7 +19,7 @@ from kgray.graph import Entity, Fact
 from kgray.ledger import result, sequences_of
 from kgray.memory.answers import entity_row
 from kgray.memory.naming import entities_of, entity_called
-from kgray.memory.showing import ToldEpisode, told_episodes
+from kgray.memory.showing import KEPT, ToldEpisode, told_episodes
 from kgray.ports import GraphView, Store
 from kgray.search import spans_of
 from kgray.times import Instant, from_datetime, show
@@ -50,18 +51,10 @@ def _all_facts(store: Store, view: GraphView) -> list[Fact]:
     return [rows.fact(row) for row in store.rows(kinds.ALL["facts"], view.group)]
 
 
-# ------------------------------------------------------------------------------ a neighbourhood
-
-
 def neighbourhood(
     store: Store, view: GraphView, centre: str | None, as_of: Instant | None, depth: int, limit: int
 ) -> Row:
-    """Return the entities within `depth` steps of one, nearest first, and the facts between them.
-
-    centre  a name or id; None = the entities with most facts
-    as_of   None = facts of all spans
-    limit   of entities, and of facts; "truncated" says whether there are more, "total" how many
-    """
+    """Return what `GroupReads.neighbourhood` does: what is within `depth` steps of a centre."""
     check_bounds(limit, depth)
     if centre is None:
         facts = [f for f in _all_facts(store, view) if as_of is None or f.holds_at(as_of)]
@@ -97,54 +90,44 @@ def _reached(
     return steps, list(facts.values())
 
 
-# ------------------------------------------------------------------------------ a difference
-
-
 def difference(
     store: Store, views: tuple[GraphView, GraphView], as_of: tuple[Instant | None, Instant | None], limit: int
 ) -> Row:
     """Return what a group shows at the second moment and not at the first, and the other way round.
 
-    views   the graph as known at each moment; as_of: what holds then, None = the facts of all spans
-    opened, ended, changed  facts; changed: the same fact with another text, span or end. Each has at most
-                            `limit`, `total` counts all
+    changed: the same fact with another text, span or end. Each list has at most `limit`, `total` counts all
     """
     check_bounds(limit)
     before, after = (_at(store, view, moment) for view, moment in zip(views, as_of, strict=True))
-    opened = [fact for id_, fact in after.items() if id_ not in before]
-    ended = [fact for id_, fact in before.items() if id_ not in after]
-    both = [(before[id_], fact) for id_, fact in after.items() if id_ in before]
-    changed = [pair for pair in both if any(getattr(pair[0], n) != getattr(pair[1], n) for n in _TOLD)]
+    both = [id_ for id_ in after if id_ in before]
+    changed = [i for i in both if any(getattr(before[i], n) != getattr(after[i], n) for n in _TOLD)]
     was, now = ({one.id: one for one in entities_of(store, view)} for view in views)
-    renamed = [one for one in now.values() if one.id in was and one.name != was[one.id].name]
-    lists: dict[str, list[Any]] = {"opened": opened, "ended": ended, "changed": changed}
-    pairs = zip(
-        _fact_rows(views[0], [p[0] for p in changed[:limit]]),
-        _fact_rows(views[1], [p[1] for p in changed[:limit]]),
-        strict=True,
-    )
+    facts = {
+        "opened": [fact for id_, fact in after.items() if id_ not in before],
+        "ended": [fact for id_, fact in before.items() if id_ not in after],
+        "changed": [after[id_] for id_ in changed],
+    }
     named = {
         "entities_new": [one for one in now.values() if one.id not in was],
         "entities_gone": [one for one in was.values() if one.id not in now],
-        "entities_renamed": renamed,
+        "entities_renamed": [one for i, one in now.items() if i in was and one.name != was[i].name],
     }
-    lists |= named
+    total = {name: len(found) for name, found in facts.items()} | {n: len(one) for n, one in named.items()}
+    old = _fact_rows(views[0], [before[id_] for id_ in changed[:limit]])
+    new = _fact_rows(views[1], facts["changed"][:limit])
     return {
-        "opened": _fact_rows(views[1], opened[:limit]),
-        "ended": _fact_rows(views[0], ended[:limit]),
-        "changed": [{"before": old, "after": new} for old, new in pairs],
+        "opened": _fact_rows(views[1], facts["opened"][:limit]),
+        "ended": _fact_rows(views[0], facts["ended"][:limit]),
+        "changed": [{"before": was_, "after": is_} for was_, is_ in zip(old, new, strict=True)],
         **{name: [entity_row(one) for one in found[:limit]] for name, found in named.items()},
-        "truncated": any(len(found) > limit for found in lists.values()),
-        "total": {name: len(found) for name, found in lists.items()},
+        "truncated": any(count > limit for count in total.values()),
+        "total": total,
     }
 
 
 def _at(store: Store, view: GraphView, as_of: Instant | None) -> dict[str, Fact]:
     found = (fact for fact in _all_facts(store, view) if as_of is None or fact.holds_at(as_of))
     return {fact.id: fact for fact in sorted(found, key=lambda fact: (fact.created_at, fact.id))}
-
-
-# ------------------------------------------------------------------------------ changes, the log
 
 
 def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
@@ -170,22 +153,15 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
         for at, what in ((fact.created_at, "opened"), (fact.expired_at, "ended")):
             if at is not None and at > since:
                 commit(at)[what].append(fact.id)
-    ordered = _first(sorted(found.values(), key=lambda row: int(row["commit"])), limit)
+    commits = sorted(found.values(), key=lambda row: int(row["commit"]))
+    sizes = (1 + len(row["entries"]) + len(row["opened"]) + len(row["ended"]) for row in commits)
+    before = accumulate(sizes, initial=0)
+    ordered = [row for row, behind in zip(commits, before, strict=False) if behind < limit]
     return {
         "commits": ordered,
         "last": ordered[-1]["commit"] if ordered else since,
         "more": len(ordered) < len(found),
     }
-
-
-def _first(commits: Sequence[Row], limit: int) -> list[Row]:
-    kept: list[Row] = []
-    for row in commits:
-        if limit <= 0:
-            break
-        kept.append(row)
-        limit -= 1 + sum(len(row[name]) for name in ("entries", "opened", "ended"))
-    return kept
 
 
 def log_page(store: Store, group: str, after: int, state: str | None, limit: int) -> Row:
@@ -219,16 +195,15 @@ def episode(store: Store, group: str, name: str) -> Row:
 
 def episode_dict(one: ToldEpisode) -> Row:
     """Return an episode of the log as JSON shows it."""
-    names = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")
     moments = {name: getattr(one, name) for name in ("reference_time", "recorded_at")}
     shown = {name: at and show(from_datetime(at)) for name, at in moments.items()}
-    return {name: getattr(one, name) for name in names} | shown
+    return {name: getattr(one, name) for name in KEPT} | shown
 
 
-def operation(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
-    """Return a correction or removal with its state and result; None where there is none."""
+def operation(store: Store, group: str, sequence: int) -> Row:
+    """Return a correction or removal with its state and result. Raises NotFound."""
     for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
         state = ("pending", "done", "refused")[row[3]]
         answer = result(store, group, sequence)
         return {"sequence": sequence, "kind": row[1], "state": state, "result": answer}
-    return None
+    raise NotFound(f"group {group} has no operation {sequence}")

@@ -35,30 +35,17 @@ class Withdrawals:
         data: Path | None,
         previous: int,
     ) -> None:
-        """Withdraw from a store.
-
-        carry_out   as `Ingest.carry_out`
-        data        the data folder, whose backfill runs may hold texts
-        previous    how many episodes are the previous context of another (pipeline.previous_episodes)
-        """
+        """carry_out: as `Ingest.carry_out`; data, previous: as of `Memory`."""
         self._store, self._embedder, self._carry_out = store, embedder, carry_out
         self._data, self._previous = data, previous
 
     async def take_out(
-        self,
-        kind: OperationKind,
-        group: str,
-        chosen: Mapping[str, Any],
-        stop: Stop,
-        *,
-        reread: bool = False,
+        self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
     ) -> dict[str, Any]:
         """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`.
 
-        Done on return, whatever is pending. "absent" in the result lists what was named and is not there. In
-        that of a removal "context_of" lists the episodes that were extracted with a removed one as previous
-        context; `reread`: they are removed and accepted anew, and this waits until they are ingested.
-        Raises Stopped where another process holds the store and `stop()` came before it has carried it out.
+        The result is that of `Memory.remove`. Raises Stopped where another process holds the store and
+        `stop()` came before it has carried it out.
         """
         operation = Operation(group=check_group(group), kind=kind, **chosen)
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
@@ -85,7 +72,11 @@ class Withdrawals:
                 done["episodes"] = len(found)
         if hard:
             done["context_of"] = [{"id": row[1], "client_id": row[2]} for row in followers]
-            done["compacted"] = self._compacted()
+            try:
+                done["compacted"] = self._store.compact()
+            except NoSpace as error:
+                left = "what was named is removed, but its bytes are still in the file"
+                raise Stopped(f"{left}: {error}") from None
         if reread:
             done["reread"] = await self._ingested(operation.group, again, stop)
         return done
@@ -147,13 +138,6 @@ class Withdrawals:
         if self._data is not None:
             quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
             forget_texts(self._data, quotes)
-
-    def _compacted(self) -> bool:
-        try:
-            return self._store.compact()
-        except NoSpace as error:
-            left = "what was named is removed, but its bytes are still in the file"
-            raise Stopped(f"{left}: {error}") from None
 
 
 def _absent(operation: Operation, found: Sequence[Row], *, there: bool) -> list[str]:

@@ -180,8 +180,6 @@ class Ingest(Protocol):
         An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted
         is safe. Raises SettingsError, StoreError for other faults.
         """
-        ...
 
     def close(self) -> None:
         """Release what it holds; idempotent. The store is its owner's to close."""
-        ...

@@ -92,11 +92,13 @@ class Judged:
 class AnswerRequest:
     """A question of a user, with what the memory holds on it.
 
+    task        answer; points, follow_up: steps on the way to one
     head, data  the prompt: instructions; the question and the context, fenced
     room        most tokens of the reply
     max_calls   most calls of the model; None = any number
     """
 
+    task: str
     question: str
     head: str
     data: str
@@ -112,7 +114,6 @@ class Answerer(Protocol):
 
         Raises Refused, InvalidAnswer for an empty reply, Unavailable.
         """
-        ...
 
 
 class Extractor(Protocol):
@@ -121,7 +122,6 @@ class Extractor(Protocol):
     @property
     def identity(self) -> str:
         """Model, parameters and version; stored with each extraction."""
-        ...
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return all that the episode says.
@@ -129,7 +129,6 @@ class Extractor(Protocol):
         Raises Refused or InvalidAnswer where the episode itself is at fault, Unavailable where the
         model is. Equal requests may be made again and need not give the same answer.
         """
-        ...
 
 
 class Judge(Protocol):
@@ -139,11 +138,9 @@ class Judge(Protocol):
 
     def key(self, request: QuestionRequest) -> str:
         """Return the request's key: model, parameters and the bytes of its prompt (R21)."""
-        ...
 
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return one validated answer a question. Raises as `Extractor.extract` does."""
-        ...
 
 
 class Embedder(Protocol):
@@ -154,7 +151,6 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""
-        ...
 
 
 class Reranker(Protocol):
@@ -164,7 +160,6 @@ class Reranker(Protocol):
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return (len(texts),): each in [0, 1], 1 = the text answers the query. Raises Unavailable."""
-        ...
 
 
 class ResponseCache(Protocol):
@@ -177,11 +172,9 @@ class ResponseCache(Protocol):
 
     def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
         """Return the reply that was kept; None where there is none."""
-        ...
 
     def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
         """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
-        ...
 
 
 SummaryTask = Literal["community", "community_report", "profile"]
@@ -191,6 +184,7 @@ SummaryTask = Literal["community", "community_report", "profile"]
 class SummaryRequest:
     """What a model is to summarise.
 
+    task        answer; points, follow_up: steps on the way to one
     head, data  the prompt: instructions; what is shown, fenced
     room        most tokens of the reply
     facts       ids of the facts that are shown, by their index there
@@ -213,4 +207,3 @@ class Summarizer(Protocol):
 
         Raises Refused, InvalidAnswer, Unavailable; each with what it cost.
         """
-        ...

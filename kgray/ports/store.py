@@ -142,7 +142,6 @@ class Writer(Protocol):
 
         Waits out transient faults (a writer that restarts, a store out of reach) and resends the same batch.
         """
-        ...
 
 
 class Appending(Protocol):
@@ -153,27 +152,21 @@ class Appending(Protocol):
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows of a declared read."""
-        ...
 
     def take_sequence(self, group: str) -> int:
         """Take the group's next sequence; the group exists from now on, even if it was new or removed."""
-        ...
 
     def take_record_time(self, group: str, now: Instant) -> Instant:
         """Take a record time: the clock, or one microsecond past the group's last (R4)."""
-        ...
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Append a row of a log kind, or put one of a kind without words or vectors."""
-        ...
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""
-        ...
 
     def drop(self, kind: Kind, group: str, key: Key) -> None:
         """Drop a row that was in the store before this transaction, of a kind without words or vectors."""
-        ...
 
 
 class Store(Protocol):
@@ -196,11 +189,9 @@ class Store(Protocol):
         If the transaction must be repeated, `work` is run again; its last result is returned. A transaction
         whose outcome was lost is never carried out twice.
         """
-        ...
 
     def pending_groups(self) -> dict[str, bool]:
         """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
-        ...
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         """Return those of `pending_groups` to which something was appended since `mark`, and the next mark.
@@ -208,33 +199,27 @@ class Store(Protocol):
         mark: what the last call returned; 0: all. What an append took long to commit may be missed: ask for
         all now and then. Takes time in proportion to what it returns, not to the groups that there are.
         """
-        ...
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
-        ...
 
     def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
         """Return what is next in the group's order behind a sequence, at most `limit`."""
-        ...
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
-        ...
 
     def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         """Return how many episodes and operations are not ended, in one group or in all that exist.
 
         most    more need not be counted: the cost grows with it
         """
-        ...
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
         """Return the live episodes of its source with the greatest (reference time, sequence), greatest first.
 
         Only those with a smaller sequence than `episode` and no later reference time (R22).
         """
-        ...
 
     # --- the ingesting process --------------------------------------------------------------
 
@@ -261,7 +246,6 @@ class Store(Protocol):
         Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
         StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
         """
-        ...
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
@@ -275,7 +259,6 @@ class Store(Protocol):
         process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
         group of another shard, StoreError for a sequence that was never taken.
         """
-        ...
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -288,11 +271,9 @@ class Store(Protocol):
         Until then, no other read and no append finds any of the group. What a killed process left behind is
         deleted at the next call. Raises StoreError where the group is there, or was and its sequences are used up.
         """
-        ...
 
     def compact(self) -> bool:
         """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
-        ...
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -302,19 +283,15 @@ class Store(Protocol):
         A server may have no snapshots. Then it raises Outrun at the end of the outermost block where a group
         that was scanned inside was recorded to meanwhile: see `at_one_moment`.
         """
-        ...
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
-        ...
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Yield the rows of a declared read, page by page; none for a group that does not exist."""
-        ...
 
     def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
         """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
-        ...
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -323,18 +300,15 @@ class Store(Protocol):
 
         Newest `created_at` first, then by id. The cost grows with `limit`, not with an entity's facts.
         """
-        ...
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
 
         A group that is asked for and does not exist has counts of 0.
         """
-        ...
 
     def close(self) -> None:
         """Release files and memory; idempotent."""
-        ...
 
 
 def shard_of(group: str, shards: int) -> int:
@@ -370,35 +344,27 @@ class GraphView(Protocol):
         In the order asked, each once, at the first id that gives it; those of one id by (valid_at, id). A
         search passes ranked ids and derives ranks from this order.
         """
-        ...
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         """Return for each piece of evidence the facts that hold at `as_of` of the statement that it is about.
 
         By (valid_at, id); none for a piece that this view does not show.
         """
-        ...
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         """Return facts whose subject or object is one of these entities, newest `created_at` first, then by id."""
-        ...
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
         """Return the facts with these ids."""
-        ...
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """Return the entities that these recorded ids show as, in the order asked, each once."""
-        ...
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         """Return for each recorded id the entities that it shows as: several after a split, else one or none."""
-        ...
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         """Return the committed, live episodes with these sequences, in the order asked."""
-        ...
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
         """Return episode id -> client id."""
-        ...

@@ -1,8 +1,9 @@
 """JSON schemas of models' replies, and the conversion from that form to the one that `replies` reads.
 
 The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties are
-required, none additional, no $ref, lists bounded, strings and numbers not (some decoders cannot write an
-escape in a bounded string). They are part of a cached reply's key, so their bytes must not change (R21).
+required, none additional, no $ref, no bounds: some decoders cannot write an escape in a bounded string, some
+unroll a bounded list and take minutes over it. They are part of a cached reply's key, so their bytes must not
+change (R21).
 
 Because every key is required, a start that is not stated is null in a reply, and an unknown one is the word
 "unknown"; `replies` expects a missing key and null for these two.
@@ -15,7 +16,6 @@ from typing import Any
 
 Schema = dict[str, Any]
 UNKNOWN = "unknown"
-MAX_ITEMS = 100  # bounds a decoder that repeats itself; an episode with more is a document to split
 _ABSENT = frozenset({"", "null", "none", "n/a"})
 
 
@@ -30,8 +30,8 @@ def object_of(**properties: Schema) -> Schema:
 
 
 def listed_of(items: Schema) -> Schema:
-    """Return the schema of a list, bounded."""
-    return {"maxItems": MAX_ITEMS, "type": "array", "items": items}
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
 
 
 def _one_of(*choices: str) -> Schema:

@@ -8,7 +8,7 @@ retry, because they know whether a call may be repeated.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import ray
@@ -69,10 +69,11 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """A worker process as the router (`pools`) sees it."""
+    """A worker process as the router (`pools`) sees it; found by its name again where it was replaced."""
 
-    def __init__(self, name: str, handle: Handle) -> None:
-        self.name, self._handle = name, handle
+    def __init__(self, name: str, find: Callable[[str], Handle]) -> None:
+        self.name, self._find = name, find
+        self._handle = find(name)
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
         """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
@@ -86,7 +87,12 @@ class RemoteWorker:
 
     async def health(self) -> None:
         """Return once the process has answered. Raises Lost."""
-        await reached(self._handle.health.remote())
+        try:
+            await reached(self._handle.health.remote())
+        except Lost:
+            with suppress(ValueError, RayError):  # there is none at the moment
+                self._handle = self._find(self.name)
+            raise
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""

@@ -94,11 +94,14 @@ class Deployment:
 
     def stop(self, grace_s: float) -> int:
         """Have the sequencers commit what is in flight, then end every actor; return how many there were."""
-        for call in [handle.drain.remote(grace_s) for handle in self.sequencers]:
+        calls = [handle.drain.remote(grace_s) for handle in self.sequencers]
+        calls += [handle.retire.remote() for name, handle in self.actors.items() if _kind(name) == "writer"]
+        for call in calls:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
         self.end_engines()
-        for handle in self.actors.values():
+        # Again, because one whose keeper did not hear of the end may have started another one.
+        for handle in (*self.actors.values(), *_named(self.spec.namespace).values()):
             ray.kill(handle, no_restart=True)
         return len(self.actors)
 
@@ -210,11 +213,7 @@ def find(namespace: str) -> Deployment | None:
 
     If no sequencer is among them, their start was killed, or the command that owns them is ending.
     """
-    rows: list[Any] = list_named_actors(all_namespaces=True)
-    handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
-        with suppress(ValueError):  # it ended meanwhile, with the command that started it
-            handles[name] = ray.get_actor(name, namespace=namespace)
+    handles = _named(namespace)
     if "sequencer-0" in handles:
         spec = described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"]
         return Deployment(spec, handles)
@@ -223,6 +222,25 @@ def find(namespace: str) -> Deployment | None:
             spec = answer(handle.describe.remote())["spec"]
             return Deployment(spec, handles)
     return None
+
+
+def restore(spec: DeploymentSpec) -> list[str]:
+    """Start the actors of a deployment that stays and that do not exist; return their names."""
+    there = _named(spec.namespace)
+    missing = [name for name in _plan(spec, detached=True) if name not in there]
+    if missing:
+        _start(spec, *missing, detached=True)
+    return missing
+
+
+def _named(namespace: str) -> dict[str, Handle]:
+    """Return the actors of a namespace that exist, by name, the sequencers first."""
+    rows: list[Any] = list_named_actors(all_namespaces=True)
+    handles: dict[str, Handle] = {}
+    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
+        with suppress(ValueError):  # it ended meanwhile, with the command that started it
+            handles[name] = ray.get_actor(name, namespace=namespace)
+    return handles
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
@@ -291,8 +309,8 @@ def _plan(
     for shard in range(profile.sequencer.shards):
         writer = f"writer-{shard}"
         bound = {"max_pending_calls": profile.limits.pending_writes}
-        plan[writer] = (GraphWriter, at_store | bound, (spec, shard))
-        others = (writer, names["models"], names["embedder"], names["judges"])
+        plan[writer] = (GraphWriter, at_store | bound, (spec, shard, detached))
+        others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 

@@ -18,6 +18,7 @@ from kgray.records import Extraction
 from kgray.runtime.outcomes import Outcome
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
+_LAGS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0]
 _SIZES = [float(2**power) for power in range(11)]
 # name -> (kind, description, tags)
 _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -33,6 +34,7 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_log_lag": (Gauge, "Entries that wait in the log.", ("shard",)),
     "kgray_in_flight": (Gauge, "Episodes in flight.", ("shard",)),
     "kgray_writer_epoch": (Gauge, "The fencing epoch.", ("shard",)),
+    "kgray_loop_lag_seconds": (Histogram, "Seconds by which the sequencer's loop comes late.", ()),
     "kgray_engine": (Gauge, "An engine's tokens and calls.", ("worker", "of")),
 }
 
@@ -42,7 +44,8 @@ def _metric(name: str) -> Any:  # noqa: ANN401 - one of Ray's three kinds
     kind, description, tags = _METRICS[name]
     more = {}
     if kind is Histogram:
-        more["boundaries"] = _SIZES if name == "kgray_batch_size" else _SECONDS
+        boundaries = {"kgray_batch_size": _SIZES, "kgray_loop_lag_seconds": _LAGS}
+        more["boundaries"] = boundaries.get(name, _SECONDS)
     return kind(name, description=description, tag_keys=tags, **more)
 
 

@@ -142,4 +142,11 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
         raise SettingsError(
             f"extraction.workers = 0 in {source}: a whole number from 1 to {_MOST} is needed."
         )
+    cards = found.engine.tensor_parallel
+    for pool in ("extraction", "judging"):
+        of: WorkersProfile = getattr(found, pool)
+        if cards > 1 and of.workers and of.gpus != cards:  # Ray gives a worker the cards of one node
+            raise SettingsError(
+                f"{pool}.gpus = {of.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
+            )
     return found

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,12 +22,14 @@ import ray
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
+from kgray.ingest.threads import tell_lag
 from kgray.outages import OUTAGES
 from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, RemoteWorker, control, reached
+from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import portable
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
 from kgray.runtime.profile import Profile, profile_of
@@ -54,22 +57,26 @@ class Sequencer:
         self,
         spec: DeploymentSpec,
         shard: int,
+        kept: bool,
         writer: str,
         models: Sequence[str],
         embedders: Sequence[str],
         judges: Sequence[str] = (),
     ) -> None:
-        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it."""
+        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it.
+
+        kept: whether the deployment stays, so that this process looks for what is missing of it
+        """
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
         logs.start(self._name)
         self._me = context.get_worker_id()
         self._profile: Profile = profile_of(spec.profile, "the deployment")
-        self._models = [RemoteWorker(name, self._named(name)) for name in models]
-        self._embedders = [RemoteWorker(name, self._named(name)) for name in embedders]
-        self._judges = [RemoteWorker(name, self._named(name)) for name in judges]  # none = the models judge
+        self._models = [RemoteWorker(name, self._named) for name in models]
+        self._embedders = [RemoteWorker(name, self._named) for name in embedders]
+        self._judges = [RemoteWorker(name, self._named) for name in judges]  # none = the models judge
         self._writer = RemoteWriter(
-            self._named(writer),
+            partial(self._named, writer),
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )
@@ -94,6 +101,7 @@ class Sequencer:
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
+        self._keeper = Keeper(spec) if kept else None
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
@@ -102,7 +110,8 @@ class Sequencer:
 
     async def _serve(self) -> None:
         """Carry out what is pending and what comes, until it is drained or replaced."""
-        measuring = asyncio.create_task(self._measure())
+        lag = partial(metrics.observe, "kgray_loop_lag_seconds")
+        measuring = asyncio.gather(self._measure(), tell_lag(lag))
         try:
             while not self._stopping:
                 await self._serve_once()
@@ -251,7 +260,7 @@ class Sequencer:
         while True:
             if self._parts is not None:
                 with suppress(KgrayError):  # the run meets it too, and says so
-                    self._lag = self._parts.store.pending_count()
+                    self._lag = await asyncio.to_thread(self._parts.store.pending_count)
                 metrics.gauge("kgray_log_lag", self._lag, shard=self._shard)
                 metrics.gauge("kgray_in_flight", self._in_flight(), shard=self._shard)
                 self._exported.export(self._totals())
@@ -313,6 +322,8 @@ class Sequencer:
     @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
+        if self._keeper is not None:
+            self._keeper.end()
         self._stopping = True
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)
@@ -320,5 +331,5 @@ class Sequencer:
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:
-    if episode is not None:
+    if episode is not None and stage in {"taken", "decide"}:  # the workers tell of the others
         logs.stage(stage, episode.group, episode.sequence, seconds=seconds)

@@ -29,7 +29,7 @@ from kgray.settings import Settings
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
 _PROBE_S = 2.0
 _END_S = 1.0  # one probe may miss a head on a busy machine
-_HEAD_RESTART_S = 10.0
+_HEAD_RESTART_S = 45.0  # of one with Redis behind it; after 60 s Ray itself ends this process
 _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 

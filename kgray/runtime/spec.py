@@ -123,6 +123,23 @@ def export_secrets(settings: Settings, environ: MutableMapping[str, str]) -> Non
             environ[_variable(key)] = value.reveal()
 
 
+def as_environ(settings: Settings) -> dict[str, str]:
+    """Return the settings that are not the defaults as variables, without secrets and without paths."""
+    usual, tables = dict(_values(Settings())), settings.ontology
+    found = {
+        _variable(key): str(value)
+        for key, value in _values(settings)
+        if value is not None and value != usual[key] and not isinstance(value, Secret | Path)
+    }
+    for kind, declared in (("RELATIONS", tables.relations), ("ENTITIES", tables.entities)):
+        for name, table in declared.items():
+            for key, value in table.items():
+                said = ",".join(value) if isinstance(value, list | tuple) else str(value)
+                text = said.lower() if isinstance(value, bool) else said
+                found[f"KGRAY_ONTOLOGY_{kind}_{name}_{key.upper()}"] = text
+    return found
+
+
 def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool = True) -> list[str]:
     """Return one line for each key in which two specs differ. profile: compare the profile's keys too."""
     mine, other = dict(_compared(ours, profile=profile)), dict(_compared(theirs, profile=profile))

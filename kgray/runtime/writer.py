@@ -11,11 +11,12 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
 from kgray.kinds import EPISODES
@@ -24,6 +25,7 @@ from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
+from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import Lost, within
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
@@ -37,8 +39,11 @@ _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spe
 class GraphWriter:
     """Holds one shard of the store for writing; `begin` and `write` run one at a time."""
 
-    def __init__(self, spec: DeploymentSpec, shard: int) -> None:
-        """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
+    def __init__(self, spec: DeploymentSpec, shard: int, kept: bool = False) -> None:
+        """Open nothing yet: an error of the store is to be a call's answer, not a failed start.
+
+        kept: whether the deployment stays, so that this process looks for what is missing of it
+        """
         logs.start(f"writer-{shard}")
         self._spec, self._shard = spec, shard
         self._store: Store | None = None
@@ -46,6 +51,7 @@ class GraphWriter:
         self._epoch = 0
         self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
+        self._keeper = Keeper(spec) if kept else None
 
     def begin(self) -> int | Exception:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
@@ -54,9 +60,7 @@ class GraphWriter:
         except KgrayError as error:
             return error
 
-    def write(
-        self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]
-    ) -> Exception | None:
+    def write(self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]) -> Exception | None:
         """Write a client's batch; None = it is durable. number: of the batch among the client's, from 1."""
         try:
             if epoch < self._epoch:
@@ -93,6 +97,12 @@ class GraphWriter:
     def describe(self) -> dict[str, Any]:
         """Return what the actor was built from."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
+
+    @control
+    def retire(self) -> None:
+        """Start no missing actor any more: the deployment is being ended."""
+        if self._keeper is not None:
+            self._keeper.end()
 
     def close(self) -> None:
         """Close the store; the next batch opens it again."""
@@ -135,9 +145,15 @@ class RemoteWriter:
     epoch   the run's, from `begin`; it never changes, so a late batch of an older run is refused
     """
 
-    def __init__(self, handle: Handle, *, deadline_s: float, patience_s: float, epoch: int = 0) -> None:
-        """deadline_s: for one call, after which the actor is restarted; patience_s: for one batch."""
-        self._handle, self.epoch = handle, epoch
+    def __init__(
+        self, find: Callable[[], Handle], *, deadline_s: float, patience_s: float, epoch: int = 0
+    ) -> None:
+        """find: the actor, again where it was replaced.
+
+        deadline_s: for one call, after which the actor is restarted; patience_s: for one batch.
+        """
+        self._find, self.epoch = find, epoch
+        self._handle = find()
         self._deadline_s, self._patience_s = deadline_s, patience_s
         self._client, self._number = secrets.token_hex(8), 0
 
@@ -146,9 +162,7 @@ class RemoteWriter:
         found = await self._called("begin")
         if isinstance(found, Exception):
             return found
-        return RemoteWriter(
-            self._handle, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found
-        )
+        return RemoteWriter(self._find, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found)
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.
@@ -181,6 +195,8 @@ class RemoteWriter:
             return await within(reached(sent()), self._deadline_s)
         except Lost as error:
             reason = str(error)
+            with suppress(ValueError, RayError):  # there is none at the moment
+                self._handle = self._find()
         except TimeoutError:
             ray.kill(self._handle, no_restart=False)
             reason = f"the writer did not answer within {self._deadline_s:g} s"

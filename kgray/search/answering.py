@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,8 @@ class Answered:
     """An answer and where it is from.
 
     found       False: the memory does not hold it, and `text` says so
-    citations   (number in the text, episode id, the client's id), by number
+    citations   (number in the text, episode id, the client's id), by number; of an answer from communities:
+                (number, community id, its name)
     dropped     numbers that the model cited and that the context does not have; `text` is without them
     cost        of the model
     """
@@ -42,19 +43,19 @@ class Answered:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray ask --json` prints."""
-        cited = [{"number": n, "episode": id_, "client_id": client} for n, id_, client in self.citations]
+        names = ("community", "name") if "community" in self.context.numbered else ("episode", "client_id")
+        cited = [dict(zip(("number", *names), row, strict=True)) for row in self.citations]
         head = {"answer": self.text, "found": self.found, "citations": cited, "dropped": list(self.dropped)}
         return head | self.cost._asdict()
 
 
 def request_of(
-    question: str, context: Context, *, max_calls: int | None, max_tokens: int | None
+    task: str, question: str, lines: Sequence[str], *, max_calls: int | None, max_tokens: int | None
 ) -> AnswerRequest:
     """Return what a model is asked. Raises InputError where a bound does not pay for one call."""
     if max_calls is not None and max_calls < 1:
         raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
-    lines = [line for line in context.text.split("\n") if not line.startswith("<")]  # tags: no line of a hit
-    head, data = load("answer"), answer_data(question, lines)
+    head, data = load(task), answer_data(question, lines)
     room = _ROOM
     if max_tokens is not None:
         prompt = count_tokens(head) + count_tokens(data)
@@ -65,7 +66,7 @@ def request_of(
                 f"{prompt + _LEAST_ROOM} or more, or a smaller context (tokens)",
                 field="max_tokens",
             )
-    return AnswerRequest(question=question, head=head, data=data, room=room, max_calls=max_calls)
+    return AnswerRequest(task=task, question=question, head=head, data=data, room=room, max_calls=max_calls)
 
 
 class Checked:

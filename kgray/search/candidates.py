@@ -7,16 +7,20 @@ too few remain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any
+
+import numpy as np
 
 from kgray.graph import Community, Entity, Fact
 from kgray.ledger import sequences_of
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.records import Episode
 from kgray.rows import folded
+from kgray.search.index import Ints
 from kgray.search.query import Filters, Query, Recipe, within
 from kgray.search.question import Question
 from kgray.search.ranking import Scores
@@ -38,10 +42,10 @@ class Candidate:
     def times(self, **factors: float) -> Candidate:
         """Return it with its score multiplied; a factor of 1 is not told."""
         told = {name: factor for name, factor in factors.items() if factor != 1}
-        score = self.score
-        for factor in told.values():
-            score *= factor
-        return replace(self, score=score, signals={**self.signals, **told}) if told else self
+        if not told:
+            return self
+        score = self.score * math.prod(told.values())
+        return Candidate(row=self.row, score=score, signals={**self.signals, **told})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class Ranked:
     """The first stage of one scope, and which record each of its rows is."""
 
     scores: Scores
-    records: Callable[[Sequence[int]], list[Any]]
+    records: Callable[[Ints], list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,28 +130,43 @@ MAX_DEPTH = 10_000
 _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
-def gather(run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | None = None) -> list[Candidate]:
+def gather(
+    run: SearchRun, scope: SearchScope, wanted: int, scores: Scores | None = None, least: float = 0.0
+) -> list[Candidate]:
     """Return the best rows of one scope above the floor, best first; `wanted` at least, if there are so many.
 
     scores: other ones than the first stage's own, of the same rows; as they are, not boosted.
+    least: only rows of this score at least, though they be fewer.
     """
     ranked = run.ranked[scope]
     chosen = scores or ranked.scores
     depth = max(MIN_DEPTH, OVER_FETCH * wanted)
     while True:
-        rows = [int(row) for row in chosen.best(depth)]
+        rows = chosen.best(depth, least)
         found = _shown(run, scope, ranked.records(rows))
         best: dict[str, Candidate] = {}
-        for row, shown in zip(rows, found, strict=True):
+        for shown, score, signals in zip(found, chosen.score[rows].tolist(), chosen.of(rows), strict=True):
             for each in shown:
                 if each.id not in best:
-                    score = float(chosen.score[row])
-                    best[each.id] = Candidate(row=each, score=score, signals=chosen.of(row))
+                    best[each.id] = Candidate(row=each, score=score, signals=signals)
         passing = run.keep([candidate.row for candidate in best.values()])
         kept = [best[row.id] for row in passing]
         if len(kept) >= wanted or len(rows) < depth or depth >= MAX_DEPTH:
-            return kept if scores else _boosted(run, kept)
+            return kept if scores else _boosted(run, scope, kept)
         depth = min(depth * _DEEPER, MAX_DEPTH)
+
+
+def cut_of(run: SearchRun, wanted: int) -> tuple[float, float]:
+    """Return the score of about the last of all scopes that may be among the best, and the first stage's.
+
+    What `gather` leaves out below the second has no score above the first, boosted or not.
+    """
+    weights = run.ways.weights
+    most = OVER_FETCH * wanted
+    scores = [ranked.scores.score[ranked.scores.best(most)] for ranked in run.ranked.values()]
+    best = np.sort(np.concatenate(scores))[::-1] if scores else ()
+    cut = float(best[most - 1]) if len(best) >= most else 0.0
+    return cut, cut / (max(1.0, weights.linked) * max(1.0, weights.dates) * max(1.0, weights.rows))
 
 
 def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
@@ -164,21 +183,22 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
     return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 
 
-def _boosted(run: SearchRun, found: list[Candidate]) -> list[Candidate]:
+def _boosted(run: SearchRun, scope: SearchScope, found: list[Candidate]) -> list[Candidate]:
     """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
-    linked = {entity.id for entity in run.view.entities(run.linked)} if run.linked else set()
+    named = run.view.entities(run.linked) if scope == "fact" and run.linked else []
+    linked = {entity.id for entity in named}
 
     def boosted(candidate: Candidate) -> Candidate:
-        fact = candidate.row
-        if isinstance(fact, Episode) and fact.kind == "triples":
+        row = candidate.row
+        if isinstance(row, Episode) and row.kind == "triples":
             return candidate.times(rows=weights.rows)
-        if not isinstance(fact, Fact):
+        if not isinstance(row, Fact):
             return candidate
-        clocks = (fact.valid_at, fact.invalid_at)
+        clocks = (row.valid_at, row.invalid_at)
         then = any(within(at, span) for at in clocks for span in run.question.spans)
         return candidate.times(
-            linked=1.0 if linked.isdisjoint(fact.ends) else weights.linked,
+            linked=1.0 if linked.isdisjoint(row.ends) else weights.linked,
             dates=weights.dates if then else 1.0,
         )
 

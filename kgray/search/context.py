@@ -36,7 +36,7 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
     "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
     "episode": ("EPISODES", "What was said, word for word: [n] DATE SPEAKER: TEXT; no date: the same day"),
 }
-_CITED = frozenset({"fact", "episode"})
+_CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _START = datetime.min.replace(tzinfo=UTC)
 
 
@@ -45,17 +45,23 @@ class Context:
     """A text for a prompt.
 
     tokens  of the text, by the counter that was used; never above the budget
-    hits    the hits that the text contains, in its order
+    hits    the hits that the text contains, in its order; numbered: the scopes whose hits have a number
     """
 
     text: str
     tokens: int
     hits: tuple[Hit, ...]
+    numbered: frozenset[Scope] = _CITED
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text that are no tags."""
+        return [line for line in self.text.split("\n") if not line.startswith("<")]
 
     @property
     def cited(self) -> tuple[Hit, ...]:
         """The hits that have a number in the text: the first is [1]. Entities and communities have none."""
-        return tuple(hit for hit in self.hits if hit.scope in _CITED)
+        return tuple(hit for hit in self.hits if hit.scope in self.numbered)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray context --json` prints."""
@@ -86,7 +92,10 @@ async def context(
     if isinstance(tokens, bool) or tokens < MIN_TOKENS:
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
-    both = replace(query.ways, once=False)  # what repeats is left out here, where the words are seen
+    ways = (
+        query.ways
+    )  # what repeats is left out here, where the words are seen; how much fits, the budget says
+    both = replace(ways, once=False, weights=replace(ways.weights, tail=0.0))
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     # The facts of an episode of triples say it in words, where facts are asked for.
     hits = [hit for hit in found if hit.kind != "triples" or "fact" not in query.scopes]

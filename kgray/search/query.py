@@ -34,8 +34,9 @@ class Weights:
     phrase              factor for what has a quoted phrase
     linked              factor for facts of an entity that is named
     rows                factor for episodes of triples, whose facts say it better
-    neighbours          of the score of the messages one and two places away in the session: added
-    session             of the session's own score by words: added
+    neighbours          of the scores of the messages before and after it in its session, one place away, then
+                        two: added. An answer shares few words with its question: those before count more
+    session             of the session's own score by words: added where another signal says something
     communities         factor for summaries of communities
     steps               of the score of what a graph step starts from: added, for each further step once more
     floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
@@ -51,12 +52,12 @@ class Weights:
     phrase: float = 1.5
     linked: float = 1.3
     rows: float = 0.5
-    neighbours: tuple[float, ...] = (0.35, 0.15)
+    neighbours: tuple[tuple[float, float], ...] = ((0.5, 0.25), (0.2, 0.1))
     session: float = 0.2
     communities: float = 0.5
     steps: float = 0.35
     floor: float = 0.02
-    tail: float = 0.15
+    tail: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,5 +242,3 @@ class Query:
             raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
         if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:
             raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
-
-

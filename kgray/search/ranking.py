@@ -8,14 +8,16 @@ measured against the group's own, because how near unrelated texts lie depends o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import mul
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgray.ports import Vector
-from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Vectors, Words
+from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.query import Weights
 from kgray.search.question import Question
 from kgray.search.summaries import Summaries
@@ -39,21 +41,37 @@ class Scores:
     signals: Mapping[str, Floats] = field(default_factory=dict)
     floor: float = 0.0
 
-    def best(self, depth: int) -> Ints:
-        """Return the `depth` rows of the highest scores above the floor, best first; ties by row."""
-        rows = np.flatnonzero(self.score > self.floor)
+    def best(self, depth: int, least: float = 0.0) -> Ints:
+        """Return the `depth` rows of the highest scores above the floor, best first; ties by row.
+
+        least: and of this score at least
+        """
+        rows = np.flatnonzero((self.score > self.floor) & (self.score >= least))
         if len(rows) > depth:
             cut = np.partition(self.score[rows], len(rows) - depth)[len(rows) - depth]
             rows = rows[self.score[rows] >= cut]
         return rows[np.lexsort((rows, -self.score[rows]))][:depth]
 
-    def of(self, row: int) -> dict[str, float]:
-        """Return the signals of a row that are not neutral."""
-        found = {name: round(float(values[row]), 4) for name, values in self.signals.items()}
-        return {name: value for name, value in found.items() if value != (1.0 if name in _FACTORS else 0.0)}
+    def of(self, rows: Ints) -> list[dict[str, float]]:
+        """Return of each row the signals that are not neutral."""
+        found: list[dict[str, float]] = [{} for _ in rows]
+        for name, values in self.signals.items():
+            neutral = 1.0 if name in _FACTORS else 0.0
+            for signals, value in zip(found, values[rows].astype(np.float64).round(4).tolist(), strict=True):
+                if value != neutral:
+                    signals[name] = value
+        return found
 
 
 _FACTORS = frozenset({"speaker", "dates", "phrase", "linked"})
+_NONE: Ints = np.zeros(0, np.int64)
+
+
+def _median(values: Floats) -> float:
+    """Return the median; for few values a third of the time of numpy's own."""
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    parted = np.partition(values, (low, high))
+    return (float(parted[low]) + float(parted[high])) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,7 @@ class FirstStage:
     ) -> None:
         """vector: of the question's topic; None where cosines are not asked for."""
         self._index, self._question, self._weights, self._vector = index, question, weights, vector
-        self._idf: dict[int, float] = {}
+        self._having: dict[tuple[int, int], Postings] = {}
 
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
@@ -86,17 +104,21 @@ class FirstStage:
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         level, base = self._together(own, near)
-        factors = {
-            "speaker": self._factor(weights.speaker, self._said_by(held)),
-            "dates": self._factor(weights.dates, self._said_then(held)),
-            "phrase": self._factor(weights.phrase, self._quoted(held.words)),
-        }
-        for factor in factors.values():
-            base = base * factor
-        company = self._from_neighbours(held, base)
-        session = weights.session * self._by_session(held, asked) if weights.session else np.zeros_like(base)
+        factors = self._factors(
+            len(own),
+            speaker=(weights.speaker, self._said_by(held)),
+            dates=(weights.dates, self._said_then(held)),
+            phrase=(weights.phrase, self._quoted(held.words)),
+        )
+        meant = self._product(factors)
+        base *= meant
+        company = meant * self._from_neighbours(held, base)
+        session = meant * np.float32(weights.session) * self._by_session(held, asked)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
-        return self._scores(level, base + company + session, signals)
+        told = base + company
+        # A session lifts what speaks of the question, or stands beside what does, and nothing else.
+        lifted = np.where(told > weights.tail * told.max(initial=0.0), told + session, 0.0)
+        return self._scores(level, lifted, signals)
 
     def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
         """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
@@ -124,8 +146,9 @@ class FirstStage:
         of_statement = self._by_vectors(held.vectors, len(held.statements.numbers), exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
-        phrase = self._factor(self._weights.phrase, self._quoted(held.words))
-        return self._scores(level, total * phrase, {"words": own, "vectors": near, "phrase": phrase})
+        factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
+        total *= self._product(factors)
+        return self._scores(level, total, {"words": own, "vectors": near, **factors})
 
     def summaries(self, held: Summaries) -> Scores:
         """Return the scores of the summaries of communities; they count less: a summary has many words."""
@@ -135,7 +158,7 @@ class FirstStage:
         total *= np.float32(self._weights.communities)
         return self._scores(level, total, {"words": own, "vectors": near})
 
-    def names(self, exact: Exact) -> tuple[Scores, list[int]]:
+    def names(self, exact: Exact) -> tuple[Scores, Ints]:
         """Return the scores of the entities' names, and the rows whose name the question has whole.
 
         A name scores by the share of the question that it is; its vector counts the less, the more words the
@@ -149,11 +172,11 @@ class FirstStage:
         score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
         matched = np.zeros(len(own), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
-            rows, often = held.words.having(wanted)
+            rows, often = self._postings(held.words, wanted)
             matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
         found = Scores(score=score, signals={"words": own, "vectors": near}, floor=weights.floor)
-        return found, [int(row) for row in whole]
+        return found, whole
 
     # ------------------------------------------------------------------------------- words
 
@@ -169,11 +192,16 @@ class FirstStage:
 
     def _idf_of(self, asked: int) -> float:
         """Return a term's weight among the group's messages and pieces of evidence together."""
-        if (known := self._idf.get(asked)) is None:
-            parts = (self._index.messages.words, self._index.pieces.words)
-            rows = sum(len(part.lengths) for part in parts)
-            having = sum(len(part.having(asked)[0]) for part in parts)
-            known = self._idf[asked] = float(np.log(1 + (rows - having + 0.5) / (having + 0.5)))
+        parts = (self._index.messages.words, self._index.pieces.words)
+        rows = sum(len(part.lengths) for part in parts)
+        having = sum(len(self._postings(part, asked)[0]) for part in parts)
+        return math.log(1 + (rows - having + 0.5) / (having + 0.5))
+
+    def _postings(self, held: Words, asked: int) -> Postings:
+        """Return `Words.having` of a term, looked up once."""
+        key = (id(held), asked)
+        if (known := self._having.get(key)) is None:
+            known = self._having[key] = held.having(asked)
         return known
 
     def _by_words(self, held: Words, asked: _Asked, *, flat: bool = False) -> Floats:
@@ -183,26 +211,24 @@ class FirstStage:
             return found
         mean = max(1.0, float(held.lengths.mean()))
         for wanted, idf in zip(asked.terms, asked.idf, strict=True):
-            rows, often = held.having(wanted)
+            rows, often = self._postings(held, wanted)
             length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
             found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
         return found / np.float32(asked.whole)
 
-    def _quoted(self, held: Words) -> NDArray[np.bool_]:
-        """Return which rows have a phrase that the question quotes."""
-        meant = np.zeros(len(held.lengths), bool)
-        for phrase in self._question.phrases:
-            meant[held.having_phrase([term(word) for word in phrase])] = True
-        return meant
+    def _quoted(self, held: Words) -> list[int]:
+        """Return the rows that have a phrase that the question quotes."""
+        phrases = ([term(word) for word in phrase] for phrase in self._question.phrases)
+        return [row for phrase in phrases for row in held.having_phrase(phrase)]
 
     def _by_session(self, held: Messages, asked: _Asked) -> Floats:
         """Return for each message its session's BM25 among the sessions, as a share of the best one's."""
         sessions = held.sessions
         found = np.zeros(sessions.count, np.float32)
-        lengths = np.bincount(sessions.of_row, held.words.lengths, sessions.count)
+        lengths = sessions.lengths
         mean = max(1.0, float(lengths.mean())) if sessions.count else 1.0
         for wanted in asked.terms:
-            rows, often = held.words.having(wanted)
+            rows, often = self._postings(held.words, wanted)
             counts = np.bincount(sessions.of_row[rows], often, sessions.count)
             having = int(np.count_nonzero(counts))
             idf = np.log(1 + (sessions.count - having + 0.5) / (having + 0.5))
@@ -224,8 +250,8 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
-        median = float(np.median(some))
-        spread = max(1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._vector) ** 0.5)
+        median = _median(some)
+        spread = max(1.4826 * _median(np.abs(some - median)), RANDOM / len(self._vector) ** 0.5)
         # Few texts may all be about the question: they say little of what is not.
         middle = min(float(np.quantile(some, 0.25)) if len(some) < _FEW else median, UNRELATED)
         middle *= len(some) / (len(some) + _TINY)
@@ -235,29 +261,36 @@ class FirstStage:
     # ------------------------------------------------------------------------------- who, when, beside what
 
     @staticmethod
-    def _factor(factor: float, meant: NDArray[np.bool_]) -> Floats:
-        return np.where(meant, np.float32(factor), np.float32(1.0))
+    def _factors(count: int, **meant: tuple[float, Sequence[int] | Ints]) -> dict[str, Floats]:
+        """Return the factor of each row by each signal that any row has: (factor, rows that have it)."""
+        found = {}
+        for name, (factor, rows) in meant.items():
+            if len(rows):
+                found[name] = np.ones(count, np.float32)
+                found[name][rows] = factor
+        return found
 
-    def _said_by(self, held: Messages) -> NDArray[np.bool_]:
+    @staticmethod
+    def _product(factors: Mapping[str, Floats]) -> Floats:
+        return np.asarray(reduce(mul, factors.values(), np.float32(1.0)))
+
+    def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]
-        return np.isin(held.speaker_numbers, numbers)
+        return np.flatnonzero(np.isin(held.speaker_numbers, numbers)) if numbers else _NONE
 
-    def _said_then(self, held: Messages) -> NDArray[np.bool_]:
-        meant = np.zeros(len(held.times), bool)
-        for start, end in self._question.spans:
-            meant |= (held.times >= start) & (held.times < end)
-        return meant
+    def _said_then(self, held: Messages) -> Ints:
+        times = ((held.times >= start) & (held.times < end) for start, end in self._question.spans)
+        return np.flatnonzero(np.logical_or.reduce([*times])) if self._question.spans else _NONE
 
     def _from_neighbours(self, held: Messages, base: Floats) -> Floats:
-        """Return what each message gets of those beside it in its session."""
+        """Return what each message gets of those before and after it in its session."""
         sessions = held.sessions
-        ordered, of = base[sessions.order], sessions.of_row[sessions.order]
+        ordered, of = base[sessions.order], sessions.ordered
         credit = np.zeros_like(ordered)
-        for steps, weight in enumerate(self._weights.neighbours, 1):
-            same = of[steps:] == of[:-steps]
-            credit[steps:] += weight * np.where(same, ordered[:-steps], 0)
-            credit[:-steps] += weight * np.where(same, ordered[steps:], 0)
+        for steps, (before, after) in enumerate(self._weights.neighbours, 1):
+            same = (of[steps:] == of[:-steps]).astype(np.float32)
+            credit[steps:] += np.float32(before) * same * ordered[:-steps]
+            credit[:-steps] += np.float32(after) * same * ordered[steps:]
         found = np.empty_like(credit)
         found[sessions.order] = credit
         return found
-

@@ -15,7 +15,7 @@ from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
 from kgray.records import Episode
-from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, gather, steps
+from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, cut_of, gather, steps
 from kgray.search.index import (
     MESSAGE_VECTORS,
     NAME_VECTORS,
@@ -96,7 +96,7 @@ class Searcher:
         vector: Vector | None = None
         if "cosine" in ways.methods or ways.reranker == "mmr":
             vector = (await self.embedder.embed([question.topic]))[0]
-        with self._indexes.of(group) as index:
+        with self._indexes.unchanged():
             weights, told = self._weights(ways), self._told(query)
             ranked, linked = _first_stage(self.store, index, question, query, weights, vector, told)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
@@ -185,13 +185,24 @@ def _first_stage(
 
 
 def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
+    ways, limit = run.ways, run.query.limit
+    if ways.fusion == "weighted" and ways.reranker == "none" and "bfs" not in ways.methods:
+        cut, least = cut_of(run, limit)  # few rows are read, and more only where these do not decide it
+        ranking, last = _ranking(run, vector, least)
+        if len(ranking.hits) == limit and last >= cut:
+            return ranking
+    return _ranking(run, vector)[0]
+
+
+def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
+    """Return the hits among rows whose first stage's score is `least`, and the score of the last."""
     limit, ways = run.query.limit, run.ways
     wanted = limit if ways.reranker == "none" else POOL * limit
     by_text: dict[SearchScope, dict[str, list[Candidate]]] = {}
     found: Found = {}
     for scope, ranked in run.ranked.items():
         if ways.fusion == "weighted":
-            found[scope] = gather(run, scope, wanted) if ways.methods != ("bfs",) else []
+            found[scope] = gather(run, scope, wanted, least=least) if ways.methods != ("bfs",) else []
         else:
             by_text[scope] = {
                 name: gather(run, scope, wanted, Scores(score=ranked.scores.signals[name]))
@@ -209,11 +220,12 @@ def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
     chosen, said = one_list(found, length, ways.places, once=ways.once and "episode" in found)
-    return Ranking(
+    ranking = Ranking(
         hits=tuple(_hits(run, chosen, ranks)),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
         floor=ways.weights.floor,
     )
+    return ranking, chosen[-1][1].score if chosen else 0.0
 
 
 def _with_steps(found: Sequence[Candidate], reached: Sequence[Candidate]) -> list[Candidate]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kgray import kinds, rows
 from kgray.graph import PROFILE, Community
 from kgray.ports import Store
-from kgray.search.index import Vectors, Words
+from kgray.search.index import Ints, Vectors, Words
 from kgray.times import Instant
 from kgray.words import packed
 
@@ -24,9 +24,9 @@ class Summaries:
         numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
         self.vectors.add(self.ids, [one.vector for one in found], numbers, signs=False)
 
-    def chosen(self, places: Sequence[int]) -> list[str]:
+    def chosen(self, places: Ints) -> list[str]:
         """Return the communities at these places."""
-        return [self.ids[place] for place in places]
+        return [self.ids[place] for place in places.tolist()]
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:

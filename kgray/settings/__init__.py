@@ -1,9 +1,4 @@
-"""One frozen tree of settings, from TOML, then KGRAY_* variables, then arguments; the later source wins.
-
-tree      the keys, their values and defaults; what a backend needs, and what is not built
-sources   where they are read from, and which source wins
-checks    kinds of values, and one line for each of pydantic's errors: profile and ontology use them too
-"""
+"""One frozen tree of settings, from TOML, then KGRAY_* variables, then arguments; the later source wins."""
 
 from __future__ import annotations
 

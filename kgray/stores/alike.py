@@ -6,17 +6,16 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 from kgray import rows as packing
-from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
+from kgray.errors import StaleWriter, StoreError
 from kgray.holds import held
 from kgray.kinds import (
     ACCEPTED,
-    EPISODES,
     EPISODES_AT,
     EXTRACTED,
     OPERATIONS_AT,
@@ -26,16 +25,15 @@ from kgray.kinds import (
     Kind,
     Row,
 )
-from kgray.ports import GroupCounts, GroupHead, RowChanges, Store
+from kgray.ports import GroupCounts, GroupHead, Store
 from kgray.records import Episode, Operation
-from kgray.times import Instant
+from kgray.stores.batch import Counters
 
 
 class Reads(Store):
     """Reads that follow from others."""
 
     def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        """Return what is next in the group's order behind a sequence, at most `limit`."""
         with self.reading():
             asked = self.pending_sequences(group, after, limit)
             episodes = self.rows(EPISODES_AT, group, [sequence for sequence, its in asked if its])
@@ -48,11 +46,9 @@ class Reads(Store):
         return sorted(found, key=attrgetter("sequence"))
 
     def pending_groups(self) -> dict[str, bool]:
-        """Return the groups with anything that has not ended, sorted; True = some of it is live."""
         return self.newly_pending(0)[0]
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger by group, sorted; see `ports.Store`."""
         with self.reading():
             found = self._counted(group)
             found.pop(OWN, None)
@@ -62,8 +58,7 @@ class Reads(Store):
             return found
 
     @abstractmethod
-    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
-        """Return the counts of one group, or of all, sorted."""
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]: ...
 
 
 def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
@@ -82,34 +77,6 @@ def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> d
     return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """A group's counters, as a transaction has advanced them; see `ports.GroupHead`."""
-
-    named: bool = False
-    last: int = 0
-    last_recorded: Instant = 0
-    removals: int = 0
-
-    def take_sequence(self) -> int:
-        """Take the next sequence; the group exists from now on."""
-        self.named = True
-        self.last += 1
-        return self.last
-
-    def take_record_time(self, now: Instant) -> Instant:
-        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
-        self.last_recorded = max(now, self.last_recorded + 1)
-        return self.last_recorded
-
-    @property
-    def head(self) -> GroupHead:
-        """Return them in the port's form."""
-        return GroupHead(
-            named=self.named, last=self.last, last_recorded=self.last_recorded, removals=self.removals
-        )
-
-
 class Adoption(Protocol):
     """A group that is being copied in, in many transactions; nobody else finds any of it before `finish`."""
 
@@ -118,23 +85,17 @@ class Adoption(Protocol):
 
         Raises StoreError where the group exists, or ever did.
         """
-        ...
 
-    def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
-        """Write the rows."""
-        ...
+    def take(self, rows: Iterable[tuple[Kind, Row]]) -> None: ...
 
     def standing_in(self) -> AbstractContextManager[None]:
         """Let reads of this process find the copy."""
-        ...
 
     def finish(self) -> None:
         """Make the group visible to everybody."""
-        ...
 
     def undo(self) -> None:
         """Delete what was written, if this process may still write; else the next copy's `start` does."""
-        ...
 
 
 def adopt(adoption: Adoption, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]) -> None:
@@ -165,39 +126,6 @@ def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
         else f"was there and was removed: its {head.last} sequences are never used again"
     )
     return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
-
-
-def no_sequence(change: RowChanges, last: int) -> Unwritable:
-    """Return the refusal of a change whose entry was never accepted; last: the group's last sequence."""
-    why = f"its last is {last}" if last else "it is empty"
-    return Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
-
-
-def ended_in(changes: Iterable[RowChanges]) -> list[str]:
-    """Return the groups in which something may have ended, sorted."""
-    return sorted({c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES})
-
-
-def applies(change: RowChanges, state: int | None, ended_at: Instant | None) -> bool:
-    """Return whether a change applies to its entry as it is: None where the entry is gone.
-
-    Raises Outrun where the entry was ended by another than this change, which says what it rests on: its
-    sender takes a graph for stored that is not.
-    """
-    if state in change.states:
-        return True
-    if change.rests_on is not None and ended_at != change.recorded_at:
-        raise outrun(change)
-    return False
-
-
-def outrun(change: RowChanges) -> Outrun:
-    """Return the refusal of a change that something else was recorded before."""
-    return Outrun(
-        f"sequence {change.sequence} of group {change.group!r} bears the record time {change.recorded_at}, "
-        f"which is not past the group's last, or another has recorded since it was decided: nothing was "
-        f"changed, run it again"
-    )
 
 
 def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:

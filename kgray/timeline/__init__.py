@@ -1,9 +1,4 @@
-"""When each statement held: a pure function from claims to spans (R6-R13).
-
-claims      the input and output: Claim, Span, Rivals
-component   the rules R7-R12 over statements connected by rivalry, with a log to undo instants
-sweep       `timeline`, and `Sweep`: the same function, kept up to date while claims arrive
-"""
+"""When each statement held: a pure function from claims to spans (R6-R13)."""
 
 from __future__ import annotations
 

@@ -178,11 +178,6 @@ class SlotState:
         return None
 
 
-def first_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
-    """Return the two earliest; they are of different statements, since each has one first span."""
-    return tuple(sorted((*leaders, new), key=itemgetter(0))[:2])
-
-
 def last_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
     """Return the two latest of different statements."""
     if not leaders or new[0] >= leaders[0][0]:
@@ -244,7 +239,6 @@ class Component:
         self._log: list[tuple[Any, str, Any]] = []  # (object, attribute or list mark, what it was)
 
     def __len__(self) -> int:
-        """Return the number of instants."""
         return len(self._times)
 
     # -- in and out
@@ -486,7 +480,9 @@ class Component:
             self._set(state, "first", draft)
             for slot in state.slots:
                 if len(slot.firsts) < 2 or draft.start < slot.firsts[1][0]:
-                    self._set(slot, "firsts", first_two(slot.firsts, (draft.start, state)))
+                    # Of different statements, since each has one first span.
+                    firsts = sorted((*slot.firsts, (draft.start, state)), key=itemgetter(0))
+                    self._set(slot, "firsts", tuple(firsts[:2]))
         if end > state.last_end:
             self._set(state, "last_end", end)
         for slot in state.slots:

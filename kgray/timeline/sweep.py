@@ -28,7 +28,6 @@ class PlainSlot:
         self._starts: list[Instant] = []  # of the runs, for bisection
 
     def __len__(self) -> int:
-        """Return the number of spans."""
         return len(self._runs)
 
     def take(self, own: Sequence[OwnClaim]) -> bool:
@@ -55,7 +54,7 @@ class PlainSlot:
             self._settle(place - 1)
             return True
         if current is not None:
-            keep = bisect_left(current.support, at, key=_said_at)
+            keep = bisect_left(current.support, at, key=lambda claim: claim.said[0])
             rest = current.support[keep:]
             if rest and rest[0].said[0] == at:
                 return False  # two rivals at one instant
@@ -92,10 +91,6 @@ class PlainSlot:
 
 def _run(state: StatementState, support: list[Claim]) -> SpanDraft:
     return SpanDraft(state, support[0], "start", support[0].said[0], support)
-
-
-def _said_at(claim: Claim) -> Instant:
-    return claim.said[0]
 
 
 def _start(draft: SpanDraft) -> Instant:

@@ -153,9 +153,6 @@ def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     return found
 
 
-# -------------------------------------------------------------------------------------- the sums
-
-
 def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
     """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order.
 

@@ -94,6 +94,7 @@ class Say:
         """Yield the events of a stream, its usage last."""
         for piece in self.pieces or ():
             yield _event({"choices": [{"index": 0, "delta": {"content": piece}}]})
+        yield _event({"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]})
         if self.usage:
             prompt, completion = self.usage
             yield _event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})

@@ -13,6 +13,7 @@ import uvicorn
 
 import kgray
 from kgray.http import create_app
+from kgray.http.protocol import Bounded
 from kgray.memory import Memory
 from tests.waiting import HANGS_S, wait_for
 
@@ -49,7 +50,9 @@ def serving(folder: Path, **how: Any) -> Iterator[Served]:
     """Serve a folder until the block ends."""
     memory = kgray.open(folder, **how.pop("settings", {}))
     app = create_app(memory, **how)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, http=Bounded, log_level="error", timeout_graceful_shutdown=2)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(lambda: server.started or not thread.is_alive())

@@ -248,3 +248,55 @@ def test_tokens_are_bounded_before_anything_is_sent(serve, team):
         with pytest.raises(InputError, match="max_calls is 0"):
             memory.ask(QUESTION, group="team", max_calls=0)
     assert [asked.body["max_tokens"] for asked in server.asked] == [32]
+
+
+def replied(task, text, question=QUESTION):
+    return {"question": {"kind": task, "items": [question]}, "answer": {"text": text}}
+
+
+def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
+    """What a further question finds joins the context; three calls."""
+    question = "Tell me of Acme and what came then"
+    further = replied("follow_up", "1. Where is Beta?\n- Who left Acme?", question)
+    team.script(further, says("Acme [1], then Beta [2].", question))
+    found = team("ask", question, "--group", "team", "--mode", "drift", "--json").json
+    assert (found["answer"], found["calls"]) == ("Acme [1], then Beta [2].", 3)
+    assert [row["client_id"] for row in found["citations"]] == ["a", "b"]
+    team.script(further)
+    stopped = team("ask", question, "--group", "team", "--mode", "drift", "--max-calls", "2")
+    assert (stopped.code, stopped.out) == (2, "")
+
+
+def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
+    rows = [("Ann", "KNOWS", "Bob"), ("Bob", "KNOWS", "Cid"), ("Cid", "KNOWS", "Ann")]
+    triples = [{"source": a, "relation": r, "target": b} for a, r, b in rows]
+    kgray.script(replied("answer", "-"))
+    assert (
+        kgray("add", kgray.write("t.jsonl", {"kind": "triples", "triples": triples}), "--group", "g").code
+        == 0
+    )
+    none = kgray("ask", "Who?", "--group", "g", "--mode", "global")
+    assert (none.code, "kgray communities refresh --group g" in none.err) == (2, True)
+    scripted, kgray.env = kgray.env, {**kgray.env, "KGRAY_MODEL_BACKEND": "rules"}
+    assert kgray("communities", "refresh", "--group", "g").code == 0
+    community = kgray("communities", "list", "--group", "g", "--json").json["communities"][0]
+    kgray.env = scripted
+    kgray.script(
+        replied("points", "20 [7] Nobody.\n90 [1] They know one another.\nfine", "Who?"),
+        says("All [1].", "Who?"),
+    )
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (found["answer"], found["found"], found["calls"]) == ("All [1].", True, 2)
+    assert found["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
+    kgray.script(replied("points", "NONE", "Who?"))
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (found["found"], found["calls"]) == (False, 1)
+
+
+def test_suggested_questions_are_those_of_the_model(team):
+    team.script(replied("follow_up", "Where did Alice work before?\n2) When did she leave?", "Acme"))
+    suggested = team("ask", "Acme", "--group", "team", "--suggest", "--json").json
+    assert suggested == {"questions": ["Where did Alice work before?", "When did she leave?"]}
+    team.script(replied("follow_up", "NONE", "Acme"))
+    assert team("ask", "Acme", "--group", "team", "--suggest", "--json").json == {"questions": []}
+    assert team("ask", "Acme", "--group", "nobody", "--suggest", "--json").json == {"questions": []}

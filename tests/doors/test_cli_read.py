@@ -406,7 +406,6 @@ def test_without_communities_their_scope_is_empty(team):
     assert (answer.code, json.loads(answer.out)["hits"]) == (0, [])
 
 
-
 @pytest.mark.parametrize(
     "extra", [["--limit", "0"], ["--as-of", "later"], ["--scope", "world"], ["--known-at", "x"]]
 )

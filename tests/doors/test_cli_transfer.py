@@ -121,9 +121,7 @@ def test_an_import_says_in_one_line_what_it_needs(kgray, monkeypatch):
     assert (absent.code, "absent" in absent.err) == (2, True)
 
 
-def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(
-    kgray, own_neo4j, neo4j_driver
-):
+def test_a_graphiti_database_is_imported_and_what_is_not_mapped_is_counted(kgray, own_neo4j, neo4j_driver):
     empty = kgray_import(kgray, own_neo4j)
     assert (empty.code, "no episode and no entity of Graphiti" in empty.err) == (2, True)
     neo4j_driver.execute_query(

@@ -189,3 +189,13 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
                 await memory.search("Bob", group="other")
             merged = await memory.merge("Firm 1", "Firm 2", group="team")
             assert (await memory.operation(merged["sequence"], group="team"))["state"] == "done"
+
+
+@pytest.mark.neo4j
+async def test_over_stdio_on_a_neo4j_store(tmp_path, own_neo4j, monkeypatch):
+    store = {"BACKEND": "neo4j", "URI": own_neo4j.uri, "USER": own_neo4j.user, "PASSWORD": own_neo4j.password}
+    for name, value in store.items():
+        monkeypatch.setenv(f"KGRAY_STORE_{name}", value)
+    monkeypatch.setenv("KGRAY_EMBEDDER_DIMENSIONS", "64")
+    async with stdio(tmp_path / "data") as client:
+        await use(client)

@@ -18,7 +18,7 @@ from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
-from kgray.prompting.prompts import Prompts
+from kgray.prompting.prompts import Prompts, tokens
 from kgray.records import Draft, Episode, Value
 from kgray.settings import Secret
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
@@ -395,7 +395,7 @@ async def test_a_reply_cut_before_its_first_item_is_asked_for_once_more_with_mor
     found = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [f.relation for f in found.facts] == ["WORKS_AT"]
-    assert [a.body["max_tokens"] for a in server.asked] == [4096, 8192]
+    assert [a.body["max_tokens"] for a in server.asked] == [256 + 48 * tokens(episode().text), 8192]
     assert server.asked[0].data == server.asked[1].data
 
 
@@ -578,18 +578,18 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
 
 def test_the_schemas_are_what_constrained_decoders_take():
-    """All required, nothing extra, inline, no bounds but of lists; order as in the prompt."""
+    """All required, nothing extra, inline, no bounds; order as in the prompt."""
     from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
 
     def walk(schema):
-        assert not {"$ref", "minLength", "maxLength", "pattern", "minimum", "maximum"} & set(schema)
+        bounds = {"minLength", "maxLength", "pattern", "minimum", "maximum", "minItems", "maxItems"}
+        assert not {"$ref", *bounds} & set(schema)
         if schema.get("type") == "object":
             assert schema["additionalProperties"] is False
             assert schema["required"] == list(schema["properties"])
             for inner in schema["properties"].values():
                 walk(inner)
         if schema.get("type") == "array":
-            assert schema["maxItems"] >= 1
             walk(schema["items"])
         for option in schema.get("anyOf", ()):
             walk(option)
@@ -745,7 +745,8 @@ async def test_room_that_the_model_does_not_have_is_asked_for_again_smaller(serv
 
     await extractor(server).extract(ExtractionRequest(episode=episode()))
 
-    assert [a.body["max_tokens"] for a in server.asked] == [4096, 1024]
+    room = 256 + 48 * tokens(episode().text)
+    assert [a.body["max_tokens"] for a in server.asked] == [room, room // 4]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,8 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
 from tests.waiting import HANGS_S
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def started(kgray, *more):
@@ -97,3 +102,33 @@ def test_a_wrong_key_is_refused(kgray, wrong):
     assert (answer.code, answer.out) == (2, "")
     assert kgray("keys", "list", "--json").json == {"keys": []}
     assert json.loads(kgray("groups", "--json").out) == {"groups": []}
+
+
+@pytest.mark.slow
+def test_the_bench_of_a_server_loses_nothing(tmp_path):
+    out = tmp_path / "figures.json"
+    words = ["serve", "--clients", "8", "--searchers", "2", "--seconds", "4", "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "bench", *words], check=True, timeout=300, cwd=ROOT)
+    accepting, ingesting = json.loads(out.read_text(encoding="utf-8"))["results"]
+
+    for found in (accepting, ingesting):
+        assert found["lost"] == 0
+        assert found["statuses"]["202"] > 20
+        assert set(found["statuses"]) <= {"202", "503"}
+        assert found["server_cpu_ms_per_append"] > 0
+
+
+def test_the_key_of_webhooks_is_made_once_for_its_owner_alone(kgray, tmp_path):
+    file = tmp_path / "webhooks.key"
+    keys = []
+    for _ in range(2):
+        running, _ = started(kgray, "--webhooks", str(file))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(HANGS_S) == 0
+        keys.append(file.read_bytes())
+    assert (len(keys[0]), keys[0] == keys[1], file.stat().st_mode & 0o777) == (32, True, 0o600)
+    file.write_bytes(b"short")
+    for path in (file, tmp_path / "nowhere" / "key"):
+        answer = kgray("serve", "--port", "0", "--webhooks", str(path))
+        assert (answer.code, answer.out) == (2, "")
+        assert str(path) in answer.err

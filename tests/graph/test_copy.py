@@ -16,8 +16,7 @@ from kgray.ledger import accept, failures, request, retry
 from kgray.ports import Store
 from kgray.records import Extraction, Operation
 from kgray.settings import Settings, StoreSettings
-from kgray.transfer import copy_group
-from kgray.transfer.copying import Sum, rows_of
+from kgray.transfer.copying import Sum, copy_group, rows_of
 from kgray.wiring import OpenStore
 from tests.graph.by_hand import INDEXED, answered, draft, extracted
 from tests.graph.engine import SMALL, Engine, WildJudge, day, in_group, reading, triples, works

@@ -11,6 +11,8 @@ from tests.graph.histories import history, played
 from tests.graph.stores import SqliteStores, Stores
 
 MANY = {"sqlite": 1000, "neo4j": 50}
+# Of the many: a relation whose class is excluded twice, and entities held apart that a split had parted.
+FOUND = [520, 693, 933]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., En
     stores.close()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), *FOUND])
 def test_after_every_step_of_a_history_the_graph_follows_from_the_records(
     fresh: Callable[..., Engine], seed: int
 ) -> None:

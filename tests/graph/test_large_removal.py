@@ -15,7 +15,7 @@ from kgray.errors import NotFound
 from kgray.ingest import withdraw as withdrawing
 from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of
-from kgray.memory.reports import shown
+from kgray.memory.naming import id_called
 from kgray.ports import Store
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
@@ -114,7 +114,7 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
         assert everything(engine.store, engine.named()) == seen
         assert (engine.dump(), differences(engine.store, engine.named())) == (dump, [])
         with pytest.raises(NotFound):
-            shown(engine.store, engine.named(), "gone10")
+            id_called(engine.store, engine.named(), "gone10")
         runs += 1
         go_on(engine, asked, pieces=runs)
     assert runs > 3

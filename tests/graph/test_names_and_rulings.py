@@ -125,6 +125,21 @@ def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: P
     engine.check()
 
 
+def test_of_several_rulings_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:
+    """R2, R17: a second name of the class that excludes the same one moves no record time."""
+    one = shipped().extended({"AA": {"excludes": ["DD"]}})
+    engine = Engine(tmp_path, ontology=one)
+    for at, relation in ((0, "DD"), (1, "AA")):
+        engine.add(triples(at, {"source": "s", "relation": relation, "target": "x"}))
+    before = [fact for fact in engine.view().all_facts() if fact.relation == "DD"]
+    assert before[0].invalid_at is not None
+    two = one.extended({"BB": {"same_as": "AA", "excludes": ["DD"]}})
+    engine = Engine(tmp_path, ontology=two)
+    engine.add(triples(2, {"source": "s", "relation": "BB", "target": "y"}))
+    engine.check()
+    assert [fact for fact in engine.view().all_facts() if fact.relation == "DD"] == before
+
+
 def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> None:
     """R17: a changed ontology is recorded as rulings at the group's next commit."""
     tied = {"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}, "CC": {"excludes": ["DD"]}}

@@ -66,7 +66,7 @@ def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4
         tell(store, "Al", "one", group=group)
     asked = named_group(group) | {"values": [], "after": [0, 0], "limit": 5}
     for read in READS:
-        name, statement = read.name, statements.STORED_READS[read].statement
+        name, statement = read.name, statements.OF_READ[read]
         plan = neo4j_driver.execute_query(f"EXPLAIN {statement}", asked).summary.plan
         steps = set(operators(plan))
         found = {step for step in steps if "LabelScan" in step or "AllNodes" in step or "TypeScan" in step}

@@ -53,9 +53,7 @@ async def test_nearby_measures_true_shortest_paths(world):
     rng = random.Random(4)
     people = [f"P{n}" for n in range(14)]
     edges = sorted({(a, b) for a, b in (rng.sample(range(14), 2) for _ in range(17))})
-    told = [
-        (people[a], "KNOWS", people[b], f"{people[a]} knows {people[b]}", day(0), None) for a, b in edges
-    ]
+    told = [(people[a], "KNOWS", people[b], f"{people[a]} knows {people[b]}", day(0), None) for a, b in edges]
     await world.tell("demo", "They meet.", day(0), facts=told)
     distance, front = {edges[0][0]: 0}, [edges[0][0]]
     for steps in count(1):

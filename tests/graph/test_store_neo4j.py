@@ -319,7 +319,7 @@ def test_a_look_whether_others_changed_the_groups_is_one_statement_however_many_
     run = Connection.run
     monkeypatch.setattr(Connection, "run", lambda *a, **values: (asked.append(a[2]), run(*a, **values))[1])
 
-    committer.forget_stale()
+    asyncio.run(committer.forget_stale())
 
     assert len(asked) == 1
     assert [name for name in names if committer.kept(name) is None] == []

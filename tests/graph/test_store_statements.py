@@ -29,7 +29,7 @@ def test_every_statement_is_an_index_look_up(store):
     for name, statement in sql.all_statements().items():
         count = max((n for n in range(1, 9) if f"?{n}" in statement), default=statement.count("?"))
         values = {"no": 1, "sequence": 1} if ":no" in statement else (None,) * count
-        plan = store._db._reader.execute("EXPLAIN QUERY PLAN " + statement, values).fetchall()
+        plan = store._db.rows("EXPLAIN QUERY PLAN " + statement, values)
         steps = [step for *_, step in plan]
         walks = [step for step in steps if re.match(r"SCAN (?!asked|CONSTANT|\(|found)", step)]
         if name.startswith("OF_READ all "):
@@ -42,9 +42,9 @@ def test_every_statement_is_an_index_look_up(store):
 def test_every_look_up_goes_by_its_value(store):
     """And not by the group alone, of which it would read every row."""
     wrong = {}
-    for read, how in sql.OF_READ.items():
+    for read, statement in sql.OF_READ.items():
         if read.by is not None:
-            plan = store._db._reader.execute("EXPLAIN QUERY PLAN " + how.sql, (1, "[]")).fetchall()
+            plan = store._db.rows("EXPLAIN QUERY PLAN " + statement, (1, "[]"))
             (search,) = [step for *_, step in plan if step.startswith("SEARCH t")]
             first = read.by[0] if isinstance(read.by, tuple) else read.by
             if f" (no=? AND {first}=?" not in search:

@@ -344,7 +344,8 @@ def test_while_removals_are_the_same_only_greater_sequences_were_added(stores: S
     """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
     store = stores.open()
     steps = anew = 0
-    for seed in range(12 if not store.remote else 2):
+    # What counts is decided above the stores; a server shows one history that it adds up alike.
+    for seed in range(12 if not store.remote else 1):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
         followed = Followed(engine, reader)

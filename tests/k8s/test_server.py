@@ -1,6 +1,6 @@
 """The manifests on a real API server, with the real scheduler and controllers: `make test-k8s`.
 
-The server is built from Go modules once (about 7 minutes) into the folder that KGRAY_TEST_K8S_CACHE names.
+The server is built from Go modules once (10 CPU minutes) into the folder that KGRAY_TEST_K8S_CACHE names.
 No container runs: a pod on a node is said to be ready.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 HERE = Path(__file__).parent
 K8S = HERE.parents[1] / "k8s"
@@ -139,6 +140,58 @@ def test_the_store_gets_its_volume_and_the_door_its_replicas(server):
         assert done.returncode == 0, done.stdout + done.stderr
     claims = server.get("persistentvolumeclaims", "-n", "kgray")["items"]
     assert {claim["status"]["phase"] for claim in claims} == {"Bound"}
+
+
+def test_redis_gets_its_volume(server):
+    done = server.apply(server.rendered(OVERLAYS["redis"]))
+    assert done.returncode == 0, done.stderr
+    done = server("rollout", "status", "statefulset/redis", "-n", "kgray", f"--timeout={PLACED_S}s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    claim = server.get("persistentvolumeclaim", "data-redis-0", "-n", "kgray")
+    assert claim["status"]["phase"] == "Bound"
+
+
+def test_the_small_overlay_fits_on_one_machine_of_16_cores(server):
+    cores = memory = 0.0
+    for document in yaml.safe_load_all(server.rendered(OVERLAYS["small"])):
+        for number, containers in pods_of(document):
+            requests = [one["resources"]["requests"] for one in containers]
+            cores += number * sum(cpus(one["cpu"]) for one in requests)
+            memory += number * sum(gigabytes(one["memory"]) for one in requests)
+    assert 8 < cores <= 16
+    assert 16 < memory <= 64
+
+
+def pods_of(document: dict[str, Any]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield how many pods stand from the start, and the containers of each."""
+    spec = document.get("spec", {})
+    if document["kind"] in ("Deployment", "StatefulSet"):
+        yield spec["replicas"], spec["template"]["spec"]["containers"]
+    elif document["kind"] == "RayCluster":
+        scaler = {"resources": spec["autoscalerOptions"]["resources"]}
+        yield 1, [*spec["headGroupSpec"]["template"]["spec"]["containers"], scaler]
+        for group in spec["workerGroupSpecs"]:
+            yield group["replicas"], group["template"]["spec"]["containers"]
+
+
+def cpus(quantity: str) -> float:
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
+def gigabytes(quantity: str) -> float:
+    return float(quantity[:-2]) / (1024 if quantity.endswith("Mi") else 1)
+
+
+def test_neo4j_elsewhere_leaves_out_ours_and_nothing_else(server):
+    kinds = [
+        {
+            (one["kind"], one["metadata"]["name"])
+            for one in yaml.safe_load_all(server.rendered(OVERLAYS[name]))
+        }
+        for name in ("base", "neo4j-elsewhere")
+    ]
+    assert kinds[0] - kinds[1] == {("Service", "neo4j"), ("StatefulSet", "neo4j")}
+    assert kinds[1] - kinds[0] == set()
 
 
 def test_the_refresh_makes_its_job(server):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import kgray
+from bench import random_models
 from kgray.errors import InputError, SettingsError
-from tests.models import tiny
 
 TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
 
@@ -27,7 +27,10 @@ pytestmark = pytest.mark.models
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {"bge": tiny.bge(folder / "bge-tiny"), "reranker": tiny.bge(folder / "rank", reranker=True)}
+    return {
+        "bge": random_models.bge(folder / "bge-tiny"),
+        "reranker": random_models.bge(folder / "rank", reranker=True),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def reranker(folders):
 
 def texts_of(count: int, seed: int = 3) -> list[str]:
     """Return distinct texts of 1 to 60 words, most of them short."""
-    rng, words = random.Random(seed), tiny.WORDS.split()
+    rng, words = random.Random(seed), random_models.WORDS.split()
     lengths = [rng.randrange(3, 60) if rng.random() < 0.2 else rng.randrange(3, 14) for _ in range(count)]
     return [f"{n} " + " ".join(rng.choices(words, k=length)) for n, length in enumerate(lengths)]
 
@@ -72,6 +75,18 @@ async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
         order = random.Random(seed).sample(range(60), 60 - 7 * seed)
         found = await embedder.embed([texts[place] for place in order])
         assert np.array_equal(found, alone[order])
+
+
+async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedder):
+    """All of one length: a pass in which nothing was padded would run another kernel."""
+    await embedder.start()
+    by_length: dict[int, list[str]] = {}
+    for text in texts_of(4000, seed=5):
+        by_length.setdefault(len(embedder._model.tokens([text])[0]) + 2, []).append(text)
+    for length in (16, 20, 32):
+        texts = by_length[length][: TOKENS // length]
+        together = await embedder.embed(texts)
+        assert np.array_equal((await embedder.embed(texts[:1]))[0], together[0])
 
 
 async def test_a_long_text_is_read_to_its_end(embedder):
@@ -129,42 +144,68 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
     assert "it/s" not in capfd.readouterr().err
 
 
-def bare_loop(folder: str, texts: list[str]) -> Any:
-    """Return a loop over texts sorted by length, as many in a pass as BgeEmbedder has; nothing else."""
+def bare_loops(folder: str, texts: list[str]) -> Any:
+    """Return FlagEmbedding's embedder, and two loops over texts sorted by length that return seconds.
+
+    The first pads a pass to its longest text. The second runs the fixed shapes of BgeEmbedder, without which
+    a text's vector depends on its neighbours; nothing else.
+    """
     import torch
     from FlagEmbedding import BGEM3FlagModel
+
+    from kgray.backends.encoder import _batches, _rows
 
     wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     model = wrapper.model.float().eval()
 
-    def run() -> float:
-        since = time.perf_counter()
-        ids = sorted(wrapper.tokenizer(texts)["input_ids"], key=len, reverse=True)
+    def ids() -> list[list[int]]:
+        found: list[list[int]] = wrapper.tokenizer(texts)["input_ids"]
+        return found
+
+    def run(passes: list[tuple[int, int, list[list[int]]]]) -> None:
         with torch.inference_mode():
-            while ids:
-                batch = ids[: max(1, TOKENS // len(ids[0]))]
-                ids = ids[len(batch) :]
-                width = max(map(len, batch))
-                held = torch.tensor([row + [1] * (width - len(row)) for row in batch])
+            for length, count, rows in passes:
+                filled = [row + [1] * (length - len(row)) for row in rows]
+                held = torch.tensor(filled + [[0] + [1] * (length - 1)] * (count - len(rows)))
                 model({"input_ids": held, "attention_mask": held != 1})["dense_vecs"].numpy()
-        return time.perf_counter() - since
 
-    return wrapper, run
+    def padded() -> float:
+        since, left = time.process_time(), sorted(ids(), key=len, reverse=True)
+        passes = []
+        while left:
+            rows = left[: max(1, TOKENS // len(left[0]))]
+            left = left[len(rows) :]
+            passes.append((len(rows[0]), len(rows), rows))
+        run(passes)
+        return time.process_time() - since
+
+    def fixed() -> float:
+        since, found = time.process_time(), ids()
+        batches = _batches(found, TOKENS)
+        run([(length, _rows(length, TOKENS), [found[at] for at in places]) for length, places in batches])
+        return time.process_time() - since
+
+    return wrapper, padded, fixed
 
 
-@pytest.mark.slow  # a comparison of speeds: for a machine that does nothing else
+@pytest.mark.slow  # a comparison of speeds
 @pytest.mark.parametrize("where", ["in this process", "in an actor"])
 def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
     folders, embedder, tmp_path, where, record_property
 ):
-    """At least 0.9 of a bare loop over the same batches' rows, and 3 times FlagEmbedding text by text."""
+    """At least 0.9 of a bare loop of the same shapes (an actor: 0.7), 3 times FlagEmbedding text by text.
+
+    Processor time of one thread, each in turn: what else the machine does counts little.
+    """
+    import psutil
     import ray
     import torch
 
     texts = texts_of(1000)
-    wrapper, bare = bare_loop(str(folders["bge"]), texts)
+    wrapper, padded, fixed = bare_loops(str(folders["bge"]), texts)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    process = psutil.Process()
     if where == "in an actor":
         from kgray.runtime.actors import actor_of
         from kgray.runtime.spec import spec_of
@@ -174,39 +215,46 @@ def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
         overrides = {"embedder_backend": "bge", "embedder_name": str(folders["bge"])}
         spec = spec_of(load(None, environ={}, overrides=overrides), tmp_path, {})
         ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
-        worker = actor_of(EmbedWorker).options(num_cpus=1).remote(spec, "embedder-0")
+        one_thread = {"env_vars": {"OMP_NUM_THREADS": "1"}}
+        worker = actor_of(EmbedWorker).options(num_cpus=1, runtime_env=one_thread).remote(spec, "embedder-0")
+        process = psutil.Process(ray.get(worker.describe.remote())["pid"])
 
-        def ours() -> float:
-            async def asked() -> None:
-                async for ended in worker.work.remote([(1, tuple(texts))]):
-                    ((_, found),) = await ended
-                    assert found.shape == (1000, 64)
-
-            since = time.perf_counter()
-            asyncio.run(asked())
-            return time.perf_counter() - since
+        async def work() -> None:
+            async for ended in worker.work.remote([(1, tuple(texts))]):
+                ((_, found),) = await ended
+                assert found.shape == (1000, 64)
     else:
 
-        def ours() -> float:
-            since = time.perf_counter()
-            asyncio.run(embedder.embed(texts))
-            return time.perf_counter() - since
+        async def work() -> None:
+            await embedder.embed(texts)
+
+    def used() -> float:
+        return sum(process.cpu_times()[:2])
+
+    def ours() -> float:
+        since = used()
+        for _ in range(3):  # its clock ticks a hundred times a second
+            asyncio.run(work())
+        return (used() - since) / 3
 
     try:
-        ours()
-        bare()
-        pairs = [(bare(), ours()) for _ in range(5)]
-        since = time.perf_counter()
+        ours(), padded(), fixed()
+        rounds = [(ours(), padded(), fixed()) for _ in range(5)]
+        since = time.process_time()
         for text in texts[:100]:
             wrapper.encode([text])
-        naive = (time.perf_counter() - since) * 10
+        naive = (time.process_time() - since) * 10
     finally:
         torch.set_num_threads(threads)
         if where == "in an actor":
             ray.shutdown()
-    loop, own = (min(seconds) for seconds in zip(*pairs, strict=True))
-    told = {"where": where, "of_bare": round(loop / own, 2), "of_naive": round(naive / own, 1)}
+    own, loop, same = (min(seconds) for seconds in zip(*rounds, strict=True))
+    told = {"of_bare": same / own, "of_bare_without_fixed_shapes": loop / own, "of_naive": naive / own}
+    told = {name: round(value, 2) for name, value in told.items()}
     record_property("speed", json.dumps(told))
-    sys.stderr.write(f"{told}\n")
-    assert loop / own >= 0.9
+    sys.stderr.write(f"{where}: {told}\n")
+    # An actor's process has Ray's threads, too, and it embeds at most 8,192 tokens at once.
+    least = {"in this process": (0.9, 0.75), "in an actor": (0.7, 0.6)}[where]
+    assert same / own >= least[0]
+    assert loop / own >= least[1]
     assert naive / own >= 3

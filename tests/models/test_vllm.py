@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
+from bench import models, random_models
+from bench.models import PROCESSOR
+from kgray.backends.vllm_engine import EngineClient, EngineLimits
 from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
-from tests.models import tiny
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
@@ -33,16 +35,10 @@ SCHEMAS = {
     **{kind: answers_schema([kind]) for kind in KINDS},
     "batched": answers_schema(KINDS),
 }
+LIMITS = EngineLimits(
+    max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096, memory_share=0.5, eager=True
+)
 ROOM = 600  # a random model ends a text by chance
-# In a build for processors: how much cache, and no binding of threads, which starves a busy machine.
-PROCESSOR = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 def body(task: str, data: str, temperature: float, room: int = ROOM) -> dict[str, Any]:
@@ -94,16 +90,21 @@ async def replies_are_of_their_form(engine: Any) -> None:
     assert engine.counts["cached_tokens"] > 0.5 * engine.counts["prompt_tokens"]
 
 
+async def gone() -> None:
+    """Wait for the end of an engine's processes: vLLM kills a slow worker and does not wait for it."""
+    for _ in range(300):
+        if not engines():
+            return
+        await asyncio.sleep(0.1)
+    assert engines() == []
+
+
 async def life(folder: Path) -> None:
     """Have an engine start, reply, refuse, abort and end."""
     from kgray.backends.openai_api.client import Rejected, TokensSpent
-    from kgray.backends.vllm_engine import EngineClient, EngineLimits
 
-    limits = EngineLimits(
-        max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096, memory_share=0.5, eager=True
-    )
     engine = EngineClient(
-        str(tiny.qwen(folder / "qwen-tiny")), limits=limits, timeout_s=600.0, patience_s=1.0,
+        str(random_models.qwen(folder / "qwen-tiny")), limits=LIMITS, timeout_s=600.0, patience_s=1.0,
         heads=[Prompts(shipped())["combined"].head[:1500]],
     )  # fmt: skip
     await engine.start()
@@ -130,29 +131,66 @@ async def life(folder: Path) -> None:
         await asyncio.sleep(0.01)
     assert not engine._engine.output_processor.has_unfinished_requests()  # aborted in the engine, too
     await engine.stop()
-    for _ in range(300):  # vLLM kills a worker that is slow to end, and does not wait for its death
-        if not engines():
-            break
-        await asyncio.sleep(0.1)
-    assert engines() == []
+    await gone()
     sys.stdout.write(f"\n{json.dumps(engine.counts)}\n")
 
 
-def test_an_engine_from_its_start_to_its_end_leaves_nothing():
-    """In a process of its own: what an engine held in shared memory goes with the process that stopped it."""
+async def starts_and_stops(folder: Path, times: int = 20) -> None:
+    """Start an engine, have it reply, and stop it, again and again: each leaves no process behind."""
+    from kgray.backends.openai_api.client import TokensSpent
+
+    engine = EngineClient(
+        str(random_models.qwen(folder / "qwen-tiny")), limits=LIMITS, timeout_s=600.0, patience_s=1.0
+    )
+    held = segments()
+    for number in range(times):
+        await engine.start()
+        await engine.chat(body("extract_entities", "tea", 0.0, room=4), TokensSpent())
+        await engine.stop()
+        await gone()
+        sys.stdout.write(f"{number} {len(segments() - held)}\n")
+        sys.stdout.flush()
+
+
+def in_its_own_process(what: str) -> str:
+    """Run `life` or `starts_and_stops`, and return what it printed; nothing of it is left.
+
+    What an engine held in shared memory goes with the process that stopped it, at the latest.
+    """
     held = segments()
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.models.test_vllm", folder]
+        command = [sys.executable, "-m", "tests.models.test_vllm", what, folder]
         done = subprocess.run(
             command, env=os.environ | PROCESSOR, timeout=1500, check=False, capture_output=True, text=True
         )
     assert done.returncode == 0, done.stderr[-4000:]
-    counts = json.loads(
-        next(line for line in done.stdout.splitlines() if line.startswith('{"prompt_tokens"'))
-    )
-    assert counts["aborted"] >= 2
     assert segments() - held == set()
+    return done.stdout
+
+
+def test_an_engine_from_its_start_to_its_end_leaves_nothing():
+    said = in_its_own_process("life").splitlines()
+    counts = json.loads(next(line for line in said if line.startswith('{"prompt_tokens"')))
+    assert counts["aborted"] >= 2
+
+
+def test_twenty_starts_and_stops_leave_nothing():
+    assert len(in_its_own_process("starts_and_stops").splitlines()) >= 20
+
+
+def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_reranker(tmp_path):
+    """The models say nothing sensible: each of 20 episodes ends committed, or failed with a reason."""
+    found = models.ingest(tmp_path, "tiny", episodes=20)
+
+    report = found["report"]
+    assert report["accepted"] == 20 == report["committed"] + report["failed"]
+    assert len(found["failures"]) == report["failed"]
+    assert all(failure["message"] for failure in found["failures"])
+    assert [hit["score"] for hit in found["hits"]] == sorted(
+        (h["score"] for h in found["hits"]), reverse=True
+    )
+    assert found["hits"]
 
 
 if __name__ == "__main__":
-    asyncio.run(life(Path(sys.argv[1])))
+    asyncio.run({"life": life, "starts_and_stops": starts_and_stops}[sys.argv[1]](Path(sys.argv[2])))

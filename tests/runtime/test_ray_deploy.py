@@ -28,6 +28,7 @@ from kgray.records import Operation
 from kgray.runtime import head as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
+from tests.board import asked
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
 from tests.waiting import HANGS_S
@@ -220,6 +221,7 @@ TEXT = "Alice works at Acme"
 METRICS = {
     "ray_kgray_batch_size": {"of"},
     "ray_kgray_commit_seconds": set(),
+    "ray_kgray_engine": {"worker", "of"},
     "ray_kgray_episodes_total": {"state"},
     "ray_kgray_in_flight": {"shard"},
     "ray_kgray_log_lag": {"shard"},
@@ -242,6 +244,7 @@ NUMBERS = (
     ("ray_kgray_model_tokens_total", {"kind": "prompt"}, 7.0),
     ("ray_kgray_stalls_total", {}, 1.0),
     ("ray_kgray_wasted_tokens_total", {}, 2.0),
+    ("ray_kgray_engine", {"worker": "extract-0", "of": "calls"}, 2.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
 )
@@ -259,6 +262,7 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
         metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
+        metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
         until = time.monotonic() + HANGS_S
@@ -296,6 +300,14 @@ def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) 
     assert all(seconds > 0 for seconds in busy)
 
 
+def test_every_metric_and_label_of_the_board_is_exported(exported: Samples) -> None:
+    told = {name: set(tags) for name, tags, _ in exported}
+    for name, labels in asked("ray_kgray_").items():
+        plain = name.removesuffix("_bucket")
+        assert labels <= told[plain] | ({"le"} if plain != name else set()), name
+    assert {name.removesuffix("_bucket") for name in asked("ray_kgray_")} == set(METRICS)
+
+
 @pytest.mark.usefixtures("exported")
 def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: Any) -> None:
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
@@ -305,7 +317,6 @@ def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: A
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
         ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
-        ("sequencer", "extract", trace_of("traced", 1)),
         ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }

@@ -19,7 +19,7 @@ from kgray.records import Draft
 from tests.ray_session import over_ray
 
 GROUPS = ("red", "green", "blue")
-EACH = 16
+EACH = 8
 DIMENSIONS = 64
 
 

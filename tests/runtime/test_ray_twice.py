@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kgray
+from kgray import times
 from kgray.errors import SettingsError
+from kgray.ledger import accept
+from kgray.records import Draft
 from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
 from kgray.runtime.spec import DeploymentSpec, spec_of
 from kgray.settings import Settings
+from tests.waiting import wait_for
+
+AFTERWARDS_S = 6.0  # longer than between two looks for what is missing
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -60,19 +68,30 @@ def test_of_two_that_start_otherwise_one_is_refused_and_leaves_nothing(tmp_path:
 
 
 @pytest.mark.slow
-def test_what_a_start_that_was_killed_left_behind_is_found_and_ended(tmp_path: Path) -> None:
-    """It had come as far as its writer: without a sequencer nobody would look for it."""
+def test_missing_actors_of_a_deployment_that_stays_come_back_by_themselves(tmp_path: Path) -> None:
+    """Killed for good, as a start that was killed, or a node that is gone, leaves them missing.
+
+    The writer alone brings back all others; they work with what was replaced. None comes back after the end.
+    """
     import ray
 
     from kgray.runtime.deploy import ensure, find
 
-    kgray.open(tmp_path).close()
-    whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
-    for name, handle in whole.actors.items():
-        if not name.startswith("writer-"):
-            ray.kill(handle, no_restart=True)
+    with closing(kgray.open(tmp_path)) as memory:
+        whole = ensure(spec(tmp_path, 1), detached=True, chosen=True)
+        names = list(whole.actors)
+        for kinds in (("sequencer", "models"), ("writer", "models")):
+            for name in names:
+                if name.startswith(kinds):
+                    ray.kill(ray.get_actor(name, namespace=whole.spec.namespace), no_restart=True)
+            wait_for(lambda: (there := find(whole.spec.namespace)) and list(there.actors) == names)
+            draft = Draft(group="g", source="s", kind="text", text=f"Ann met {kinds[0]}.", reference_time=1)
+            accept(memory.store, [draft], now=times.now())
+            wait_for(lambda: not memory.store.pending_count())
 
-    left = find(whole.spec.namespace)
-
-    assert left is not None
-    assert (left.stop(0), find(whole.spec.namespace)) == (1, None)
+        left = find(whole.spec.namespace)
+        assert left is not None
+        assert left.stop(0) == len(names)
+    wait_for(lambda: find(whole.spec.namespace) is None)
+    time.sleep(AFTERWARDS_S)
+    assert find(whole.spec.namespace) is None

@@ -44,6 +44,10 @@ def test_a_profile_says_only_what_differs(tmp_path):
             "[extraction]\nworkers = true\n",
             "extraction.workers = True in room.toml: a whole number from 0 to 100000",
         ),
+        (
+            "[extraction]\ngpus = 0.8\n\n[engine]\ntensor_parallel = 2\n",
+            "extraction.gpus = 0.8 in room.toml: engine.tensor_parallel = 2 needs 2.",
+        ),
         ("[ray]\ndashboard = 1\n", "ray.dashboard = 1 in room.toml: use true or false."),
         ("ray = 1\n", "ray in room.toml is not a table: write [ray] and its keys below it."),
         ("[ray\n", "cluster profile room.toml is not valid TOML"),

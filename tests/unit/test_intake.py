@@ -18,7 +18,7 @@ from kgray import times
 from kgray.errors import InputError
 from kgray.intake import Defaults, Refusal, Submitted, draft_from, read_file, spooled
 from kgray.intake import formats as reading
-from kgray.intake.texts import MAX_PARAGRAPH, PIECE, pieces
+from kgray.intake.files import MAX_PARAGRAPH, PIECE, pieces
 from kgray.records import Draft
 from kgray.times import show
 

@@ -26,6 +26,7 @@ from kgray import __version__
 from kgray.cli import cli
 from kgray.runtime.profile import load as load_profile
 from kgray.settings.sources import load as load_settings
+from tests.board import board
 
 ROOT = Path(__file__).resolve().parents[2]
 K8S = ROOT / "k8s"
@@ -35,6 +36,7 @@ KUBECTL = shutil.which("kubectl")
 OTHERS = ("ray.io/", "monitoring.", "kustomize.")  # kinds that are not Kubernetes' own
 RAY_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "serve": 8000, "metrics": 8080}
 OVERLAYS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
+VALUES = K8S / "neo4j-values.yaml"  # of Neo4j's chart: no object
 Document = dict[str, Any]
 
 
@@ -51,7 +53,7 @@ class StrictLoader(yaml.SafeLoader):
 def documents() -> list[tuple[Path, Document]]:
     """Return each object of the manifests with its file."""
     found = []
-    for path in sorted(K8S.rglob("*.yaml")):
+    for path in sorted(set(K8S.rglob("*.yaml")) - {VALUES}):
         for document in yaml.load_all(path.read_text(encoding="utf-8"), StrictLoader):
             found.append((path, document))
     return found
@@ -91,7 +93,7 @@ def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
     file = next(yaml.load_all(text, StrictLoader))
     patches = [patch["path"] for patch in file.get("patches", []) if "path" in patch]
     generated = [name for one in file.get("configMapGenerator", []) for name in one["files"]]
-    used = {*file["resources"], *patches, *generated, "kustomization.yaml"}
+    used = {*file.get("resources", []), *patches, *generated, "kustomization.yaml"}
     assert {path.name for path in overlay.iterdir()} == {name for name in used if "/" not in name}
 
 
@@ -214,6 +216,105 @@ def test_a_pod_mounts_what_it_declares_and_nothing_else(template):
     assert declared <= mounted
 
 
+POD_MONITOR = {  # of the Prometheus operator: the fields that are used here, as its definition has them
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["selector", "podMetricsEndpoints"],
+    "properties": {
+        "selector": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
+        },
+        "podMetricsEndpoints": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "port": {"type": "string"},
+                    "path": {"type": "string"},
+                    "authorization": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {
+                            "type": {"type": "string"},
+                            "credentials": {
+                                "type": "object",
+                                "additionalProperties": False,
+                                "required": ["key"],
+                                "properties": {"name": {"type": "string"}, "key": {"type": "string"}},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes():
+    page = (K8S / "README.md").read_text(encoding="utf-8")
+    labelled = [(t["metadata"]["labels"], t) for _, d in documents() for t in templates(d) if "metadata" in t]
+    labelled.append(({"ray.io/cluster": "kgray"}, CLUSTER["spec"]["headGroupSpec"]["template"]))
+    for monitor in objects("PodMonitor"):
+        jsonschema.Draft7Validator(POD_MONITOR).validate(monitor["spec"])
+        wanted = monitor["spec"]["selector"]["matchLabels"]
+        (pod,) = [template for labels, template in labelled if wanted.items() <= labels.items()]
+        ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            let_in = {
+                port["port"]
+                for policy in objects("NetworkPolicy")
+                if policy["metadata"]["name"] == "monitoring"
+                for rule in policy["spec"]["ingress"]
+                for port in rule["ports"]
+            }
+            assert ports[endpoint["port"]] in let_in
+            if "authorization" in endpoint:
+                key = endpoint["authorization"]["credentials"]
+                assert f"secret generic {key['name']} --from-literal={key['key']}=" in page
+
+
+def test_the_board_is_one_that_grafana_draws():
+    panels = board()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} lies over another panel"
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["type"] == "row" or all(
+            one["datasource"]["uid"] == "${source}" for one in panel["targets"]
+        )
+
+
+def test_neo4js_own_chart_gets_what_our_manifest_has():
+    values = next(yaml.load_all(VALUES.read_text(encoding="utf-8"), StrictLoader))
+    (own,) = [one for one in objects("StatefulSet") if one["metadata"]["name"] == "neo4j"]
+    (container,) = own["spec"]["template"]["spec"]["containers"]
+    said = {one["name"]: one.get("value") for one in container["env"]}
+    for name, value in values["config"].items():
+        assert said["NEO4J_" + name.replace("_", "__").replace(".", "_")] == value
+    assert values["neo4j"]["resources"] == container["resources"]["requests"]
+    claim = own["spec"]["volumeClaimTemplates"][0]["spec"]
+    assert values["volumes"]["data"]["defaultStorageClass"] == {
+        "accessModes": claim["accessModes"],
+        "requests": claim["resources"]["requests"],
+    }
+    label = own["spec"]["template"]["metadata"]["labels"]["app"]
+    assert values["neo4j"]["name"] == label  # the chart gives its pods this label, which network.yaml knows
+    page = (K8S / "README.md").read_text(encoding="utf-8")
+    assert f"secret generic {values['neo4j']['passwordFromSecret']} --from-literal=NEO4J_AUTH=" in page
+
+
 def test_secrets_are_referred_to_and_each_is_in_the_pages_command():
     text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
     assert objects("Secret") == []
@@ -261,7 +362,6 @@ def test_versions_are_those_of_the_package():
     )
     assert CLUSTER["spec"]["rayVersion"] == pins["ray"]
     file = (K8S / "base/kustomization.yaml").read_text(encoding="utf-8")
-    file = (K8S / "base/kustomization.yaml").read_text(encoding="utf-8")
     (image,) = next(yaml.load_all(file, StrictLoader))["images"]
     assert image == {"name": OURS, "newTag": __version__}
 
@@ -290,6 +390,10 @@ def test_every_command_and_script_that_is_run_exists():
 def test_settings_and_profile_of_the_cluster_are_read(folder):
     settings = load_settings(config=K8S / folder / "kgray.toml", environ={})
     assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
+    head = f"{CLUSTER['metadata']['name']}-head-svc:{RAY_PORTS['gcs-server']}"  # KubeRay's service
+    assert settings.runtime.address == head
+    (bolt,) = [one for one in objects("Service") if one["metadata"]["name"] == "neo4j"]
+    assert settings.store.uri == f"bolt://neo4j:{bolt['spec']['ports'][0]['port']}"
     assert load_profile(K8S / folder / "profile.toml").sequencer.shards >= 1
 
 
@@ -297,7 +401,8 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
 def test_what_the_profile_asks_for_has_its_group_with_room(folder):
     profile = load_profile(K8S / folder / "profile.toml")
     own = profile.sequencer
-    pools = [(2 * own.shards, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
+    at_store = 2 * own.shards + 1  # sequencers, writers, and the one that keeps schedules
+    pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
     pools += [
         (pool.workers, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding)

@@ -43,13 +43,13 @@ QUESTIONS = {
     "cardinality": Question(kind="cardinality", item="X", cards=("a X b", "a X c")),
 }
 SCHEMAS = {
-    "combined": "d867309f62093889",
-    "extract_entities": "09d82895ed3eaa86",
-    "reflect": "09d82895ed3eaa86",
-    "extract_facts": "c4ad780923be1830",
-    "date_facts": "d3b4baebf17db0c8",
+    "combined": "7464c09d129eff91",
+    "extract_entities": "2fdd3978bf46507b",
+    "reflect": "2fdd3978bf46507b",
+    "extract_facts": "c0d5fd8f4231ac57",
+    "date_facts": "ae63585e0265343a",
 }
-ANSWERS_TO_ALL_KINDS = "ad33a6ec571d7ebb"
+ANSWERS_TO_ALL_KINDS = "32495c3fce52ccf8"
 KEYS = {False: "a169db530b7d3ae3", True: "b48bfc3e8788a11b"}  # batched, per node
 ASKS = {
     "batched": list(QUESTIONS),
@@ -94,7 +94,7 @@ def rendered(task: str, text: str, previous: tuple[str, ...] = ()) -> str:
 
 def test_every_prompt_file_is_a_task_and_every_task_has_a_file():
     besides = {"answer", "eval_answer", "eval_summarise", "eval_grade"}  # no tasks of a run
-    besides |= {"community", "community_report", "profile"}
+    besides |= {"community", "community_report", "points", "follow_up", "profile"}
     assert {path.stem for path in folder().iterdir()} == {*TASKS, *besides}
     for path in folder().iterdir():
         front = path.read_text(encoding="utf-8").split("\n---\n")[0].split("\n")

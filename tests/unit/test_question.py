@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kgray.dates import mentioned
 from kgray.search.question import Question, language_of, languages, read
 from kgray.times import parse, show
-from kgray.words import plain_words, words
+from kgray.words import MAX_QUERY_WORDS, plain_words, words
 
 NOW = parse("2024-06-12T10:00:00Z")[0]
 SPEAKERS = ("Caroline", "Anna Weber", "Dr. Bob Smith", "user", "assistant", "李娜", "Anna-Lena Koch", "Will")
@@ -143,6 +143,10 @@ def test_what_a_question_says(language, text, content, speakers, dates):
 
 def test_words_are_distinct_and_in_order():
     assert ask("Tea or coffee, coffee or tea?").words == tuple(words("tea coffee"))
+
+
+def test_a_question_is_cut_to_a_bound():
+    assert len(read(" ".join(f"w{n}" for n in range(10_000)), speakers=(), now=0).words) == MAX_QUERY_WORDS
 
 
 def test_a_stop_word_of_one_language_counts_in_another():

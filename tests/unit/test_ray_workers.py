@@ -101,7 +101,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), 0)
     handle = Losing(graph_writer)
-    idle = RemoteWriter(handle, deadline_s=60.0, patience_s=60.0)
+    idle = RemoteWriter(lambda: handle, deadline_s=60.0, patience_s=60.0)
 
     lost = await idle.begin()
     assert isinstance(lost, Unavailable)

@@ -74,10 +74,21 @@ def test_neighbours_in_a_session_get_a_share_and_a_silence_ends_it():
     """One hit in the middle; what comes after six hours, or in another source, gets nothing."""
     times = [NOW, NOW + 1, NOW + 2, NOW + 3 + SESSION_GAP, NOW + 2]
     index = index_of("a", "b", "apple", "c", "d", times=times, sources=["s", "s", "s", "s", "t"])
-    weights = Weights(words=1.0, vectors=0.0, neighbours=(0.4, 0.1), session=0.0, tail=0.0)
+    weights = Weights(words=1.0, vectors=0.0, neighbours=((0.3, 0.4), (0.2, 0.1)), session=0.0, tail=0.0)
     found = scores(index, "apple", weights)
     best = float(found.score[2])
     assert found.score.tolist() == pytest.approx([0.1 * best, 0.4 * best, best, 0, 0])
+    index = index_of("a", "apple", "b", "c", "d")
+    assert (scores(index, "apple", weights).score / best).tolist() == pytest.approx([0.4, 1, 0.3, 0.2, 0])
+
+
+def test_beside_what_fits_the_speaker_who_is_named_counts_more():
+    """The answer to Bob's question about apples is Ann's."""
+    texts = ["fine", "and the apples?", "all gone"]
+    index = index_of(*texts, speakers=["Ann", "Bob", "Ann"])
+    weights = Weights(words=1.0, vectors=0.0, neighbours=((0.4, 0.4),), session=0.0, tail=0.0, speaker=1.5)
+    found = scores(index, "What did Ann say of the apples?", weights).score
+    assert (found / found[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
 
 
 def test_all_messages_of_a_session_get_the_share_of_its_words():
@@ -87,6 +98,24 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
     found = scores(index, "apple", weights).signals["session"]
     assert found[0] == found[1] == pytest.approx(0.5), "the shorter session is the best"
     assert 0 < found[2] == found[3] < 0.5
+
+
+def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_that_does():
+    """Nine short messages of one session: the credit of the session alone lifts none above the floor."""
+    texts = [
+        "hi there",
+        "all well?",
+        "so so",
+        "we bought a house",
+        "wow",
+        "which street?",
+        "ok",
+        "hm",
+        "bye now",
+    ]
+    found = scores(index_of(*texts), "house", Weights())
+    assert found.best(9).tolist() == [3, 4, 2, 5], "the message itself, and those beside it"
+    assert scores(index_of(*texts), "helicopter", Weights()).best(9).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +134,7 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     found = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
     factors = np.where(meant, 2.0, 1.0)
     assert found.signals[signal].tolist() == factors.tolist()
-    others = np.prod([found.signals[s] for s in ("speaker", "dates", "phrase") if s != signal], axis=0)
+    others = np.prod([found.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0)
     assert found.score == pytest.approx(own.score * factors * others)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.words import MAX_QUERY_WORDS, packed, query_words, term, words
+from kgray.words import packed, term, words
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,6 @@ def test_words_of_any_text_can_be_stored_and_quoted(text):
         assert word.encode()
         assert not set(word) & set("\x00\" '·")
         assert not any(character.isspace() for character in word)
-
-
-def test_a_query_is_cut_to_a_bound():
-    assert len(query_words(" ".join(f"w{n}" for n in range(10_000)))) == MAX_QUERY_WORDS
-    assert query_words("b a b") == ["b", "a"]
 
 
 def test_a_text_is_packed_as_the_terms_of_its_words_in_order_with_repeats():

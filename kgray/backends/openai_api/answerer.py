@@ -15,11 +15,9 @@ class OpenAIAnswerer:
     """Answers behind HTTP. Nothing is probed: a question is one call, more where a parameter is refused."""
 
     def __init__(self, client: Client) -> None:
-        """Send nothing yet."""
         self._client = client
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
-        """As `Answerer.answer`; the temperature is 0."""
         spent, dialect = TokensSpent(most_calls=request.max_calls), Dialect(mode="text")
         reply: dict[str, Any] | None = None
         with spent.told():
@@ -39,4 +37,4 @@ class OpenAIAnswerer:
                 if message.get("refusal"):
                     raise Refused("the model refused the question")
                 raise InvalidAnswer("the model's answer is empty")
-        return Cost(spent.calls, spent.prompt_tokens, spent.completion_tokens)
+        return spent.cost

@@ -16,12 +16,13 @@ import json
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from kgray.backends.openai_api.streaming import Repeats
 from kgray.errors import Cost, KgrayError, SettingsError, Unavailable
 from kgray.ingest.calls import Gate, Urgency
 from kgray.outages import OUTAGES
@@ -37,6 +38,10 @@ LEAST_SECRET = 8  # characters from which on a key is treated as a secret
 # The HTTP library's errors of a request that was not sent; by name, because it depends on openai's release.
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _TRIED_AGAIN = frozenset({408, 409, 425, 429})
+# A reply that took longer than the first, at fewer tokens a second than the second, is a slow server's: from
+# then on replies are streamed, and the deadline is one for silence. Those of a fast one are not: pieces cost
+# time of the processor.
+_SLOW_S, _SLOW_RATE = 2.0, 20.0
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
     403: "does not let this key use it: check {setting}.api_key (KGRAY_{SETTING}_API_KEY) and what it may do",
@@ -73,6 +78,11 @@ class TokensSpent:
     most_calls: int | None = None
 
     @property
+    def cost(self) -> Cost:
+        """What was spent, as a value."""
+        return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+
+    @property
     def is_over(self) -> bool:
         """Whether no more calls are allowed."""
         return self.most_calls is not None and self.calls >= self.most_calls
@@ -96,7 +106,7 @@ class TokensSpent:
         try:
             yield
         except (KgrayError, asyncio.CancelledError) as error:
-            error.spent = Cost(self.calls, self.prompt_tokens, self.completion_tokens)  # type: ignore[union-attr]
+            error.spent = self.cost  # type: ignore[union-attr]
             raise
 
     @contextmanager
@@ -136,6 +146,7 @@ class _Post:
     body: dict[str, Any]
     is_sound: Callable[[dict[str, Any]], bool]
     on_text: Callable[[str], None] | None = None  # called with each piece of a reply as it arrives
+    if_slow: bool = False  # ask for a stream only of a slow server
 
 
 class Limiter(Gate):
@@ -145,7 +156,6 @@ class Limiter(Gate):
     """
 
     def __init__(self, cap: int) -> None:
-        """Start at the cap."""
         super().__init__(float(cap))
         self._cap = cap
         self._resume_at = self._cut_at = 0.0
@@ -174,13 +184,26 @@ class Limiter(Gate):
         self._resume_at = max(self._resume_at, time.monotonic() + seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ServerSession:
     """An event loop's connections and limiter for one server and key."""
 
     api: AsyncOpenAI
     limiter: Limiter
     closing: AsyncGenerator[None, None] = field(repr=False)
+    is_slow: bool = False
+    streams: bool = True
+
+    def streamed(self, post: _Post) -> bool:
+        """Whether a request asks for a stream."""
+        return post.on_text is not None and (not post.if_slow or (self.is_slow and self.streams))
+
+    def note(self, found: object, seconds: float) -> None:
+        """Note how long a whole reply took."""
+        usage = found.get("usage") if isinstance(found, dict) else None
+        written = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if isinstance(written, int) and seconds > max(_SLOW_S, written / _SLOW_RATE):
+            self.is_slow = True
 
 
 # By event loop: connections die with the loop that made them, and `asyncio.run` makes a new one a call.
@@ -193,20 +216,26 @@ class Client:
     """Sends requests to one endpoint; all clients of one server and key share a limiter."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Open nothing before the first request."""
         self.endpoint = endpoint
-        self._where = f"the {endpoint.setting}'s server at {endpoint.base_url}"
+        self.where = f"the {endpoint.setting}'s server at {endpoint.base_url}"
 
     async def chat(
-        self, body: dict[str, Any], spent: TokensSpent, on_text: Callable[[str], None] | None = None
+        self,
+        body: dict[str, Any],
+        spent: TokensSpent,
+        on_text: Callable[[str], None] | None = None,
+        *,
+        if_slow: bool = False,
     ) -> dict[str, Any]:
         """Return the body of a chat completion; calls that gave none are added to `spent`.
 
         on_text     asks for a stream, and is called with each piece of the reply; a reply that broke off in
-                    the middle is not asked for again
+                    the middle is not asked for again. Raises Repeats to end it: what came is the reply, and
+                    its finish_reason is "length"
+        if_slow     asks for a stream only of a server that has been slow, and again where one broke off
         Raises Rejected, SettingsError, Unavailable.
         """
-        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]), on_text)
+        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]), on_text, if_slow)
         return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
@@ -234,9 +263,9 @@ class Client:
                     return "serves it"
                 await self._once(session, self._shortest(), time.monotonic())
         except TimeoutError:
-            raise Unavailable(f"{self._where} gives no answer within {deadline_s:g} s") from None
+            raise Unavailable(f"{self.where} gives no answer within {deadline_s:g} s") from None
         except TryLater as later:
-            raise Unavailable(f"{self._where} {later}") from None
+            raise Unavailable(f"{self.where} {later}") from None
         except Rejected as rejection:
             return f"answers, and refuses a request of one word ({rejection})"
         return "answers"
@@ -271,10 +300,10 @@ class Client:
             try:
                 async with session.limiter.slot() as sent_at:
                     sent = time.time()
-                    with OUTAGES.asking(self._where, self.endpoint.timeout_s), spent.if_cancelled(post.body):
+                    with OUTAGES.asking(self.where, self.endpoint.timeout_s), spent.if_cancelled(post.body):
                         found = await self._once(session, post, sent_at)
                 session.limiter.succeeded()
-                OUTAGES.answered(self._where)
+                OUTAGES.answered(self.where)
                 return found
             except TryLater as later:
                 reason, wait = str(later), later.seconds
@@ -282,11 +311,11 @@ class Client:
                     spent.count(None, post.body)
             except Rejected:
                 spent.calls += 1  # read and refused: nobody bills its tokens
-                OUTAGES.answered(self._where)
+                OUTAGES.answered(self.where)
                 raise
             if spent.is_over:
-                raise Unavailable(f"{self._where} {reason}, and no more calls are allowed", waited=True)
-            OUTAGES.failed(self._where, reason, since=sent, patience_s=self.endpoint.patience_s)
+                raise Unavailable(f"{self.where} {reason}, and no more calls are allowed", waited=True)
+            OUTAGES.failed(self.where, reason, since=sent, patience_s=self.endpoint.patience_s)
             now = time.monotonic()
             since = now if since is None else since
             deadline = since + self.endpoint.patience_s
@@ -304,10 +333,12 @@ class Client:
 
         try:
             body = {"model": self.endpoint.name, **post.body}
-            if post.on_text is not None:
-                found = await self._streamed(session.api, post.path, body, post.on_text)
+            since = time.monotonic()
+            if session.streamed(post):
+                found = await self._streamed(session.api, post, body)
             else:
                 found = await session.api.post(post.path, cast_to=object, body=body)
+                session.note(found, time.monotonic() - since)
             if isinstance(found, list):
                 found = {"results": found}  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
@@ -316,47 +347,67 @@ class Client:
             cause = error.__cause__ or error.__context__ or error
             said = f"cannot be reached ({' '.join(str(cause).split())[:120]})"
             if isinstance(error, APITimeoutError):
+                session.is_slow = True
                 said = f"no answer within {self.endpoint.timeout_s:g} s"
             raise TryLater(said, worked=type(cause).__name__ not in _NEVER_SENT) from None
         except APIStatusError as error:
+            if (
+                post.if_slow
+                and session.streamed(post)
+                and error.status_code == 400
+                and "stream" in str(error)
+            ):
+                session.streams = False
+                raise TryLater("does not stream") from None
             raise self._meaning(error, session.limiter, sent_at) from None
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
         raise TryLater("its answer is no JSON of the interface", worked=True)
 
-    async def _streamed(
-        self, api: AsyncOpenAI, path: str, body: dict[str, Any], on_text: Callable[[str], None]
-    ) -> object:
+    async def _streamed(self, api: AsyncOpenAI, post: _Post, body: dict[str, Any]) -> object:
         """Return the body of a completion, each piece of which was passed on; a server need not stream."""
-        from openai import AsyncStream, OpenAIError
+        from openai import APITimeoutError, AsyncStream, OpenAIError
 
+        assert post.on_text is not None  # noqa: S101 - see `_ServerSession.streamed`
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        stream = await api.post(path, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object])
+        stream = await api.post(
+            post.path, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        )
         if "event-stream" not in stream.response.headers.get("content-type", ""):
             try:
                 found = json.loads(await stream.response.aread())
             except Exception:  # noqa: BLE001 - the HTTP library's errors depend on openai's release
                 raise TryLater("its answer is no JSON of the interface", worked=True) from None
-            on_text(found["choices"][0]["message"]["content"] or "")
+            with suppress(Repeats):
+                post.on_text(found["choices"][0]["message"]["content"] or "")
             return found
         pieces: list[str] = []
-        usage: object = None
+        usage = finish = None
         try:
             async for chunk in stream:
                 told: Any = chunk
                 usage = told.get("usage") or usage
                 for choice in told.get("choices") or ():
+                    finish = choice.get("finish_reason") or finish
                     if piece := (choice.get("delta") or {}).get("content"):
                         pieces.append(piece)
-                        on_text(piece)
-        except (OpenAIError, ValueError, TypeError, AttributeError):
-            if not pieces:
-                raise TryLater("broke off its answer", worked=True) from None
-            raise Unavailable(f"{self._where} broke off its answer in the middle: ask again") from None
-        return {"choices": [{"message": {"content": "".join(pieces)}}], "usage": usage}
+                        post.on_text(piece)
+        except Repeats:
+            await stream.close()  # a server ends what nobody reads
+            sent = sum(tokens(message["content"]) for message in body["messages"])
+            finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
+        except (OpenAIError, ValueError, TypeError, AttributeError) as error:
+            if post.if_slow or not pieces:
+                silent = isinstance(error, APITimeoutError)
+                said = (
+                    f"wrote nothing for {self.endpoint.timeout_s:g} s" if silent else "broke off its answer"
+                )
+                raise TryLater(said, worked=True) from None
+            raise Unavailable(f"{self.where} broke off its answer in the middle: ask again") from None
+        choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
+        return {"choices": [choice], "usage": usage}
 
     def _meaning(self, error: APIStatusError, limiter: Limiter, sent_at: float) -> Exception:
-        """Return the exception for an error status."""
         status = error.status_code
         if status in _TRIED_AGAIN or status >= 500:
             seconds = _retry_after(error)

@@ -72,7 +72,5 @@ def unit_rows(rows: NDArray[np.float64]) -> Matrix:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     first = np.zeros_like(rows)
     first[:, 0] = 1.0
-    scaled: Matrix = np.where(lengths > 0, rows / np.where(lengths > 0, lengths, 1.0), first).astype(
-        np.float32
-    )
-    return scaled
+    scaled = np.where(lengths > 0, rows / np.where(lengths > 0, lengths, 1.0), first)
+    return scaled.astype(np.float32)

@@ -10,13 +10,14 @@ from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
-from kgray.prompting.prompts import Prompts, dating_data, extraction_data
+from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
 from kgray.prompting.replies import parse_extraction
 from kgray.prompting.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
 
 _T = TypeVar("_T")
-# Tokens for a reply. Twice what the longest good replies took; a bound for one that repeats itself.
+# Tokens for a reply, a bound for one that repeats itself: at most twice what the longest good replies took,
+# and as a text's length allows: a list of names may say a fact with each of its tokens, which takes 50.
 ROOM: Mapping[str, int] = {
     "combined": 4096,
     "extract_entities": 1024,
@@ -24,6 +25,7 @@ ROOM: Mapping[str, int] = {
     "extract_facts": 4096,
     "date_facts": 2048,
 }
+_ROOM_LEAST, _ROOM_A_TOKEN = 256, 48
 
 
 def identity_of(name: str, temperature: float) -> str:
@@ -57,7 +59,6 @@ class OpenAIExtractor:
         reflect_rounds: int = 0,
         cache: ResponseCache | None = None,
     ) -> None:
-        """Send nothing yet. cache: the reply cache; None = none."""
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._separate = separate
@@ -77,9 +78,7 @@ class OpenAIExtractor:
             dropped=(*reading.notes, *found.dropped),
             model=self.identity,
             prompts=tuple(dict.fromkeys(reading.prompts)),
-            calls=reading.spent.calls,
-            prompt_tokens=reading.spent.prompt_tokens,
-            completion_tokens=reading.spent.completion_tokens,
+            **reading.spent.cost._asdict(),
         )
 
     async def _combined(self, reading: _EpisodeReading) -> Extraction:
@@ -147,7 +146,7 @@ class OpenAIExtractor:
             prompt=prompt,
             data=data,
             schema=EXTRACTION_TASKS[task],
-            room=ROOM[task],
+            room=min(ROOM[task], _ROOM_LEAST + _ROOM_A_TOKEN * tokens(reading.episode.text)),
             episode=reading.episode,
             context=reading.request.previous,
         )

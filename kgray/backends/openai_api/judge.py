@@ -46,7 +46,6 @@ class OpenAIJudge:
     def __init__(
         self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
     ) -> None:
-        """Send nothing yet. cache: the reply cache; None = none."""
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
         self._apart = apart
@@ -67,12 +66,8 @@ class OpenAIJudge:
         with spent.told():
             for part in self._parts(request):
                 answers |= await self._answers(request.episode, part, spent)
-        return Judged(
-            answers=tuple(answers[place] for place in range(len(request.questions))),
-            calls=spent.calls,
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-        )
+        found = tuple(answers[place] for place in range(len(request.questions)))
+        return Judged(answers=found, **spent.cost._asdict())
 
     async def _answers(self, asking: Episode, part: _JudgeCall, spent: TokensSpent) -> dict[int, Answer]:
         """Return the answers by index in the request; a repair may complete what the first reply began."""

@@ -21,7 +21,6 @@ class HttpReranker:
     """`ports.Reranker` behind HTTP; a text longer than `PIECE` has the score of its best piece."""
 
     def __init__(self, client: Client) -> None:
-        """Send nothing yet."""
         self._client = client
         self._called = 0  # which of _KEYS the server takes
         self.identity = f"http:{client.endpoint.name}"
@@ -58,7 +57,6 @@ class HttpReranker:
 
 
 def _scores(rows: list[object]) -> NDArray[np.float32]:
-    """Return the scores in the order of the texts."""
     scores = np.full(len(rows), np.nan, dtype=np.float32)
     for row in rows:
         index = row.get("index") if isinstance(row, dict) else None

@@ -1,8 +1,8 @@
 """One request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
 
     call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
-    call 2  the same with what was wrong at its end, where the reply could not be used; or with twice
-            the room, where it was cut before its first complete item
+    call 2  the same with what was wrong at its end, where the reply could not be used; or with more room,
+            where it was cut before its first complete item
     call 3  the prompt one form down
 
 The reply cache is looked up first, and replies that were accepted complete are stored there. Requests that
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.dialect import Dialect, probe
 from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
+from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.ports import ResponseCache
 from kgray.prompting.prompts import Prompt, repair_data
@@ -33,6 +34,7 @@ from kgray.records import Episode, canonical
 _T = TypeVar("_T")
 MAX_CALLS = 3
 REPAIR_TEMPERATURE = 0.2
+_MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
 _ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  # words of a refusal
 _log = logging.getLogger("kgray")
@@ -55,7 +57,6 @@ class StructuredRequest:
     context: Sequence[Episode] = ()
 
     def key(self, model: str, temperature: float) -> str:
-        """Return the request's key in the reply cache."""
         prompt = self.prompt
         content = [model, temperature, prompt.task, prompt.head, self.schema, self.room, self.data]
         return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
@@ -133,7 +134,7 @@ class Asker:
                 fault = error
             data, temperature = request.data, self.temperature
             if reply.cut and salvage(reply.text, wanted) is None:
-                room = room if shrunk else 2 * room
+                room = room if shrunk else max(2 * room, _MORE_ROOM)
             elif call == 1:
                 # At the end: all before it is the server's cached prefix.
                 data += repair_data(str(fault), reply.text[:RAW_KEPT])
@@ -163,7 +164,8 @@ class Asker:
         return DIALECTS[name]
 
     async def _send(self, body: dict[str, Any], spent: TokensSpent) -> _ChatReply:
-        got = await self.client.chat(body, spent)
+        watch = ReplyWatch(self.client.where, body.get("max_tokens") or body.get("max_completion_tokens", 0))
+        got = await self.client.chat(body, spent, watch, if_slow=True)
         choices = got["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
         message = _as_object(choice.get("message"))
@@ -209,5 +211,4 @@ def _is_about_room(words: str) -> bool:
 
 @cache
 def _warn_of_estimates() -> None:
-    """Log the warning once a process."""
     _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")

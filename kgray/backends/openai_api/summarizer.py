@@ -18,12 +18,10 @@ class OpenAISummarizer:
     """A summarizer behind HTTP; what it wrote is kept by its caller."""
 
     def __init__(self, client: Client) -> None:
-        """Send nothing yet."""
         self._asker = Asker(client)
         self.identity = identity_of(client.endpoint.name, self._asker.temperature)
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
-        """As `Summarizer.write`."""
         spent = TokensSpent()
         asked = StructuredRequest(
             prompt=Prompt(request.task, request.head),
@@ -35,4 +33,4 @@ class OpenAISummarizer:
             reply, _ = await self._asker.ask(
                 asked, lambda found: parse_summary(found, request.task, len(request.facts)), spent
             )
-        return reply, Cost(spent.calls, spent.prompt_tokens, spent.completion_tokens)
+        return reply, spent.cost

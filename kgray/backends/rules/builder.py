@@ -98,7 +98,6 @@ class ExtractionBuilder:
         self.facts = kept
 
     def extraction(self, model: str) -> Extraction:
-        """Return everything as a value."""
         return Extraction(
             entities=tuple(self.entities), facts=tuple(self.facts), dropped=tuple(self.dropped), model=model
         )

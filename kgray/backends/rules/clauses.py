@@ -350,7 +350,6 @@ class ClauseReader:
 
 
 def _suits(end: FactEnd, relation: RelationType) -> bool:
-    """Whether the relation may have this subject."""
     if relation.subject_type == "Thing":
         return end.type != "Person" and end.span is not None  # without a span: the speaker
     if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is

@@ -22,11 +22,9 @@ class RulesJudge:
     identity = "rules-1"
 
     def key(self, request: QuestionRequest) -> str:
-        """Return the request's key (R21)."""
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        """Return one answer a question; calls no model, so it costs none."""
         return Judged(answers=tuple(_answer(question) for question in request.questions))
 
 

@@ -131,11 +131,9 @@ class MarkedSentence:
         return self.units[at] if 0 <= at < len(self.units) else _NOTHING
 
     def low(self, at: int) -> str:
-        """Return a word in lower case, "" for what is no word."""
         return self.unit(at).low
 
     def name(self, at: int) -> FactEnd | None:
-        """Return the name that a unit is."""
         return self.unit(at).name
 
     def is_border(self, at: int) -> bool:
@@ -171,7 +169,6 @@ class MarkedSentence:
         return FactEnd(surface, self.type_of(surface), span, is_noun_phrase=True)
 
     def _is_noun(self, low: str) -> bool:
-        """Whether a word may stand in a noun phrase."""
         adverb = low.endswith("ly") and len(low) > 4  # not "fly"
         if not low[:1].isalpha() or adverb or low in words.FUNCTION_WORDS:
             return False

@@ -8,8 +8,7 @@ statements      the statements that follow from the mapping; statements_by_hand:
 reading         declared reads
 fence           the epoch and the lease of a writer
 groups          counters of groups, locked in one order; deletes a whole group
-applying        a batch of changes; row_writer: merged, and to the database
-appending       what any process appends to the log
+row_writer      writes a batch of rows; appending: exactly once what any process appends
 adoption        copies a group in from another store
 graphiti        reads a database that Graphiti wrote
 """

@@ -53,7 +53,6 @@ class Connection:
     def __init__(
         self, *, uri: str, user: str, password: str, database: str | None, patience_s: float = PATIENCE_S
     ) -> None:
-        """Connect once; a failure is raised at once, without retries."""
         self.where = f"the Neo4j server at {_host(uri)} (user {user!r})"
         self._patience_s = patience_s
         self._database = database
@@ -87,7 +86,6 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """Close the driver; idempotent."""
         self._driver.close()
 
     # ------------------------------------------------------------------------------- one statement
@@ -99,11 +97,6 @@ class Connection:
         show no snapshot either: each statement reads what is committed when it runs (read committed).
         """
         return self._alone(Query(statement, timeout=_READ_S), values, read=True)
-
-    def row(self, statement: str, **values: Any) -> Fetched | None:  # noqa: ANN401 - what Cypher takes
-        """Return the first row of a read."""
-        found = self.rows(statement, **values)
-        return found[0] if found else None
 
     def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Run a statement on the schema, however long it takes.
@@ -207,7 +200,6 @@ def is_transient(error: Exception) -> bool:
 
 
 def _said(error: Exception) -> str:
-    """Return the driver's or the server's own words, as one line."""
     return " ".join(str(getattr(error, "message", None) or error).split())[:_MAX_REASON]
 
 

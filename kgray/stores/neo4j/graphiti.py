@@ -68,7 +68,7 @@ _FACT = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TheirEpisode:
     """An episode; source: message, text, json, ... A time is None where it is missing or cannot be read."""
 
@@ -81,7 +81,7 @@ class TheirEpisode:
     created_at: Instant | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TheirFact:
     """A fact between two names. episodes: uuids, oldest first; readable: False = a time cannot be parsed."""
 
@@ -95,7 +95,7 @@ class TheirFact:
     invalid_at: Instant | None
     created_at: Instant | None
     expired_at: Instant | None
-    readable: bool = True
+    readable: bool
 
 
 class GraphitiDatabase:
@@ -113,7 +113,6 @@ class GraphitiDatabase:
             ) from None
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
         self._db.close()
 
     def groups(self) -> list[str]:
@@ -129,45 +128,21 @@ class GraphitiDatabase:
         return [id_ for *_, id_ in sorted(found)]
 
     def episodes(self, group: str, uuids: Sequence[str]) -> list[TheirEpisode]:
-        """Return episodes in the order of `uuids`."""
-        found = {row[0]: row for row in self._db.rows(EPISODES, group=group, uuids=list(uuids))}
-        return [
-            TheirEpisode(
-                uuid=id_,
-                name=_text(found[id_][1]),
-                text=_text(found[id_][2]),
-                source=_text(found[id_][3]),
-                description=_text(found[id_][4]),
-                valid_at=_instant(found[id_][5]),
-                created_at=_instant(found[id_][6]),
-            )
-            for id_ in uuids
-            if id_ in found
-        ]
+        rows = self._db.rows(EPISODES, group=group, uuids=list(uuids))
+        found = {id_: (*map(_text, row[:-2]), *map(_instant, row[-2:])) for id_, *row in rows}
+        return [TheirEpisode(id_, *found[id_]) for id_ in uuids if id_ in found]  # type: ignore[arg-type]
 
     def facts(self, group: str) -> Iterator[TheirFact]:
-        """Yield the facts, in the order of their ids."""
         for id_, source, target, relation, text, episodes, *given in self._pages(FACTS, group):
-            valid_at, invalid_at, created_at, expired_at = map(_instant, given)
-            read = zip((valid_at, invalid_at), given[:2], strict=True)
-            lost = any(instant is None and value is not None for instant, value in read)
-            yield TheirFact(
-                uuid=id_,
-                source=None if source is None else _text(source),
-                target=None if target is None else _text(target),
-                relation=_text(relation),
-                text=_text(text),
-                episodes=tuple(map(_text, episodes or ())),
-                valid_at=valid_at,
-                invalid_at=invalid_at,
-                created_at=created_at,
-                expired_at=expired_at,
-                readable=not lost,
-            )
+            ends: list[Any] = [None if end is None else _text(end) for end in (source, target)]
+            dates: list[Any] = [*map(_instant, given)]
+            lost = any(found is None is not told for found, told in zip(dates[:2], given[:2], strict=True))
+            said: tuple[Any, ...] = (_text(relation), _text(text), tuple(map(_text, episodes or ())))
+            yield TheirFact(id_, *ends, *said, *dates, not lost)  # type: ignore[call-arg]
 
     def besides(self, group: str) -> dict[str, int]:
         """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""
-        row = self._db.row(BESIDES, group=group, known=_ENTITY, known_facts=_FACT) or [0] * len(_BESIDES)
+        (row,) = self._db.rows(BESIDES, group=group, known=_ENTITY, known_facts=_FACT)
         return {name: count for name, count in zip(_BESIDES, row, strict=True) if count}
 
     def _pages(self, statement: str, group: str) -> Iterator[list[Any]]:

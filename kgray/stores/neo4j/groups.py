@@ -10,19 +10,19 @@ ingest finishes the deletion first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from kgray.errors import StoreError
-from kgray.stores.alike import Counters
+from kgray.stores.batch import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.connection import Connection, Running, Values
+from kgray.stores.neo4j.connection import Connection, Running
 from kgray.stores.neo4j.mapping import group_key, named_group
 
 
 class BeingCleared(Exception):
-    """The group is being deleted in pieces, which the caller has to finish first ."""
+    """The group is being deleted in pieces, which the caller has to finish first."""
 
     def __init__(self, group: str) -> None:
         super().__init__(group)
@@ -33,17 +33,14 @@ class BeingCleared(Exception):
 class LockedGroup(Counters):
     """A locked group: the columns of LOCK_GROUPS.
 
-    named       False: removed, never there, or not to be read now
     adopting    the token of the copy that is on its way into it
     clearing    the sequence of the removal whose rows are going
-    waiting     when something was last appended, while anything is pending; appended: it was, just now
+    waiting     when something was last appended, while anything is pending
     """
 
-    asked: str
     adopting: str | None
     clearing: int | None
     waiting: int | None
-    appended: bool = False
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -76,17 +73,11 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
     """Write back locked groups."""
-    values: list[Values] = [
-        {
+    values = [
+        asdict(group)
+        | {
             "id": group_key(group.asked),
             "name": group.asked if group.named else None,
-            "last": group.last,
-            "last_recorded": group.last_recorded,
-            "removals": group.removals,
-            "adopting": group.adopting,
-            "clearing": group.clearing,
-            "waiting": group.waiting,
-            "appended": group.appended,
             "cleared_name": None if group.clearing is None else group.asked,
         }
         for group in groups
@@ -97,7 +88,6 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
 T = TypeVar("T")
 
 ROWS_A_PIECE = 4_000
-EVERY_SEQUENCE = (1 << 63) - 1
 
 
 def clear_rows(db: Connection, running: Running, group: str, sequence: int) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from kgray import kinds
 from kgray.kinds import Kind
@@ -49,7 +49,6 @@ class StoredKind:
         return "$group_key" if self.kind is kinds.OPERATIONS else "$group"
 
     def group_id(self, group: str) -> str:
-        """Return the `group_id` of a group's rows."""
         return group_key(group) if self.kind is kinds.OPERATIONS else group
 
     @property
@@ -58,7 +57,6 @@ class StoredKind:
         return self.lookups(self.kind.key)
 
     def property_of(self, column: str) -> str:
-        """Return the property that holds a column."""
         return self.renamed.get(column, column)
 
     def lookups(self, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,15 +126,10 @@ STORED: Mapping[Kind, StoredKind] = {
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
         StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
         StoredKind(kinds.AUDIT, "KgrayAudit"),
+        StoredKind(kinds.WEBHOOKS, "KgrayWebhook"),
         StoredKind(kinds.SCHEDULES, "KgraySchedule"),
     )
 }  # fmt: skip
-
-
-@cache
-def place_of(kind: Kind, column: str) -> int:
-    """Return the index of a column in the kind's rows."""
-    return kind.names.index(column)
 
 
 def digest(text: str) -> str:

@@ -7,12 +7,13 @@ or in one of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from kgray.kinds import Read, Row
 from kgray.stores.neo4j.connection import MAX_ROWS
 from kgray.stores.neo4j.mapping import STORED, digest
-from kgray.stores.neo4j.statements import EVERYWHERE, STORED_READS, StoredRead
+from kgray.stores.neo4j.statements import EVERYWHERE, OF_READ
 
 _PAGE_ROWS = 1_000
 _INT_LIMIT = 1 << 63
@@ -23,60 +24,58 @@ Ask = Callable[..., list[list[Any]]]  # runs a statement with named values; rows
 
 def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
-    stored = STORED_READS[read]
-    return _scan(ask, stored, named) if read.by is None else _look_up(ask, stored, named, values)
+    if read.by is None:
+        yield from _scan(ask, read, named)
+        return
+    asked = [value for value in dict.fromkeys(values) if storable(value)]
+    if read.by in STORED[read.kind].digested:
+        asked = list(map(digest, asked))
+    for start in range(0, len(asked), MAX_ROWS):
+        found = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
+        yield from _rows(read, _sorted(read, found))
 
 
 def read_everywhere(ask: Ask, read: Read, values: Sequence[Any]) -> list[tuple[str, Row]]:
     """Return (group, row) of a read in all groups, by group."""
-    stored = STORED_READS[read]
-    found = ask(EVERYWHERE[read], values=list(values))
-    found.sort(key=lambda row: (row[0], *(row[1 + n] for n in stored.order)))
-    groups = [row[0] for row in found]
-    return list(zip(groups, _converted(stored, (row[1:] for row in found)), strict=True))
+    found = _sorted(read, ask(EVERYWHERE[read], values=list(values)))
+    return list(zip([row[0] for row in found], _rows(read, found), strict=True))
 
 
-def _look_up(ask: Ask, stored: StoredRead, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-    asked = _asked_values(stored, values)
-    for start in range(0, len(asked), MAX_ROWS):
-        found = ask(stored.statement, values=asked[start : start + MAX_ROWS], **named)
-        found.sort(key=lambda row: (row[0], *(row[1 + n] for n in stored.order)))
-        yield from _converted(stored, (row[1:] for row in found))
+def _sorted(read: Read, found: list[list[Any]]) -> list[list[Any]]:
+    """Return rows that begin with a group, or the index of a value, by that and the kind's order."""
+    found.sort(key=lambda row: (row[0], *row[1 + len(read.chosen) :]))
+    return found
 
 
-def _scan(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[Row]:
-    pages = _pages(ask, stored, named)
-    if stored.order == stored.after:
-        for page in pages:
-            yield from _converted(stored, page)
-        return
-    # No index has them in this order. They are released as they are read: vectors are large.
+def _scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
+    stored, sorts = STORED[read.kind], read.kind.order or read.kind.key
+    key = stored.key
+    types = {column.name: column.type for column in read.kind.columns}
+    after: list[Any] = [-1 if types[name] == "int" else "" for name in read.kind.key]
     found: list[tuple[list[Any], Row]] = []
-    for page in pages:
-        places = [[record[n] for n in stored.order] for record in page]
-        found.extend(zip(places, _converted(stored, page), strict=True))
-    found.sort(key=lambda item: item[0], reverse=True)
-    while found:
+    while page := ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named):
+        after, size = page[-1][-len(key) :], len(page)
+        rows = _rows(read, page, first=0)
+        if key == tuple(map(stored.property_of, sorts)):
+            yield from rows
+        else:  # no index has them in this order
+            found += zip([row[len(read.chosen) : -len(key)] for row in page], rows, strict=True)
+        if size < _PAGE_ROWS:
+            break
+    found.sort(key=itemgetter(0), reverse=True)
+    while found:  # released as they are read: vectors are large
         yield found.pop()[1]
 
 
-def _pages(ask: Ask, stored: StoredRead, named: Mapping[str, str]) -> Iterator[list[list[Any]]]:
-    after: list[Any] = list(stored.first)
-    while True:
-        page = ask(stored.statement, after=after, limit=_PAGE_ROWS, **named)
-        if page:
-            after = [page[-1][n] for n in stored.after]
-            yield page
-        if len(page) < _PAGE_ROWS:
-            return
-
-
-def _converted(stored: StoredRead, found: Iterable[list[Any]]) -> Iterator[Row]:
-    changed = [(place, convert) for place, convert in _converters(stored) if place < stored.width]
+def _rows(read: Read, found: Iterable[list[Any]], *, first: int = 1) -> Iterator[Row]:
+    """Yield rows of a read, whose columns begin at an index, with the types that Neo4j lacks."""
+    types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
+    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
+    changed = [(n, made[types[name]]) for n, name in enumerate(read.chosen, first) if types[name] in made]
     for row in found:
         for place, convert in changed:
             row[place] = convert(row[place])
-        yield tuple(row[: stored.width])
+        yield tuple(row[first : first + len(read.chosen)])
 
 
 def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
@@ -90,23 +89,3 @@ def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place 
     if isinstance(value, int):
         return -_INT_LIMIT <= value < _INT_LIMIT
     return all(map(storable, value))
-
-
-def _converters(read: StoredRead) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return which columns of a read's rows are converted, and how."""
-    kind = read.read.kind
-    types = {column.name: column.type for column in (*kind.columns, *kind.computed)}
-    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
-    return [
-        (place, made[types[name]])
-        for place, name in enumerate(read.columns)
-        if name is not None and types[name] in made
-    ]
-
-
-def _asked_values(read: StoredRead, values: Iterable[Any]) -> list[Any]:
-    """Return a look-up's values without repeats, in order, as they are in the database."""
-    by = read.read.by
-    asked = [value for value in dict.fromkeys(values) if storable(value)]
-    hashed = isinstance(by, str) and by in STORED[read.read.kind].digested
-    return list(map(digest, asked)) if hashed else asked

@@ -1,4 +1,4 @@
-"""Collects changes, merged so that each row is written once, and writes them: 10 to 20 statements.
+"""Writes a batch of rows, of many entries together: 10 to 20 statements.
 
 Each statement costs a round trip, and each transaction a commit; so the changes of many episodes share both.
 Rows are written in the order drops, patches, puts. Entities are put before the facts between them, and
@@ -8,38 +8,68 @@ are sent in the order of their keys, so that all transactions lock in one order.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from kgray import kinds, times
 from kgray.errors import StoreError, Unwritable
-from kgray.kinds import COMMITTED, Key, Kind, Row
-from kgray.ports.store import Patch, RowChanges
+from kgray.kinds import COMMITTED, Key, Kind, Read, Row
 from kgray.rows import computed
+from kgray.stores.batch import EVERY_SEQUENCE, FoldedBatch, Transaction
+from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, Fetched, Running, Values
-from kgray.stores.neo4j.mapping import STORED, digest, place_of
-from kgray.stores.neo4j.statements import PATCH
+from kgray.stores.neo4j.groups import LockedGroup
+from kgray.stores.neo4j.mapping import STORED, digest, group_key, named_group
+from kgray.stores.neo4j.reading import read_rows
 from kgray.times import Instant
 
+_NONE: Mapping[str, LockedGroup] = MappingProxyType({})
+STATE = kinds.EPISODES.names.index("state")
 
-class BatchWriter:
-    """Writes collected rows in one transaction."""
 
-    def __init__(self, db: Connection, running: Running, dimensions: int) -> None:
-        """dimensions: numbers a vector."""
-        self._db, self._running, self._dimensions = db, running, dimensions
+class BatchWriter(Transaction[LockedGroup]):
+    """An open transaction, of which the groups are locked."""
+
+    def __init__(
+        self, db: Connection, running: Running, dimensions: int, groups: Mapping[str, LockedGroup] = _NONE
+    ) -> None:
+        self._db, self._running, self._dimensions, self.groups = db, running, dimensions, groups
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+        return list(read_rows(partial(self._db.run, self._running), read, named_group(group), values))
+
+    def states(self, entries: Sequence[Entry]) -> Iterator[tuple[Kind, str, int, tuple[int, Instant | None]]]:
+        rows = ({**asked, "group_key": group_key(str(asked["group_id"]))} for asked in _entries(entries))
+        for group, sequence, *states in self._db.run_rows(self._running, cypher.STATES, rows):
+            for ledger, (state, ended_at) in zip((kinds.EPISODES, kinds.OPERATIONS), states, strict=True):
+                if state is not None:
+                    yield ledger, group, sequence, (state, ended_at)
+
+    def clear(self, group: LockedGroup, sequence: int) -> None:
+        """Begin to delete a group's rows: `groups.finish` goes on, in transactions of its own."""
+        group.named, group.clearing = False, sequence
+
+    def clear_piece(self, group: str) -> bool:
+        """Delete some rows of a group; return whether there may be more."""
+        return grouped.clear_rows(self._db, self._running, group, EVERY_SEQUENCE)
+
+    def keep(self, groups: Iterable[LockedGroup]) -> None:
+        grouped.keep(self._db, self._running, groups)
+
+    def settle(self, groups: Sequence[str]) -> None:
+        if groups:
+            self._db.run(self._running, cypher.SETTLE, ids=list(map(group_key, groups)))
 
     def write(self, found: FoldedBatch, *, complete: bool = True) -> set[str]:
         """Write everything; nothing is sent where there is nothing to write.
 
         complete    False: more rows of the same entries follow (a copy, adoption.py); `link` is then called
                     at the end
-        returns     the groups in which a vector took the place of another
         """
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
@@ -57,6 +87,9 @@ class BatchWriter:
         return self._db.run_rows(self._running, statement, rows)
 
     def _patch(self, found: FoldedBatch) -> None:
+        for kind, patches in found.patches.items():
+            if patches and kind not in statements.PATCH:
+                raise StoreError(f"rows of {kind.name} are put whole, and one was patched")
         for kind, statement in statements.PATCH.items():
             ordered = sorted(found.patches[kind].items())
             rows = [patch_values(kind, group, key, new) for (group, key), new in ordered]
@@ -99,7 +132,7 @@ class BatchWriter:
         committed = {
             (group, key[0])
             for (group, key), row in found.puts[kinds.EPISODES].items()
-            if row[place_of(kinds.EPISODES, "state")] == kinds.COMMITTED
+            if row[STATE] == kinds.COMMITTED
         }
         shown = {*found.puts[kinds.SHOWN_ENTITIES], *found.drops[kinds.SHOWN_ENTITIES]}
         moved = {(group, key[0]) for group, key in shown} - {
@@ -121,70 +154,11 @@ def _entries(found: Iterable[Entry]) -> list[Values]:
     return [{"group_id": group, "sequence": sequence} for group, sequence in sorted(found)]
 
 
-def _named(kind: Kind, names: Iterable[RowName]) -> list[Values]:
+def _named(kind: Kind, names: Iterable[tuple[str, Key]]) -> list[Values]:
     return [key_values(kind, group, key) for group, key in sorted(names)]
 
 
-RowName = tuple[str, Key]  # group, key
 Entry = tuple[str, int]  # group, sequence
-
-
-def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
-    return defaultdict(dict)
-
-
-@dataclass(slots=True)
-class FoldedBatch:
-    """Rows by kind, each once."""
-
-    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=_by_kind)
-    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=_by_kind)
-    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(default_factory=_by_kind)
-
-    def add(self, change: RowChanges) -> None:
-        """Add what a change drops, puts and patches."""
-        for kind, keys in change.drops.items():
-            for key in keys:
-                self.drop(change.group, kind, tuple(key))
-        for kind, rows in change.puts.items():
-            for row in rows:
-                self.put(change.group, kind, row)
-        for patch in change.patches:
-            self.patch(change.group, patch)
-
-    def drop(self, group: str, kind: Kind, key: Key) -> None:
-        """Add the drop of a row."""
-        self.puts[kind].pop((group, key), None)
-        self.patches[kind].pop((group, key), None)
-        self.drops[kind][group, key] = None
-
-    def put(self, group: str, kind: Kind, row: Row) -> None:
-        """Add the put of a row."""
-        name = (group, kind.key_of(row))
-        if kind.first_wins:
-            self.puts[kind].setdefault(name, row)
-            return
-        # A row that is replaced is not dropped first: its relationships stay.
-        self.drops[kind].pop(name, None)
-        self.patches[kind].pop(name, None)
-        self.puts[kind][name] = row
-
-    def patch(self, group: str, patch: Patch) -> None:
-        """Add a patch. Raises StoreError for kinds whose rows can only be put whole."""
-        kind, width = patch.kind, len(patch.kind.key)
-        if kind not in PATCH:
-            raise StoreError(f"rows of {kind.name} are put whole, and {', '.join(patch.columns)} was patched")
-        for row in patch.rows:
-            name, new = (group, row[:width]), dict(zip(patch.columns, row[width:], strict=True))
-            put = self.puts[kind].get(name)
-            if put is None or kind.first_wins:
-                self.patches[kind].setdefault(name, {}).update(new)
-            if put is not None:
-                changed = list(put)
-                for column, value in new.items():
-                    changed[place_of(kind, column)] = value
-                self.puts[kind][name] = tuple(changed)
-
 
 # Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
 _THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json": "json", "triples": "json"}

@@ -6,8 +6,8 @@ the group; Neo4j uses an index over several properties only if a statement names
 `IS NOT NULL` conditions.
 
     read    $group, $group_key, $copy and
-            look-ups: $values; rows: (index of the value, the columns of `StoredRead`)
-            scans: $after (of the key, see `StoredRead.first`), $limit; rows: the columns
+            look-ups: $values; rows: (index of the value, the columns, those that sort)
+            scans: $after (the last row's key), $limit; rows: (the columns, those that sort, the key)
     write   $rows: maps with `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute, so a
             statement that is run again changes nothing
 """
@@ -15,8 +15,6 @@ the group; Neo4j uses an index over several properties only if a statement names
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from kgray import kinds
 from kgray.kinds import READS, Kind, Read
@@ -32,67 +30,34 @@ PLAIN: tuple[Kind, ...] = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRead:
-    """A declared read as a statement.
-
-    statement   see the module
-    columns     what it returns: the read's columns, then others that sort the rows, then properties that are
-                no column (None), from which a scan's next page continues
-    width       how many of them are the read's
-    order       indexes of the columns that sort the rows
-    after       indexes of what a scan's next page continues from; first: the values for the first page
-    """
-
-    read: Read
-    statement: str
-    columns: tuple[str | None, ...]
-    width: int
-    order: tuple[int, ...]
-    after: tuple[int, ...] = ()
-    first: tuple[Any, ...] = ()
-
-
 def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
     """Return the index hint; without it, the planner may choose an index that reads the whole group."""
     return f"USING INDEX n:{stored.label}(group_id, {', '.join(properties)})"
 
 
-def _sorted_columns(read: Read) -> list[str]:
-    """Return the columns of a read, and then those that sort its rows."""
-    return list(dict.fromkeys((*read.chosen, *(read.kind.order or read.kind.key))))
+def _returned(read: Read) -> str:
+    """Return what a read returns: its columns, then those that sort its rows."""
+    columns = map(STORED[read.kind].property_of, (*read.chosen, *(read.kind.order or read.kind.key)))
+    return ", ".join(f"n.{name} AS c{n}" for n, name in enumerate(columns))
 
 
-def _order(columns: Sequence[str], kind: Kind) -> tuple[int, ...]:
-    return tuple(columns.index(name) for name in kind.order or kind.key)
-
-
-def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> StoredRead:
-    columns = _sorted_columns(read)
+def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> str:
     properties = stored.serving(by)
     values = ["value"] if len(by) == 1 else [f"value[{n}]" for n in range(len(by))]
     matched = [f"n.{p} = {v}" for p, v in zip(properties, values, strict=False)]
     matched += [f"n.{p} IS NOT NULL" for p in properties[len(by) :]]
-    returned = ", ".join(f"n.{stored.property_of(c)}" for c in columns)
-    return StoredRead(
-        read=read,
-        statement=f"""
+    return f"""
 {OPEN}
 UNWIND range(0, size($values) - 1) AS place
 WITH place, $values[place] AS value
 MATCH {stored.pattern} {_hint(stored, properties)}
 WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
-RETURN place, {returned}
-""",
-        columns=tuple(columns),
-        width=len(read.chosen),
-        order=_order(columns, read.kind),
-    )
+RETURN place, {_returned(read)}
+"""
 
 
-def _scan(stored: StoredKind, read: Read) -> StoredRead:
+def _scan(stored: StoredKind, read: Read) -> str:
     """Return a scan, page by page in the order of the key's own index."""
-    columns = _sorted_columns(read)
     key = stored.key
     behind = "n.{0} > $after[0]"
     if len(key) == 2:
@@ -101,59 +66,47 @@ def _scan(stored: StoredKind, read: Read) -> StoredRead:
             "n.{0} >= $after[0] AND n.{1} IS NOT NULL "
             "AND CASE WHEN n.{0} = $after[0] THEN n.{1} > $after[1] ELSE true END"
         )
-    returned = [stored.property_of(c) for c in columns]
-    returned += [p for p in key if p not in returned]
-    types = {column.name: column.type for column in read.kind.columns}
-    return StoredRead(
-        read=read,
-        statement=f"""
+    place = ", ".join(f"n.{p}" for p in key)
+    return f"""
 {OPEN}
 CALL () {{
     MATCH {stored.pattern} {_hint(stored, key)}
     WHERE n.group_id = {stored.group} AND {behind.format(*key)}
-    RETURN n ORDER BY n.group_id, {", ".join(f"n.{p}" for p in key)} LIMIT $limit
+    RETURN n ORDER BY n.group_id, {place} LIMIT $limit
 }}
-RETURN {", ".join(f"n.{p}" for p in returned)}
-""",
-        columns=(*columns, *[None] * (len(returned) - len(columns))),
-        width=len(read.chosen),
-        order=_order(columns, read.kind),
-        after=tuple(returned.index(p) for p in key),
-        first=tuple(-1 if types[c] == "int" else "" for c in read.kind.key),
-    )
+RETURN {_returned(read)}, {place}
+"""
 
 
-def _stored_read(read: Read) -> StoredRead:
+def _read(read: Read) -> str:
     stored = STORED[read.kind]
     if read.by is None:
         return _scan(stored, read)
     return _look_up(stored, read, (read.by,) if isinstance(read.by, str) else read.by)
 
 
-STORED_READS: Mapping[Read, StoredRead] = {read: _stored_read(read) for read in READS}
+OF_READ: Mapping[Read, str] = {read: _read(read) for read in READS}
 
 
-def _everywhere(stored: StoredRead) -> str:
-    """Return the statement that runs a read over all groups: $values; rows: group, `StoredRead.columns`."""
-    read, kind = stored.read, STORED[stored.read.kind]
-    returned = ", ".join(f"n.{kind.property_of(c)}" for c in stored.columns if c is not None)
+def _everywhere(read: Read) -> str:
+    """Return the statement that runs a read over all groups: $values; rows: group, as `_returned`."""
+    kind = STORED[read.kind]
     if read.by is None:
-        return f"MATCH {kind.pattern} RETURN n.group_id, {returned}"
+        return f"MATCH {kind.pattern} RETURN n.group_id, {_returned(read)}"
     first, *others = kind.serving((str(read.by),))
     named = "".join(f" AND n.{p} IS NOT NULL" for p in others)
     return f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND g.clearing IS NULL AND g.adopting IS NULL
 MATCH {kind.pattern} {_hint(kind, (first, *others))}
 WHERE n.group_id = g.name AND n.{first} IN $values{named}
-RETURN g.name, {returned}
+RETURN g.name, {_returned(read)}
 """
 
 
-EVERYWHERE: Mapping[Read, str] = {read: _everywhere(STORED_READS[read]) for read in kinds.EVERYWHERE}
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
 
 
 def _keyed(stored: StoredKind) -> str:
-    """Return the map that matches a row by its key."""
     return "{group_id: row.group_id, " + ", ".join(f"{p}: row.{p}" for p in stored.key) + "}"
 
 

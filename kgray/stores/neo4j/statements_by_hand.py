@@ -90,9 +90,9 @@ UNWIND $rows AS row
 MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
 WITH row, g RETURN {_GROUP}
 """
-# $rows: all properties of locked groups; appended: something waits from now on.
+# $rows: the fields of `groups.LockedGroup`, id, name, cleared_name; appended: something waits from now on.
 KEEP_GROUPS = """
-UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended
+UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended, g.asked, g.named
 SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
 """
 # Rows: id, name, adopting, last, last_recorded, removals.
@@ -203,45 +203,31 @@ OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
-# Rows: group, state, how many; neither retracted nor retried.
-COUNT_STATES = f"""
-{OPEN}
-MATCH (e:KgrayEpisode) WHERE e.group_id = $group AND e.state >= 0 AND e.bulk IS NOT NULL
-    AND e.sequence IS NOT NULL AND e.retired_at IS NULL
-RETURN $group, e.state, count(*)
-"""
-# At most one row: group, entities, facts, calls, prompt tokens, completion tokens.
-COUNT_REST = f"""
-{OPEN}
-CALL () {{ MATCH (e:Entity) WHERE e.group_id = $group AND e.uuid IS NOT NULL RETURN count(e) AS entities }}
-CALL () {{
-    MATCH ()-[f:RELATES_TO]->() WHERE f.group_id = $group AND f.uuid IS NOT NULL RETURN count(f) AS facts
-}}
-CALL () {{
-    CALL () {{
-        MATCH (x:KgrayExtraction) WHERE x.group_id = $group AND x.sequence IS NOT NULL RETURN x
-        UNION ALL
-        MATCH (x:KgrayAnswer) WHERE x.group_id = $group AND x.request IS NOT NULL RETURN x
-    }}
-    RETURN sum(x.calls) AS calls, sum(x.prompt_tokens) AS prompt, sum(x.completion_tokens) AS completion
-}}
-RETURN $group, entities, facts, calls, prompt, completion
-"""
-# The same of all groups: each walks what it counts, once.
-COUNT_STATES_ALL = (
-    "MATCH (e:KgrayEpisode) WHERE e.retired_at IS NULL RETURN e.group_id, e.state, count(*) AS number"
-)
-_SPENT = (
-    "RETURN x.group_id AS name, 0 AS e, 0 AS f, sum(x.calls) AS c, sum(x.prompt_tokens) AS p, "
-    "sum(x.completion_tokens) AS t"
-)
-COUNT_REST_ALL = f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL RETURN g.name AS name, 0 AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
-UNION ALL MATCH (x:Entity) RETURN x.group_id AS name, count(*) AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t
-UNION ALL MATCH ()-[x:RELATES_TO]->() RETURN x.group_id AS name, 0 AS e, count(*) AS f, 0 AS c, 0 AS p, 0 AS t
-UNION ALL MATCH (x:KgrayExtraction) {_SPENT}
-UNION ALL MATCH (x:KgrayAnswer) {_SPENT}
-"""
+
+
+def _of(kind: kinds.Kind, by: str, *, one: bool) -> str:
+    """Return the pattern of the rows of a kind as `n`: of $group, by an index, or of all groups."""
+    stored = STORED[kind]
+    named = (f" AND n.{name} IS NOT NULL" for name in stored.serving((by,)))
+    return f"MATCH {stored.pattern} WHERE " + (f"n.group_id = $group{''.join(named)}" if one else "true")
+
+
+def _counting(*, one: bool) -> tuple[str, str]:
+    states = "n.retired_at IS NULL RETURN n.group_id, n.state, count(*)"
+    costs = "0 AS e, 0 AS f, sum(n.calls) AS c, sum(n.prompt_tokens) AS p, sum(n.completion_tokens) AS t"
+    rest = (
+        (kinds.ENTITIES, "id", "count(*) AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t"),
+        (kinds.FACTS, "id", "0 AS e, count(*) AS f, 0 AS c, 0 AS p, 0 AS t"),
+        (kinds.EXTRACTIONS, "sequence", costs),
+        (kinds.ANSWERS, "request", costs),
+    )
+    parts = (f"{_of(kind, by, one=one)} RETURN n.group_id AS g, {sums}" for kind, by, sums in rest)
+    return f"{_of(kinds.EPISODES, 'state', one=one)} AND {states}", " UNION ALL ".join(parts)
+
+
+# Of $group, and of all groups, each of which walks what it counts once. Rows of (group, state, how many) of
+# what was neither retracted nor retried; rows of (group, the other fields of GroupCounts), to be added up.
+COUNT, COUNT_ALL = _counting(one=True), _counting(one=False)
 
 # ------------------------------------------------------------------------------ facts at entities
 

@@ -17,15 +17,17 @@ from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode
 from kgray.stores import alike
 from kgray.stores.alike import Reads
-from kgray.stores.neo4j import applying, fence, reading, schema
+from kgray.stores.batch import AppliedBatch
+from kgray.stores.neo4j import fence, reading, schema
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.adoption import Neo4jAdoption
 from kgray.stores.neo4j.appending import Appender
-from kgray.stores.neo4j.connection import PATIENCE_S, Connection
+from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.reading import storable
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.times import SECOND, Instant
 
 T = TypeVar("T")
@@ -77,7 +79,6 @@ class Neo4jStore(Reads):
     schema_version = schema.VERSION
 
     def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
-        """See `open_neo4j`."""
         self._db = db
         self._appender = Appender(db)
         self.folder = folder
@@ -90,36 +91,30 @@ class Neo4jStore(Reads):
     # ------------------------------------------------------------------------------- the log
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
-        """Run `work` in one transaction that holds the logs of these groups; see `ports.Store`."""
         return self._appender.append(groups, work)
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
-        """Return the groups with anything pending that was appended since a mark, sorted, and the next."""
         found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
         newest = max((row[2] for row in found), default=0)
         return {row[0]: row[1] for row in found}, max(mark, newest - _LATE)
 
     def withdrawing(self) -> list[str]:
-        """Return the groups with a retraction or removal that was not carried out yet, sorted."""
         return [row[0] for row in self._db.rows(cypher.WITHDRAWING)]
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
-        """Return what is next behind a sequence, at most `limit`: (sequence, whether it is an episode)."""
         if limit <= 0:
             return []
         asked = self._named(group) | {"after": max(0, after), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
     def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
-        """Return how many episodes and operations have not ended, in one group or in all that exist."""
         if group is None:
-            found = self._db.row(cypher.PENDING_COUNT_ALL, most=most)
+            found = self._db.rows(cypher.PENDING_COUNT_ALL, most=most)
         else:
-            found = self._db.row(cypher.PENDING_COUNT, **self._named(group))
-        return int(found[0]) if found else 0
+            found = self._db.rows(cypher.PENDING_COUNT, **self._named(group))
+        return int(found[0][0]) if found else 0
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
-        """Return what was said before it in its source, latest first (R22); see `ports.Store`."""
         if limit <= 0:
             return []
         asked = {"source": episode.source, "said": episode.reference_time, "before": episode.sequence}
@@ -138,7 +133,6 @@ class Neo4jStore(Reads):
         shards: int | None = None,
         shares_folder: bool = False,
     ) -> Iterator[int]:
-        """Hold a shard, or all: folder lock, lease, a fencing epoch, new or adopted; see `ports.Store`."""
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shares_folder:
                 stack.enter_context(locks.ingesting(self.folder))
@@ -151,8 +145,30 @@ class Neo4jStore(Reads):
                 self._held = None
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
-        """Apply changes of any groups, in order: one transaction, idempotent; see `ports.Store`."""
-        applying.apply(self._db, self._held, changes, self.dimensions)
+        """Apply changes of any groups, in order: one transaction, idempotent; see `ports.Store`.
+
+        Exception: the removal of a group ends a transaction. Its rows are deleted in further ones, and the
+        changes after it follow then.
+        """
+        start = 0
+        for at, change in enumerate(changes, 1):
+            if change.clear:
+                self._apply(changes[start:at])
+                grouped.finish(self._db, change.group)
+                start = at
+        self._apply(changes[start:])
+
+    def _apply(self, changes: Sequence[RowChanges]) -> None:
+        """Apply in one transaction; the removal of a group is only begun."""
+        names = {change.group for change in changes}
+
+        def work(running: Running) -> None:
+            fence.check(self._db, running, self._held, names)
+            groups = grouped.opened(self._db, running, names, make=False)
+            AppliedBatch(BatchWriter(self._db, running, self.dimensions, groups)).carry_out(changes)
+            fence.renew_late(self._db, running, self._held)
+
+        grouped.cleared_first(self._db, lambda: self._db.write(work))
 
     def adopt(
         self,
@@ -161,7 +177,6 @@ class Neo4jStore(Reads):
         rows: Iterable[tuple[Kind, Row]],
         verify: Callable[[], None],
     ) -> None:
-        """Take over a group from another store; see `ports.Store`."""
         adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions, self._adopting)
         alike.adopt(adoption, rows, verify)
 
@@ -207,7 +222,6 @@ class Neo4jStore(Reads):
         return GroupHead(last_recorded=found.last_recorded, removals=found.removals)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
-        """Return the counters of these groups, or of all that exist, sorted by name."""
         if groups is None:
             return {row[1]: _head(row, "") for row in self._db.rows(cypher.HEADS)}
         ids = {group_key(group): group for group in sorted(set(groups)) if storable(group)}
@@ -216,20 +230,17 @@ class Neo4jStore(Reads):
         return {group: found.get(group, GroupHead()) for group in sorted(set(groups))}
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Yield the rows of a declared read; see `ports.Store`."""
         scanned = getattr(self._local, "scanned", None)
         if read.by is None and scanned is not None and group not in scanned:
             scanned[group] = self._settled(group)
         yield from reading.read_rows(self._db.rows, read, self._named(group), values)
 
     def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        """Return (group, row) of a read in all groups, by group."""
         return reading.read_everywhere(self._db.rows, read, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
     ) -> list[Fact]:
-        """Return facts whose source or target is one of these, newest first, then by id."""
         asked = [id_ for id_ in dict.fromkeys(entities) if storable(id_)]
         if not asked or limit == 0:
             return []
@@ -238,13 +249,12 @@ class Neo4jStore(Reads):
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
     def _counted(self, group: str | None) -> dict[str, GroupCounts]:
-        if group is None:
-            open_ = self.heads()
-            every = (cypher.COUNT_STATES_ALL, cypher.COUNT_REST_ALL)
-            return alike.counted(*([r for r in self._db.rows(each) if r[0] in open_] for each in every))
-        named = self._named(group)
-        one = (cypher.COUNT_STATES, cypher.COUNT_REST)
-        return {group: GroupCounts()} | alike.counted(*(self._db.rows(each, **named) for each in one))
+        heads = self.heads(None if group is None else [group])
+        there = {name for name, head in heads.items() if head.named}
+        statements = cypher.COUNT_ALL if group is None else cypher.COUNT
+        rows = (self._db.rows(each, group=group) for each in statements)
+        found = alike.counted(*([row for row in part if row[0] in there] for part in rows))
+        return {name: found.get(name, GroupCounts()) for name in heads}
 
     def _named(self, group: str) -> dict[str, Any]:
         return named_group(group, self._adopting.get(group, ""))
@@ -260,7 +270,6 @@ class Neo4jStore(Reads):
         self._db.write(lambda running: self._db.run(running, cypher.PROBE))
 
     def close(self) -> None:
-        """Close the driver; idempotent."""
         self._appender.close()
         self._db.close()
 

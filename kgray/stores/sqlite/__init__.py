@@ -1,11 +1,10 @@
 """The embedded store: one SQLite file in a data folder, log and graph.
 
-store       SqliteStore, `open_sqlite`: append, apply, adopt
+store       SqliteStore, `open_sqlite`
 folder      creates and checks the file; schema: its tables
 database    its two connections, their transactions, declared reads page by page, SQLite's errors as ours
 statements  every statement, generated from the record table or written by hand
 row_writer  puts, drops and patches rows; adoption: copies a group in from another store
-reading     what is pending, declared reads, facts at entities
 cache       model replies, in a file of their own
 """
 

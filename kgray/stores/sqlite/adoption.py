@@ -18,7 +18,7 @@ from kgray.ports import GroupHead
 from kgray.stores.alike import Adoption, known, portions
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.database import Database, digest, one
-from kgray.stores.sqlite.row_writer import EVERY_SEQUENCE, RowWriter
+from kgray.stores.sqlite.row_writer import RowWriter
 
 _PORTION_ROWS = 1_000  # of a transaction
 
@@ -27,39 +27,36 @@ class StagedGroup(Adoption):
     """A group that is being copied in. no: its number, from `start` on."""
 
     def __init__(self, db: Database, group: str, head: GroupHead, dimensions: int) -> None:
-        """Write nothing yet."""
         self._db, self._group, self._head, self._dimensions = db, group, head, dimensions
         # "#" is in no group's name.
         self._stage = hashlib.sha256(b"#adopting " + group.encode()).digest()
         self.no = 0
 
     def start(self) -> None:
-        """Create the group's row, without a name."""
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
             left = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if left is None:
                 connection.execute(sql.NEW_GROUP, (None, self._stage))
-                self.no = int(connection.last_insert_rowid())
+                self.no, removals = int(connection.last_insert_rowid()), 0
             else:
-                self.no = int(left[0])
-                self._change(connection).clear(EVERY_SEQUENCE)
-            connection.execute(sql.SET_HEAD, (None, self._head.last, self._head.last_recorded, self.no))
+                self.no, removals = left[0], left[4] + 1
+                self._writer(connection).clear_all(self.no)
+            head = (None, self._head.last, self._head.last_recorded, removals, self.no)
+            connection.execute(sql.SET_HEAD, head)
 
     def take(self, rows: Iterable[tuple[Kind, Row]]) -> None:
         """Write the rows, 1,000 a transaction; not durable each: a copy that is cut off starts again."""
         for kind, portion in portions(rows, _PORTION_ROWS):
             with self._db.transaction(durable=False) as connection:
                 self._db.check_epoch(connection)
-                self._change(connection).put(kind, portion)
+                self._writer(connection).put(kind, self.no, portion)
 
     def standing_in(self) -> AbstractContextManager[None]:
-        """Let reads of this process find the group under its number."""
-        return self._db.standing_in(self._group, self.no)
+        return self._db.standing_in(self._group, self._stage)
 
     def finish(self) -> None:
-        """Give the group its name, which makes it visible to everybody."""
         with self._db.transaction(durable=True) as connection:
             self._db.check_epoch(connection)
             self._refuse_known(connection)
@@ -68,17 +65,14 @@ class StagedGroup(Adoption):
             connection.execute(sql.SETTLE, (self.no,))
 
     def undo(self) -> None:
-        """Delete what was written if this process may still write; else the next copy's `start` does."""
         with self._db.transaction(durable=True) as connection:
             row = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if row is not None and row[0] == self.no:
-                self._change(connection).clear(EVERY_SEQUENCE)
+                self._writer(connection).clear_all(self.no)
 
-    def _change(self, connection: apsw.Connection) -> RowWriter:
-        return RowWriter(connection, self._dimensions, self.no)
+    def _writer(self, connection: apsw.Connection) -> RowWriter:
+        return RowWriter(self._db, connection, (), self._dimensions)
 
     def _refuse_known(self, connection: apsw.Connection) -> None:
-        held = one(connection, sql.GROUP_BY_DIGEST, (digest(self._group),))
-        if held is not None:
-            head = GroupHead(named=held[1] is not None, last=held[2])
-            raise known(self._group, self._db.path.parent, head)
+        if held := self._db.group(connection, self._group):
+            raise known(self._group, self._db.path.parent, held)

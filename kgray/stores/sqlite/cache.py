@@ -69,13 +69,11 @@ class SqliteResponses(ResponseCache):
     """
 
     def __init__(self, file: ResponseFile, *, max_bytes: int, standing: Standing) -> None:
-        """Open nothing before the first use. The caller closes the file."""
         self._file = file
         self._max_bytes = max_bytes
         self._standing = standing
 
     def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
-        """Return the reply kept for a request of the episode's group, else None; notes who used it."""
         if not self._file.there():
             return None
         held = self._held([asking, *context])
@@ -89,7 +87,6 @@ class SqliteResponses(ResponseCache):
             return bytes(row[1]).decode("utf-8", "surrogatepass")
 
     def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
-        """Keep a reply; the first one stays."""
         body = reply.encode("utf-8", "surrogatepass")
         seen = [asking, *context]
         if _LARGEST * len(body) > self._max_bytes or len(self._held(seen)) < len(seen):
@@ -116,7 +113,6 @@ class ResponseFile:
     """The cache file: its connection, and erasure, which also works where the settings disable the cache."""
 
     def __init__(self, folder: Path, *, patience_s: float) -> None:
-        """Keep the path; the file is opened when it is used."""
         self.path = folder / FILE
         self._patience_s = patience_s
         self._connection: apsw.Connection | None = None
@@ -135,7 +131,6 @@ class ResponseFile:
         self._erase((_ASKED_BY, _digest(group, episode)) for episode in episodes)
 
     def erase_group(self, group: str) -> None:
-        """Drop every reply to a group."""
         self._erase([(_OF_TENANT, _digest(group))])
 
     def compact(self) -> bool:
@@ -165,7 +160,6 @@ class ResponseFile:
                 _rewrite(connection)
 
     def close(self) -> None:
-        """Release the file; idempotent."""
         with self._turn:
             if self._connection is not None:
                 self._connection.close()

@@ -1,4 +1,4 @@
-"""The two connections of a process to its file, their transactions, declared reads, and SQLite's errors."""
+"""The connections of a process to its file, their transactions, declared reads, and SQLite's errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from queue import LifoQueue
 from typing import Any
 
 import apsw
@@ -20,19 +22,29 @@ import apsw
 from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
 from kgray.stores.alike import stale
+from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
+from kgray.stores.sqlite.schema import order_of
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
+_READERS = 4  # connections that read: one is enough until a thread reads for seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownGroup(Counters):
+    """A group of the file. no: its number; None: it was never there."""
+
+    no: int | None = None
 
 
 class Database:
-    """One file, one connection that writes and one that reads.
+    """One file, one connection that writes and a few that read.
 
-    Two, so that a snapshot held by a reader (R5) and a commit never meet in one transaction.
-    Threads of one process take turns at writing, and at reading: a snapshot is one thread's.
+    So a snapshot held by a reader (R5) and a commit never meet in one transaction. Threads of one process
+    take turns at writing. A snapshot is one thread's; others read meanwhile, through further connections.
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
@@ -41,19 +53,27 @@ class Database:
         self._patience_s = patience_s
         with explained(path):
             self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
-            self._reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
+            reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
-        self._turn, self._reading = threading.RLock(), threading.RLock()
+        self._turn = threading.RLock()
+        self._idle = LifoQueue[apsw.Connection | None]()  # None: one that was not needed yet
+        for connection in (*[None] * (_READERS - 1), reader):
+            self._idle.put(connection)
+        self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
         self._checked = False
-        self._snapshots = 0
         self.epoch: int | None = None  # while this process writes
-        self._staged: dict[str, int] = {}  # the number that `standing_in` gives a group here
+        self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
 
     def close(self) -> None:
-        """Close both connections; the last process to close checkpoints the log into the file."""
-        with self._reading, self._turn, explained(self.path):  # in the order of a write inside a snapshot
-            self._reader.close(True)
-            self._writer.close()
+        """Close all connections; the last process to close checkpoints the log into the file."""
+        with explained(self.path):
+            readers = [self._idle.get() for _ in range(_READERS)]  # waits for threads that read
+            for reader in reversed(readers):
+                if reader is not None:
+                    reader.close(True)
+                self._idle.put(reader)
+            with self._turn:
+                self._writer.close()
 
     # ------------------------------------------------------------------------------- writing
 
@@ -80,35 +100,33 @@ class Database:
                 raise StoreError(_DAMAGED.format(path=self.path, error=found))
             self._checked = True
 
-    def is_staged(self, group: str) -> bool:
-        """Whether `standing_in` lets reads find the group."""
-        return group in self._staged
-
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
         (stored,) = one(connection, sql.EPOCH)
         if self.epoch != stored:
             raise stale(self.path.parent, stored, self.epoch)
 
-    def group(self, connection: apsw.Connection, name: str) -> int:
-        """Return the group's number; creates its row where it is new."""
-        no = self.known_group(connection, name)
-        if no is None:
-            connection.execute(sql.NEW_GROUP, (name, digest(name)))
-            no = int(connection.last_insert_rowid())
-        return no
+    def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
+        """Return a group that exists or ever did, by the hash of its name; else None."""
+        staged = self._staged.get(name)
+        row = one(connection, sql.GROUP_BY_DIGEST, (staged or digest(name),))
+        if row is None:
+            return None
+        no, named, last, last_recorded, removals = row
+        return KnownGroup(
+            asked=name, no=no, named=named is not None or staged is not None, last=last,
+            last_recorded=last_recorded, removals=removals,
+        )  # fmt: skip
 
-    def known_group(self, connection: apsw.Connection, name: str) -> int | None:
-        """Return the number of a group that exists or ever did, by the hash of its name; else None."""
-        if name in self._staged:
-            return self._staged[name]
-        row = one(connection, sql.GROUP_BY_DIGEST, (digest(name),))
+    def number(self, connection: apsw.Connection, name: str) -> int | None:
+        """Return the number of a group that exists or ever did; else None."""
+        row = one(connection, sql.GROUP_BY_DIGEST, (self._staged.get(name) or digest(name),))
         return None if row is None else int(row[0])
 
     @contextmanager
-    def standing_in(self, group: str, no: int) -> Iterator[None]:
-        """Let reads of this process find a group under a number that has no name yet."""
-        self._staged[group] = no
+    def standing_in(self, group: str, stage: bytes) -> Iterator[None]:
+        """Let reads of this process find a group that has no name yet. stage: its digest meanwhile."""
+        self._staged[group] = stage
         try:
             yield
         finally:
@@ -150,25 +168,42 @@ class Database:
     # ------------------------------------------------------------------------------- reading
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Hold one snapshot for all reads of this thread inside; nests. Other threads wait."""
-        with self._reading:
-            if self._snapshots == 0:
+    def _reading(self) -> Iterator[apsw.Connection]:
+        """Lend a connection that reads: that of this thread's snapshot, else an idle one."""
+        held: apsw.Connection | None = getattr(self._held, "reader", None)
+        if held is not None:
+            yield held
+            return
+        idle = self._idle.get()
+        try:
+            if idle is None:
                 with explained(self.path):
-                    self._reader.execute("BEGIN")
-            self._snapshots += 1
+                    idle = connect(self.path, patience_s=self._patience_s, cache_mb=_WRITER_MB)
+            yield idle
+        finally:
+            self._idle.put(idle)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Hold one snapshot for all reads of this thread inside; nests."""
+        if getattr(self._held, "reader", None) is not None:
+            yield
+            return
+        with self._reading() as reader:
+            with explained(self.path):
+                reader.execute("BEGIN")
+            self._held.reader, self._held.groups = reader, {}
             try:
                 yield
             finally:
-                self._snapshots -= 1
-                if self._snapshots == 0 and self._reader.in_transaction:
+                self._held.reader = None
+                if reader.in_transaction:
                     with explained(self.path):
-                        self._reader.execute("COMMIT")
+                        reader.execute("COMMIT")
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return all rows of a read."""
-        with self._reading, explained(self.path):
-            return self._reader.execute(statement, values).fetchall()
+        with self._reading() as reader, explained(self.path):
+            return reader.execute(statement, values).fetchall()
 
     def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
         """Return the ids of the episodes with these sequences.
@@ -176,16 +211,21 @@ class Database:
         Reads on the writing connection, because it runs in the thread that writes.
         """
         with self._turn, explained(self.path):
-            no = self.known_group(self._writer, group)
+            no = self.number(self._writer, group)
             if no is None:
                 return []
             found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
             return [row[0] for row in found if row is not None]
 
-    def number(self, group: str) -> int | None:
-        """Return the number of a group, for a read; None where it was never there."""
-        with self._reading, explained(self.path):
-            return self.known_group(self._reader, group)
+    def known(self, group: str) -> KnownGroup | None:
+        """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
+        with self._reading() as reader, explained(self.path):
+            if group in self._staged or getattr(self._held, "reader", None) is None:
+                return self.group(reader, group)
+            seen: dict[str, KnownGroup | None] = self._held.groups
+            if group not in seen:
+                seen[group] = self.group(reader, group)
+            return seen[group]
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
@@ -295,7 +335,6 @@ def digest(name: str) -> bytes:
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
-Restored = Callable[[list[Row]], list[Row]]
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
@@ -308,8 +347,8 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _scan(run, sql.OF_READ[read], no) if read.by is None else _look_up(run, read, no, values)
-    if _RESTORED[read]:
+    pages = _scan(run, read, no) if read.by is None else _look_up(run, read, no, values)
+    if _CONVERTERS[read]:
         pages = map(partial(restored, read), pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
 
@@ -317,48 +356,43 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
 def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[list[Row]]:
     asked = list(dict.fromkeys(values))
     for start in range(0, len(asked), _PAGE_VALUES):
-        yield run(sql.OF_READ[read].sql, (no, array(asked[start : start + _PAGE_VALUES])))
+        yield run(sql.OF_READ[read], (no, array(asked[start : start + _PAGE_VALUES])))
 
 
-def _scan(run: Run, how: sql.ReadStatement, no: int) -> Iterator[list[Row]]:
-    place: Sequence[Any] = how.first
-    while page := run(how.sql, (no, _PAGE_ROWS, *place)):
-        yield [row[: -how.extra] for row in page] if how.extra else page
+def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
+    order, width = order_of(read.kind), len(read.chosen)
+    types = {column.name: column.type for column in read.kind.columns}
+    place: Sequence[Any] = [-1 if types[name] == "int" else "" for name in order]
+    while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
+        yield [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
             return
-        place = [page[-1][n] for n in how.place]
-
-
-def _bools(place: int) -> Restored:
-    after = place + 1
-    return lambda page: [(*row[:place], row[place] == 1, *row[after:]) for row in page]
-
-
-def _tuples(place: int) -> Restored:
-    after = place + 1
-    return lambda page: [(*row[:place], _tuple(row[place]), *row[after:]) for row in page]
+        place = page[-1][width:]
 
 
 def _tuple(text: str) -> tuple[str, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def _restored(read: Read) -> Iterator[Restored]:
-    """Yield converters for the columns whose types SQLite lacks: bool and tuples."""
+def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return the indexes of the columns whose types SQLite lacks, and what restores them."""
     types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
-    for place, name in enumerate(read.chosen):
-        if types[name] in {"bool", "texts"}:
-            yield _bools(place) if types[name] == "bool" else _tuples(place)
+    made: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "texts": _tuple}
+    return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
-_RESTORED: Mapping[Read, Sequence[Restored]] = {read: tuple(_restored(read)) for read in READS}
+_CONVERTERS = {read: _converters(read) for read in READS}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:
     """Return rows of a read with the types that SQLite lacks."""
-    for convert in _RESTORED[read]:
-        page = convert(page)
-    return page
+    if not (converters := _CONVERTERS[read]):
+        return page
+    rows = list(map(list, page))
+    for place, convert in converters:
+        for row in rows:
+            row[place] = convert(row[place])
+    return list(map(tuple, rows))
 
 
 # ------------------------------------------------------- what SQLite raises, in one line of ours

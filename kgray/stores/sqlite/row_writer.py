@@ -1,4 +1,4 @@
-"""Puts, drops and patches rows of declared kinds, and clears groups.
+"""Puts, drops and patches rows of declared kinds, clears groups, and keeps their counters.
 
 Erasure (R25, R27) has two steps. Deleted rows are zeroed (secure_delete). Copies that SQLite made earlier
 remain: in pages that were rebalanced, and in the write-ahead log. So `Database.compact` rewrites the file and
@@ -7,94 +7,127 @@ truncates the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from itertools import groupby
+from typing import Any
 
 import apsw
 
-from kgray import kinds
-from kgray.kinds import Key, Kind, Row
-from kgray.ports import Patch, RowChanges
+from kgray import kinds, times
+from kgray.kinds import Kind, Read, Row
 from kgray.rows import computed, pack
+from kgray.stores.batch import EVERY_SEQUENCE, FoldedBatch, Transaction
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import many, one
+from kgray.stores.sqlite.database import Database, KnownGroup, digest, many, one, read_rows
+from kgray.times import Instant
 
-EVERY_SEQUENCE = (1 << 63) - 1
 
+class RowWriter(Transaction[KnownGroup]):
+    """An open transaction. new: a group that never was gets its row where something is written to it."""
 
-class RowWriter:
-    """Changes rows of groups inside a transaction. no: the number of the group that is changed now."""
+    def __init__(
+        self,
+        db: Database,
+        connection: apsw.Connection,
+        groups: Iterable[str],
+        dimensions: int,
+        *,
+        new: bool = False,
+    ) -> None:
+        self._db, self._connection, self._dimensions = db, connection, dimensions
+        found = {name: db.group(connection, name) for name in set(groups)}
+        self.groups = {n: g or KnownGroup(asked=n) for n, g in found.items() if g is not None or new}
 
-    def __init__(self, connection: apsw.Connection, dimensions: int, no: int = 0) -> None:
-        """Change nothing yet; dimensions: numbers a vector."""
-        self._connection, self._dimensions, self.no = connection, dimensions, no
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+        no = self._db.number(self._connection, group)
+        return [] if no is None else list(read_rows(partial(many, self._connection), read, no, values))
 
-    def carry_out(self, change: RowChanges) -> None:
-        """Clear, drop, put and patch what a change of the group says."""
-        if change.clear:
-            self.clear(change.sequence)
-        elif change.unsettles:
-            self._connection.execute(sql.COUNT_REMOVAL, (self.no,))
-        for kind, keys in change.drops.items():
-            self.drop(kind, keys)
-        for kind, rows in change.puts.items():
-            self.put(kind, rows)
-        for patch in change.patches:
-            self.patch(patch)
-        if change.erases:
+    def states(
+        self, entries: Sequence[tuple[str, int]]
+    ) -> Iterator[tuple[Kind, str, int, tuple[int, Instant | None]]]:
+        for group, sequence in entries:
+            if group in self.groups:
+                values = (self.groups[group].no, sequence)
+                for ledger, state, ended_at in many(self._connection, sql.STATES, values):
+                    yield kinds.BY_NAME[ledger], group, sequence, (state, ended_at)
+
+    def write(self, found: FoldedBatch) -> set[str]:
+        for kind, names in found.drops.items():
+            self._connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])
+        for kind, patches in found.patches.items():
+            for columns, same in groupby(patches.items(), lambda item: tuple(item[1])):
+                names, new = zip(*((name, tuple(values.values())) for name, values in same), strict=True)
+                keys = [(self._no(group), *key) for group, key in names]
+                bound = [(*v, *k) for v, k in zip(_bound(kind, columns, new), keys, strict=True)]
+                self._connection.executemany(sql.patch(kind, columns), bound)
+        replaced: set[int] = set()
+        for kind, rows in found.puts.items():
+            numbers = [self._no(group) for group, _ in rows]
+            replaced.update(self._put(kind, numbers, list(rows.values())))
+        if found.erases:
             self._connection.execute(sql.COUNT_ERASURE)
+        return {group for group, known in self.groups.items() if known.no in replaced}
 
-    def put(self, kind: Kind, rows: Sequence[Row]) -> None:
-        """Put rows, each with its computed columns."""
-        put, stored = sql.PUT[kind], [(self.no, *row) for row in self._stored(kind, rows)]
-        if kind is not kinds.STATEMENT_VECTORS:
-            self._connection.executemany(put, stored)
-            return
-        (last,) = one(self._connection, sql.LAST_VECTOR)
-        if any(rowid <= last for (rowid,) in self._connection.executemany(put, stored).fetchall()):
-            self._connection.execute(sql.COUNT_REMOVAL, (self.no,))
+    def put(self, kind: Kind, no: int, rows: Sequence[Row]) -> None:
+        """Put rows of the group with a number, without a look at what is there."""
+        self._put(kind, [no] * len(rows), rows)
 
-    def drop(self, kind: Kind, keys: Sequence[Key]) -> None:
-        """Drop rows by their keys; keys without a row are ignored."""
-        self._connection.executemany(sql.DROP[kind], [(self.no, *key) for key in keys])
-
-    def patch(self, patch: Patch) -> None:
-        """Change some columns of rows, on which no computed one depends."""
-        kind, width = patch.kind, len(patch.kind.key)
-        values = _bound(_lists(kind, patch.columns), [row[width:] for row in patch.rows])
-        named = ((self.no, *row[:width]) for row in patch.rows)
-        bound = [(*new, *name) for new, name in zip(values, named, strict=True)]
-        self._connection.executemany(sql.patch(kind, patch.columns), bound)
-
-    def clear(self, sequence: int) -> None:
-        """Delete the group's rows: of log kinds those before an entry, of others all of them.
-
-        The group loses its name where nothing but the entry is pending.
-        """
-        connection, no = self._connection, self.no
+    def clear(self, group: KnownGroup, sequence: int) -> None:
+        """Delete rows; the group loses its name where nothing but the entry is pending."""
+        connection, no = self._connection, group.no
         for statement in sql.CLEAR.values():
             connection.execute(statement, {"no": no, "sequence": sequence})
-        connection.execute(sql.COUNT_REMOVAL, (no,))
-        if all(found == sequence for found, _ in many(connection, sql.SEQUENCES_PENDING, (no, 0, 2))):
-            connection.execute(sql.UNNAME_GROUP, (no,))
+        pending = many(connection, sql.SEQUENCES_PENDING, (no, 0, 2))
+        group.named = group.named and any(found != sequence for found, _ in pending)
         connection.execute(sql.COUNT_ERASURE)
 
-    def _stored(self, kind: Kind, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return rows as bound, with the computed columns."""
+    def clear_all(self, no: int) -> None:
+        """Delete everything of the group with a number."""
+        self.clear(KnownGroup(asked="", no=no), EVERY_SEQUENCE)
+
+    def keep(self, groups: Iterable[KnownGroup]) -> None:
+        for group in groups:
+            values = (group.asked if group.named else None, group.last, group.last_recorded, group.removals)
+            self._connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
+            if group.appended:
+                self._connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
+
+    def settle(self, groups: Sequence[str]) -> None:
+        for group in groups:
+            self._connection.execute(sql.SETTLE, (self.groups[group].no,))
+
+    def _no(self, name: str) -> int:
+        """Return a held group's number; one that is new is numbered now."""
+        group = self.groups[name]
+        if group.no is None:
+            self._connection.execute(sql.NEW_GROUP, (None, digest(name)))
+            group.no = int(self._connection.last_insert_rowid())
+        return group.no
+
+    def _put(self, kind: Kind, numbers: Sequence[int], rows: Sequence[Row]) -> set[int]:
+        """Put rows with their computed columns; return the groups in which a vector took another's place."""
         if kind.computed:
             rows = [(*row, *computed(kind, row, self._dimensions)) for row in rows]
-        return _bound(_lists(kind), rows)
+        bound = [(no, *row) for no, row in zip(numbers, _bound(kind, kind.names, rows), strict=True)]
+        if kind is not kinds.STATEMENT_VECTORS:
+            self._connection.executemany(sql.PUT[kind], bound)
+            return set()
+        (last,) = one(self._connection, sql.LAST_VECTOR)
+        put: list[Any] = self._connection.executemany(sql.PUT[kind], bound).fetchall()
+        return {no for no, rowid in put if rowid <= last}
 
 
-def _bound(lists: frozenset[int], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows as SQLite takes them: tuples of texts, at the indexes `lists`, become JSON."""
+def _bound(kind: Kind, columns: tuple[str, ...], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return rows as SQLite takes them: tuples of texts become JSON."""
+    lists = _lists(kind, columns)
     if not lists:
         return rows
     return [tuple([pack(v) if n in lists else v for n, v in enumerate(row)]) for row in rows]
 
 
 @cache
-def _lists(kind: Kind, columns: tuple[str, ...] = ()) -> frozenset[int]:
-    """Return the indexes of columns that hold tuples of texts, among these columns or (default) all."""
+def _lists(kind: Kind, columns: tuple[str, ...]) -> frozenset[int]:
+    """Return the indexes of those of these columns that hold tuples of texts."""
     texts = {column.name for column in kind.columns if column.type == "texts"}
-    return frozenset(n for n, name in enumerate(columns or kind.names) if name in texts)
+    return frozenset(n for n, name in enumerate(columns) if name in texts)

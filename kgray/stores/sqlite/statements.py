@@ -9,7 +9,6 @@ loops.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from kgray import kinds
@@ -29,7 +28,7 @@ def _put(kind: Kind) -> str:
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     if kind is kinds.STATEMENT_VECTORS:
         # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
-        what += " WHERE vector <> excluded.vector RETURNING rowid"
+        what += " WHERE vector <> excluded.vector RETURNING no, rowid"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
     return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
 
@@ -54,40 +53,22 @@ LAST_VECTOR = "SELECT coalesce(max(rowid), 0) FROM statement_vectors"
 # --------------------------------------------------------------------------------------- declared reads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadStatement:
-    """How a declared read is run: (no, values as JSON), or (no, limit, place of the last row).
-
-    first   of a scan: the place before the first row; place: the indexes in a row of the columns of a place
-    extra   how many columns, at the end of a row, only serve the place and are cut off
-    """
-
-    sql: str
-    first: tuple[int | str, ...] = ()
-    place: tuple[int, ...] = ()
-    extra: int = 0
-
-
 def columns_of(names: Iterable[str]) -> str:
     """Return the SQL expressions that read these columns of table `t`."""
     return ", ".join(f"t.{name}" for name in names)
 
 
-def _of_read(read: Read) -> ReadStatement:
-    kind = read.kind
+def _of_read(read: Read) -> str:
+    """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
+
+    The columns of a place, `order_of`, stand at the end of the rows of a scan.
+    """
     if read.by is not None:
-        return ReadStatement(sql=_by_values(read, read.by if isinstance(read.by, tuple) else (read.by,)))
-    order = order_of(kind)
-    names = [*read.chosen, *(name for name in order if name not in read.chosen)]
-    types = {column.name: column.type for column in kind.columns}
+        return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
+    order = order_of(read.kind)
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
     within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
-    return ReadStatement(
-        sql=f"SELECT {columns_of(names)} FROM {kind.name} AS t WHERE {within}",
-        first=tuple(-1 if types[name] == "int" else "" for name in order),
-        place=tuple(names.index(name) for name in order),
-        extra=len(names) - len(read.chosen),
-    )
+    return f"SELECT {columns_of((*read.chosen, *order))} FROM {read.kind.name} AS t WHERE {within}"
 
 
 def _by_values(read: Read, by: tuple[str, ...]) -> str:
@@ -101,7 +82,7 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
     return f"SELECT {columns_of(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
 
 
-OF_READ: Mapping[Read, ReadStatement] = {read: _of_read(read) for read in READS}
+OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
 
 
 def _everywhere(read: Read) -> str:
@@ -135,32 +116,21 @@ MARK_DONE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
 NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
-GROUP_BY_DIGEST = "SELECT no, name, last FROM groups WHERE digest = ?"
-GROUP_HEAD = "SELECT name, last, last_recorded, removals FROM groups WHERE no = ?"
+GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
 GROUPS = (
-    "SELECT name, no, last, last_recorded, removals FROM groups "
-    f"WHERE name <> '{kinds.OWN}' ORDER BY name"
+    f"SELECT name, no, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
 )
-SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ? WHERE no = ?"
-UNNAME_GROUP = "UPDATE groups SET name = NULL WHERE no = ?"
-COUNT_REMOVAL = "UPDATE groups SET removals = removals + 1 WHERE no = ?"
-# (recorded_at, no, recorded_at, rests_on or NULL): no row where the time is not past the group's last, or
-# that is not what the change rests on.
-SET_RECORD_TIME = (
-    "UPDATE groups SET last_recorded = ? WHERE no = ? AND last_recorded < ? "
-    "AND coalesce(?, last_recorded) = last_recorded RETURNING 1"
-)
+# (name, last, last_recorded, removals, no).
+SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
 
 # --------------------------------------------------------------------------------------- the log
 
-_STATE = "SELECT state, {1} FROM {0} WHERE no = ?1 AND sequence = ?2"
-# (no, sequence): the state, and when the entry ended.
-STATE_OF: Mapping[Kind | None, str] = {
-    kinds.EPISODES: _STATE.format("episodes", "ended_at"),
-    kinds.OPERATIONS: _STATE.format("operations", "recorded_at"),
-    None: f"{_STATE.format('episodes', 'NULL')} UNION ALL {_STATE.format('operations', 'NULL')}",
-}
+# (no, sequence): the ledgers that have the entry, its state there, and when it ended.
+STATES = (
+    "SELECT 'episodes', state, ended_at FROM episodes WHERE no = ?1 AND sequence = ?2 "
+    "UNION ALL SELECT 'operations', state, recorded_at FROM operations WHERE no = ?1 AND sequence = ?2"
+)
 EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (
@@ -268,6 +238,5 @@ def all_statements() -> dict[str, str]:
             found[name] = value
         elif isinstance(value, Mapping) and name.isupper():
             for key, item in value.items():
-                text = item.sql if isinstance(item, ReadStatement) else item
-                found[f"{name} {getattr(key, 'name', key)}"] = text
+                found[f"{name} {getattr(key, 'name', key)}"] = item
     return found

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import apsw
-
-from kgray import locks, times
+from kgray import locks
 from kgray.errors import StoreError
-from kgray.kinds import EPISODES, TAKEN_IDS, Key, Kind, Read, Row
-from kgray.ports import Patch, ResponseCache
-from kgray.ports.store import Appending, GroupHead, RowChanges, Store, T
+from kgray.graph import Fact
+from kgray.kinds import EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
+from kgray.ports import ResponseCache
+from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges, T
+from kgray.records import Episode
+from kgray.rows import episode as episode_of
+from kgray.rows import fact as fact_of
 from kgray.stores import alike
-from kgray.stores.alike import Counters
+from kgray.stores.alike import Reads, counted
+from kgray.stores.batch import AppendBuffer, AppliedBatch
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.adoption import StagedGroup
 from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.database import Database, many, one, read_rows
-from kgray.stores.sqlite.reading import StoreReads
+from kgray.stores.sqlite.database import Database, array, read_rows, restored
 from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
 
@@ -60,28 +61,26 @@ def open_sqlite(
     return SqliteStore(db, ResponseFile(path, patience_s=patience_s), width)
 
 
-class SqliteStore(StoreReads, Store):
-    """`ports.Store` on one file; to be closed. One thread at a time reads; writers take turns."""
+class SqliteStore(Reads):
+    """`ports.Store` on one file; to be closed. Threads may read side by side; they take turns at writing."""
 
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     remote = False
 
     def __init__(self, db: Database, responses: ResponseFile, dimensions: int) -> None:
-        """See `open_sqlite`."""
-        super().__init__(db)
+        self._db = db
         self.folder = db.path.parent
         self.dimensions = dimensions
         self._responses = responses
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
-        """Return the folder's response cache, a file of its own; closed with the store."""
         return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self._held_episodes)
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
-        """Run `work` in one durable transaction; the file has one write lock, so it holds every group."""
         with self._db.transaction(durable=True) as connection:
-            appending = Append(self._db, connection, groups, self.dimensions)
+            running = RowWriter(self._db, connection, groups, self.dimensions, new=True)
+            appending = AppendBuffer(running, running.groups)
             result = work(appending)
             appending.finish()
         return result
@@ -95,7 +94,6 @@ class SqliteStore(StoreReads, Store):
         shards: int | None = None,
         shares_folder: bool = False,
     ) -> Iterator[int]:
-        """Hold the folder's ingest lock and a fencing epoch, new or adopted; see `ports.Store`."""
         if shares_folder:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         if shard or (shards or 1) != 1:
@@ -112,16 +110,12 @@ class SqliteStore(StoreReads, Store):
             self._erase_responses(change)
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             self._db.check_epoch(connection)
-            changed = RowWriter(connection, self.dimensions)
-            for change in changes:
-                self._apply(connection, change, changed)
-            for group in alike.ended_in(changes):
-                connection.execute(sql.SETTLE, (self._db.known_group(connection, group),))
+            groups = [change.group for change in changes]
+            AppliedBatch(RowWriter(self._db, connection, groups, self.dimensions)).carry_out(changes)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Copy a group in from another store; `verify` reads it here before any other process can."""
         alike.adopt(StagedGroup(self._db, group, head, self.dimensions), rows, verify)
 
     def compact(self) -> bool:
@@ -130,22 +124,93 @@ class SqliteStore(StoreReads, Store):
         return self._db.compact() and cut
 
     def close(self) -> None:
-        """Release files and memory; idempotent."""
         self._responses.close()
         self._db.close()
 
-    def _apply(self, connection: apsw.Connection, change: RowChanges, changed: RowWriter) -> None:
-        no = self._db.known_group(connection, change.group)
+    # ------------------------------------------------------------------------------- reading
+
+    def reading(self) -> AbstractContextManager[None]:
+        return self._db.snapshot()
+
+    # ------------------------------------------------------------------------------- pending
+
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        found = self._db.rows(sql.PENDING_GROUPS, (mark,))
+        newest = max((waiting for *_, waiting in found), default=mark)  # in the order of commits
+        return {name: bool(live) for name, live, _ in found}, newest
+
+    def withdrawing(self) -> list[str]:
+        return [name for (name,) in self._db.rows(sql.WITHDRAWING)]
+
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        no = self._number(group)
+        if no is None or limit <= 0:
+            return []
+        found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
+        return [(sequence, bool(is_episode)) for sequence, is_episode in found]
+
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
+        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group, most))
+        return int(count)
+
+    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
+        no = self._number(episode.group)
+        if no is None or limit <= 0:
+            return []
+        values = (no, episode.source, episode.reference_time, episode.sequence, limit)
+        with self.reading():
+            before = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
+            return [episode_of(episode.group, row) for row in self.rows(EPISODES_AT, episode.group, before)]
+
+    # ------------------------------------------------------------------------------- rows
+
+    def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
+        if groups is None:
+            found = self._db.rows(sql.GROUPS)
+            return {
+                name: GroupHead(named=True, last=last, last_recorded=at, removals=removals)
+                for name, _, last, at, removals in found
+            }
+        with self._db.snapshot():
+            known = {group: self._db.known(group) for group in sorted(groups)}
+        return {group: found.head if found else GroupHead() for group, found in known.items()}
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        no = self._number(group)
+        return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
+
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
+        return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
+
+    def facts_at(
+        self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
+    ) -> list[Fact]:
+        no = self._number(group)
         if no is None:
-            raise alike.no_sequence(change, 0)
-        if not _applies(connection, no, change):
-            return
-        if change.recorded_at is not None:
-            times = (change.recorded_at, no, change.recorded_at, change.rests_on)
-            if not one(connection, sql.SET_RECORD_TIME, times):
-                raise alike.outrun(change)
-        changed.no = no
-        changed.carry_out(change)
+            return []
+        take = -1 if limit is None else limit
+        newest: set[tuple[Instant, str]] = set()
+        with self._db.snapshot():
+            for entity in dict.fromkeys(entities):
+                for statement in (sql.FACTS_FROM, sql.FACTS_TO):
+                    found = self._db.rows(statement, (no, entity, as_of, take))
+                    newest.update((-created_at, id_) for created_at, id_ in found)
+            ids = [id_ for _, id_ in sorted(newest)[:limit]]
+            return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
+
+    def _number(self, group: str) -> int | None:
+        found = self._db.known(group)
+        return None if found is None else found.no
+
+    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+        no = None if group is None else self._number(group)
+        if group is not None and no is None:
+            return {group: GroupCounts()}
+        found = counted(*(self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST)))
+        return found if group is None else {group: next(iter(found.values()))}
+
+    # ------------------------------------------------------------------------- the reply cache
 
     def _erase_responses(self, change: RowChanges) -> None:
         """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind.
@@ -162,84 +227,3 @@ class SqliteStore(StoreReads, Store):
         """Return episode id -> content hash of the rows with these ids that are not retired."""
         newest = {row[1]: (row[4], row[5]) for row in self.rows(TAKEN_IDS, group, ids)}
         return {id_: digest for id_, (digest, retired_at) in newest.items() if retired_at is None}
-
-
-def _applies(connection: apsw.Connection, no: int, change: RowChanges) -> bool:
-    """Whether the entry exists and is in one of the states in which the change applies."""
-    row = one(connection, sql.STATE_OF[change.ledger], (no, change.sequence))
-    if row is not None:
-        return alike.applies(change, *row)
-    last = one(connection, sql.GROUP_HEAD, (no,))[1]
-    if change.sequence <= last:
-        return alike.applies(change, None, None)
-    raise alike.no_sequence(change, last)
-
-
-class Append(Appending):
-    """`ports.Appending` inside an open transaction. Its writes are buffered until `finish`."""
-
-    def __init__(
-        self, db: Database, connection: apsw.Connection, groups: Collection[str], dimensions: int
-    ) -> None:
-        """Read and write nothing yet."""
-        self._db, self._connection, self._dimensions = db, connection, dimensions
-        self._groups = set(groups)
-        self._heads: dict[str, Counters] = {}
-        self._puts: dict[tuple[str, Kind], list[Row]] = {}
-        self._patches: list[tuple[str, Patch]] = []
-        self._drops: dict[tuple[str, Kind], list[Key]] = {}
-
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a declared read, without what this transaction appended."""
-        no = self._db.known_group(self._connection, group)
-        return [] if no is None else list(read_rows(partial(many, self._connection), read, no, values))
-
-    def take_sequence(self, group: str) -> int:
-        """Take the group's next sequence; the group exists from now on."""
-        return self._head(group).take_sequence()
-
-    def take_record_time(self, group: str, now: Instant) -> Instant:
-        """Take a record time past the group's last (R4)."""
-        return self._head(group).take_record_time(now)
-
-    def put(self, kind: Kind, group: str, row: Row) -> None:
-        """Put a row."""
-        self._puts.setdefault((group, kind), []).append(row)
-
-    def patch(self, group: str, patch: Patch) -> None:
-        """Change rows that were in the store before this transaction."""
-        self._patches.append((group, patch))
-
-    def drop(self, kind: Kind, group: str, key: Key) -> None:
-        """Drop a row that was there before this transaction."""
-        self._drops.setdefault((group, kind), []).append(key)
-
-    def finish(self) -> None:
-        """Write what was put, taken and patched."""
-        for group, head in self._heads.items():
-            no = self._db.group(self._connection, group)
-            values = (group if head.named else None, head.last, head.last_recorded, no)
-            self._connection.execute(sql.SET_HEAD, values)
-            self._connection.execute(sql.NOTE_WAITING, (times.now(), no))
-        changed = RowWriter(self._connection, self._dimensions)
-        for (group, kind), keys in self._drops.items():
-            changed.no = self._db.group(self._connection, group)
-            changed.drop(kind, keys)
-        for (group, kind), rows in self._puts.items():
-            changed.no = self._db.group(self._connection, group)
-            changed.put(kind, rows)
-        for group, patch in self._patches:
-            changed.no = self._db.group(self._connection, group)
-            changed.patch(patch)
-
-    def _head(self, group: str) -> Counters:
-        head = self._heads.get(group)
-        if head is None:
-            if group not in self._groups:
-                raise StoreError(f"this transaction does not hold group {group!r}")
-            no = self._db.known_group(self._connection, group)
-            head = self._heads[group] = Counters()
-            if no is not None:
-                name, head.last, head.last_recorded, _ = one(self._connection, sql.GROUP_HEAD, (no,))
-                head.named = name is not None
-        return head

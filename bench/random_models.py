@@ -1,21 +1,38 @@
-"""Tiny random models in the layouts of the real ones, made in seconds: BGE-M3, its reranker, Qwen3.
+"""Random models in the layouts of BGE-M3, its reranker and Qwen3; at a tiny shape or the real one.
 
-They need torch and transformers, and say nothing about quality.
+They need torch and transformers, and say nothing about quality. Their tokenizers know the words of one text.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from kgray.runtime.fit import config_of
+
+Shape = Literal["tiny", "real"]
 WORDS = (
     "Alice works at Acme in Berlin and likes tea. Bob moved to Paris last May. The quick brown fox jumps "
     "over the lazy dog while Dana sails to Oslo. "
 ) * 20
+_PLACES = 514  # of the tiny encoder, of which two are for no token
+_BGE = config_of("BAAI/bge-m3")
+_QWEN = config_of("Qwen/Qwen3-8B-FP8")
+_ENCODER: Mapping[Shape, dict[str, Any]] = {
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
+             "max_position_embeddings": _PLACES},
+    "real": {key: value for key, value in _BGE.items() if key != "model_type"},
+}  # fmt: skip
+_ENGINE: Mapping[Shape, dict[str, Any]] = {
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+             "head_dim": 32, "intermediate_size": 128, "tie_word_embeddings": True},
+    "real": {key: value for key, value in _QWEN.items() if key != "quantization_config"},
+}  # fmt: skip
 
 
-def tokenizer(folder: Path, *, unigram: bool) -> int:
+def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
     """Write a tokenizer of this text's words into a folder; return the number of its tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -45,7 +62,7 @@ def tokenizer(folder: Path, *, unigram: bool) -> int:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": 512 if unigram else 4096,
+        "model_max_length": length,
         **names,
     }
     if not unigram:
@@ -57,39 +74,46 @@ def tokenizer(folder: Path, *, unigram: bool) -> int:
     return int(made.get_vocab_size())
 
 
-def bge(folder: Path, *, reranker: bool = False) -> Path:
-    """Write a random model in the layout of BGE-M3 (64 wide, 2 layers, 512 tokens), or of its reranker."""
+def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
+    """Write a random model in the layout of BGE-M3 (tiny: 64 wide, 2 layers, 512 tokens), or its reranker."""
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification, XLMRobertaModel
 
     folder.mkdir(parents=True)
     torch.manual_seed(7)
+    sizes = _ENCODER[shape]
+    places = sizes["max_position_embeddings"]
+    known = tokenizer(folder, unigram=True, length=places - 2)
     config = XLMRobertaConfig(
-        vocab_size=tokenizer(folder, unigram=True), hidden_size=64, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=128, max_position_embeddings=514,
-        type_vocab_size=1, initializer_range=0.5, bos_token_id=0, pad_token_id=1, eos_token_id=2,
-        num_labels=1,
+        **{"vocab_size": known, **sizes}, type_vocab_size=1, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        num_labels=1, initializer_range=0.5 if shape == "tiny" else 0.02,
     )  # fmt: skip
     if reranker:
         XLMRobertaForSequenceClassification(config).save_pretrained(folder)
         return folder
     XLMRobertaModel(config).save_pretrained(folder)
-    for name, width in (("colbert_linear", 64), ("sparse_linear", 1)):
-        torch.save(torch.nn.Linear(64, width).state_dict(), folder / f"{name}.pt")
+    for name, width in (("colbert_linear", sizes["hidden_size"]), ("sparse_linear", 1)):
+        torch.save(torch.nn.Linear(sizes["hidden_size"], width).state_dict(), folder / f"{name}.pt")
     return folder
 
 
-def qwen(folder: Path) -> Path:
-    """Write a random Qwen3 of 96 thousand parameters with a chat template."""
+def qwen(folder: Path, shape: Shape = "tiny") -> Path:
+    """Write a random Qwen3 with a chat template: of 96 thousand parameters, or in the shape of Qwen3-8B."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     folder.mkdir(parents=True)
     torch.manual_seed(7)
+    known = tokenizer(folder, unigram=False, length=8192)
     config = Qwen3Config(
-        vocab_size=tokenizer(folder, unigram=False), hidden_size=64, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=128,
-        max_position_embeddings=8192, tie_word_embeddings=True, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
-    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        **{"vocab_size": known, **_ENGINE[shape]},
+        max_position_embeddings=8192,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        Qwen3ForCausalLM(config).save_pretrained(folder)
+    finally:
+        torch.set_default_dtype(torch.float32)
     return folder

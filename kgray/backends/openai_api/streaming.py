@@ -1,0 +1,52 @@
+"""A reply as it arrives from a slow server: how fast it is written, and whether it only repeats itself."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+
+from kgray.outages import OUTAGES
+
+_LOOK = 16  # pieces between two looks at a reply
+_PASSAGE = 48  # characters that are searched for in what stands before them
+_LEAST, _TIMES = 240, 3  # characters of a repetition, and how often it says the same
+_SENTENCE = re.compile(r'"([^"\\]{20,})"')  # a text of a JSON reply that is long enough to be one
+_SAID = 5  # so often it stands in no good reply
+
+
+class Repeats(Exception):
+    """A reply says one passage over and over. Never leaves this package."""
+
+
+class ReplyWatch:
+    """Takes the pieces of a reply; says how fast they come."""
+
+    def __init__(self, where: str, room: int) -> None:
+        """where: the server, as outages name it; room: most tokens of the reply."""
+        self._where, self._room = where, room
+        self._text, self._count, self._since = "", 0, 0.0
+
+    def __call__(self, piece: str) -> None:
+        """Take a piece, of about one token. Raises Repeats where the reply only repeats itself."""
+        now = time.monotonic()
+        self._since = self._since or now
+        self._text += piece
+        self._count += 1
+        if self._count % _LOOK:
+            return
+        if repeats(self._text):
+            raise Repeats
+        rate = self._count / max(now - self._since, 0.001)
+        words = f"writes {rate:.3g} tokens a second, {self._count} so far of at most {self._room}"
+        OUTAGES.writes(self._where, words, left_s=(self._room - self._count) / rate)
+
+
+def repeats(text: str) -> bool:
+    """Whether a JSON reply only repeats itself: one sentence 5 times, or one passage 3 times at its end."""
+    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= _SAID:
+        return True
+    before = text.rfind(text[-_PASSAGE:], 0, -1)
+    period = len(text) - _PASSAGE - before
+    span = max(_LEAST, _TIMES * period)
+    return before >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]

@@ -1,0 +1,113 @@
+"""The routes of keys, webhooks and the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from starlette.responses import JSONResponse
+
+from kgray import times
+from kgray.errors import InputError, NotBuilt, NotFound
+from kgray.http.door import At, Door
+from kgray.http.models import KeyOf, Since, WebhookOf
+from kgray.http.problems import Forbidden
+from kgray.http.reading import Group, Identifier
+from kgray.http.webhooks import Posts, checked_url
+from kgray.memory.access import AccessKey
+from kgray.records import check_group
+
+_SECRET = {"cache-control": "no-store"}  # of an answer that holds one
+
+
+def _holder(request: Request) -> AccessKey | None:
+    found: AccessKey | None = request.scope["state"].get("key")
+    return found
+
+
+async def noted(door: Door, request: Request, action: str, group: str, asked: Mapping[str, Any]) -> None:
+    """Write to the audit log who asks for what, before it is done."""
+    key = _holder(request)
+    await door.call(door.access.note, key.id if key else "", action, group, asked)
+
+
+async def audit(door: At, request: Request, after: Annotated[int, Query(ge=0, le=1 << 62)] = 0) -> Response:
+    """Return who asked for corrections, removals and keys, and when; of the groups that the key reaches."""
+    found, key = await door.call(door.access.audited, after), _holder(request)
+    return JSONResponse({"entries": [one for one in found if key is None or key.reaches(one["group"])]})
+
+
+# ------------------------------------------------------------------------------------- keys
+
+
+async def keys(door: At, request: Request) -> Response:
+    """Return the keys, without their secrets, that reach no further than the one that asks."""
+    return JSONResponse({"keys": [one.as_dict() for one in await _within(door, request)]})
+
+
+async def add_key(door: At, request: Request, body: KeyOf) -> Response:
+    """Make a key; it is shown once, and reaches no further than the one that asks."""
+    holder, expires = _holder(request), None
+    if holder is not None and not holder.covers(body.groups):
+        raise Forbidden("the key does not reach these groups")
+    try:
+        expires = None if body.expires is None else times.parse(body.expires)[0]
+    except ValueError as error:
+        raise InputError(f"expires: {error}", field="expires") from None
+    await noted(door, request, "keys add", "", {"groups": body.groups, "scopes": body.scopes})
+    make = partial(door.access.add, body.groups, body.scopes, expires=expires, rate=body.rate)
+    id_, key = await door.call(make)
+    await door.call(door.guard.refresh)
+    return JSONResponse({"id": id_, "key": key}, headers=_SECRET)
+
+
+async def revoke_key(door: At, request: Request, name: Identifier) -> Response:
+    """Revoke a key, for good."""
+    if name not in {one.id for one in await _within(door, request)}:
+        raise NotFound("there is no such key")
+    await noted(door, request, "keys revoke", "", {"id": name})
+    await door.call(door.access.revoke, name)
+    await door.call(door.guard.refresh)
+    return JSONResponse({"id": name, "revoked": True})
+
+
+async def _within(door: Door, request: Request) -> list[AccessKey]:
+    holder = _holder(request)
+    return [one for one in await door.call(door.access.every) if holder is None or holder.covers(one.groups)]
+
+
+# ------------------------------------------------------------------------------------- webhooks
+
+
+def _posts(door: Door, group: str) -> Posts:
+    check_group(group)
+    if door.posts is None:
+        raise NotBuilt("this server posts to no webhooks: `kgray serve --webhooks FILE`")
+    return door.posts
+
+
+async def webhooks(door: At, group: Group) -> Response:
+    """Return the webhooks of the group: how far each is, and what failed last."""
+    found = await door.call(_posts(door, group).webhooks.every, group)
+    return JSONResponse({"webhooks": [one.as_dict() for one in found]})
+
+
+async def add_webhook(door: At, group: Group, body: WebhookOf) -> Response:
+    """Post the group's commits to a URL, from now on or after one; the secret is shown once."""
+    posts = _posts(door, group)
+    made = await door.call(posts.webhooks.add, group, checked_url(body.url), body.since)
+    return JSONResponse(made.as_dict() | {"secret": posts.secret_of(made.id)}, headers=_SECRET)
+
+
+async def drop_webhook(door: At, group: Group, name: Identifier) -> Response:
+    """Forget a webhook."""
+    await door.call(_posts(door, group).webhooks.drop, group, name)
+    return JSONResponse({"id": name, "dropped": True})
+
+
+async def resend(door: At, group: Group, name: Identifier, body: Since) -> Response:
+    """Post again at once, also where it was given up: what was not taken, or all after a commit."""
+    await door.call(_posts(door, group).webhooks.resend, group, name, body.since)
+    return JSONResponse({"id": name}, 202)

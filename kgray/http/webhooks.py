@@ -1,0 +1,180 @@
+"""Posts the commits of groups to webhooks, by the rules of Standard Webhooks (standardwebhooks.com).
+
+One message a commit, in order, at least once, then with the same `webhook-id`; ids and counts, no text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import re
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kgray import times
+from kgray.errors import InputError
+from kgray.memory.webhooks import Webhook, Webhooks
+
+if TYPE_CHECKING:
+    from kgray.http.door import Door
+
+_LOOK_S = 1.0
+_ANSWER_S = 15.0  # for a receiver to answer
+_AT_ONCE = 8  # posts in flight, of all webhooks
+_MOST_IDS = 200  # of a list in a message
+_SAVED_S = 1.0  # between two notes of how far a webhook is: what comes between is posted again after a kill
+_URL = re.compile(r"https?://[!-~]{1,1000}")
+_log = logging.getLogger("kgray.http")
+
+
+class Refusal(Exception):
+    """Why a receiver did not take a message, in one line."""
+
+
+def checked_url(url: str) -> str:
+    """Return the URL unchanged. Raises InputError for one that cannot be posted to."""
+    try:
+        parts = urlsplit(url)
+        usable = _URL.fullmatch(url) and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InputError(
+            "url must be http(s)://HOST[:PORT]/..., ASCII, without a user or password", field="url"
+        )
+    return url
+
+
+class Posts:
+    """The loop that posts; one server of a store runs it."""
+
+    def __init__(self, door: Door, *, key: bytes, private: bool) -> None:
+        """key: what the secrets are derived with. private: receivers may have private addresses."""
+        self._door, self._key, self._private = door, key, private
+        self.webhooks = Webhooks(door.memory.store)
+        self._going: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    def secret_of(self, id_: str) -> str:
+        """Return the secret of a webhook's signatures: `whsec_` and 256 bits in base64; in no store."""
+        return "whsec_" + base64.b64encode(hmac.digest(self._key, id_.encode(), hashlib.sha256)).decode()
+
+    async def run(self) -> None:
+        """Post until it is cancelled."""
+        while True:
+            try:
+                found = await self._door.call(self.webhooks.every)
+                self._going = {id_: task for id_, task in self._going.items() if not task.done()}
+                for webhook in found:
+                    due = webhook.again_at is None or webhook.again_at <= times.now()
+                    if due and webhook.state != "dead" and webhook.id not in self._going:
+                        self._going[webhook.id] = asyncio.create_task(self._serve(webhook))
+            except Exception:  # noqa: BLE001 - the loop outlives it, and says so
+                _log.exception("webhooks wait")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _serve(self, webhook: Webhook) -> None:
+        """Post what is new for one webhook."""
+        try:
+            head = (await self._door.head(webhook.group)).last_recorded
+            if head <= webhook.sent:
+                return
+            began = time.monotonic()
+            found = await self._door.changes(webhook.group, webhook.sent, head)
+            looked_s = time.monotonic() - began
+            await self._post_all(webhook, found["commits"], found["last"] if found["more"] else head)
+            await asyncio.sleep(4 * looked_s)  # a pass over a large group takes long
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("webhook %s waits", webhook.id)
+
+    async def _post_all(self, webhook: Webhook, commits: list[dict[str, Any]], last: int) -> None:
+        note, sent, saved = (
+            partial(self._door.call, self.webhooks.note, webhook.id),
+            webhook.sent,
+            time.monotonic(),
+        )
+        for commit in commits:
+            fault = ""
+            try:
+                async with self._turns:
+                    await self._post(webhook, commit)
+            except Refusal as error:
+                fault = str(error)
+            self._door.metrics.webhooks.labels("failed" if fault else "delivered").inc()
+            if fault:
+                tries = webhook.tries + 1 if sent == webhook.sent else 1
+                await note(sent, tries, fault)
+                return
+            sent = commit["commit"]
+            if time.monotonic() - saved > _SAVED_S:
+                await note(sent)
+                saved = time.monotonic()
+        await note(last)
+
+    async def _post(self, webhook: Webhook, commit: Mapping[str, Any]) -> None:
+        from standardwebhooks import Webhook as Signer
+
+        now, id_ = times.to_datetime(times.now()), f"{webhook.id}_{commit['commit']}"
+        lists = {name: commit[name][:_MOST_IDS] for name in ("entries", "opened", "ended")}
+        counts = {name: len(commit[name]) for name in lists}
+        data = {"group": webhook.group, "commit": commit["commit"], **lists, "counts": counts}
+        body = json.dumps({"type": "group.committed", "timestamp": commit["at"], "data": data})
+        signature = Signer(self.secret_of(webhook.id)).sign(id_, now, body)
+        headers = {
+            "webhook-id": id_, "webhook-timestamp": str(int(now.timestamp())), "webhook-signature": signature,
+        }  # fmt: skip
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                status = await _answered(webhook.url, body.encode(), headers, private=self._private)
+        except TimeoutError:
+            raise Refusal(f"no answer within {_ANSWER_S:.0f} s") from None
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            raise Refusal(f"no answer ({type(error).__name__})") from None
+        if not 200 <= status < 300:  # a redirect is not followed
+            raise Refusal(f"answered {status}")
+
+
+async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:
+    """Return the status of the answer to a POST; the address that was checked is connected to."""
+    parts = urlsplit(url)
+    host, is_tls = parts.hostname or "", parts.scheme == "https"
+    port = parts.port or (443 if is_tls else 80)
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    address = next((one[4][0] for one in found if private or is_public(str(one[4][0]))), None)
+    if address is None:
+        raise Refusal("the address is private: `kgray serve --private-webhooks` allows it")
+    tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": host} if is_tls else {}
+    reader, writer = await asyncio.open_connection(str(address), port, **tls)
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        told = {"host": parts.netloc, "content-type": "application/json", "content-length": str(len(body))}
+        lines = (f"{name}: {value}\r\n" for name, value in {**told, "connection": "close", **headers}.items())
+        writer.write(f"POST {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body)
+        return int((await reader.readuntil(b"\r\n")).split()[1])
+    except (IndexError, asyncio.LimitOverrunError):
+        raise Refusal("answered no HTTP") from None
+    finally:
+        writer.close()
+
+
+_tls = cache(ssl.create_default_context)  # reads the system's certificates
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is reached over the public internet, as far as its number says."""
+    found: Any = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 6:
+        inside = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
+        if inside is not None:
+            return is_public(str(inside))
+    return bool(found.is_global and not found.is_multicast)

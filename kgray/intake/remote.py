@@ -1,0 +1,139 @@
+"""Files at URLs that pyarrow's file systems read, streamed: s3://, gs://, hdfs://, and file:// for paths.
+
+Credentials come from the environment, as each file system documents it: in a URL they would be stored with
+the run's name and progress.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
+
+from kgray.errors import InputError, Unavailable
+
+_SCHEMES = ("s3", "gs", "hdfs")
+_BUFFER = 1 << 20  # bytes of one request
+
+
+def place(path: str) -> str | RemoteFile:
+    """Return what a path or URL names: a local path as it is, or a file elsewhere. Raises InputError."""
+    if "://" not in path:
+        return path
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return url2pathname(parts.path)
+    if parts.scheme not in _SCHEMES:
+        raise InputError(
+            f"{parts.scheme}:// is not read: a backfill takes paths, {', '.join(_SCHEMES)} and file"
+        )
+    if parts.password or (parts.username and parts.scheme != "hdfs"):
+        raise InputError(
+            f"a {parts.scheme}:// URL with a key in it is not taken, because URLs are kept and shown: set "
+            f"the key in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    return RemoteFile(path)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file, or a folder of files, at a URL; the options of its file system follow a question mark."""
+
+    url: str
+    size: int = 0
+    mtime_ns: int = 0
+    _held: tuple[Any, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The URL without its options."""
+        return self.url.partition("?")[0]
+
+    @property
+    def suffix(self) -> str:
+        """The extension, with its dot."""
+        return Path(self.name).suffix
+
+    def open(self, _mode: str = "rb") -> BinaryIO:
+        """Return its bytes as a stream. Raises OSError where it is not there, Unavailable as `read` does."""
+        system, path = self._system()
+        with _outages(self.name):
+            return io.BufferedReader(_Stream(self.name, system.open_input_file(path)), _BUFFER)
+
+    def found(self) -> Iterator[RemoteFile]:
+        """Yield the file itself, or all files in the folder, sorted. Raises InputError where nothing is."""
+        from pyarrow import fs
+
+        try:
+            system, path = self._system()
+            info = system.get_file_info(path)
+            inside = [info]
+            if info.type == fs.FileType.Directory:
+                inside = system.get_file_info(fs.FileSelector(path, recursive=True))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.name} cannot be read: {_line(error)}") from None
+        if info.type == fs.FileType.NotFound:
+            raise InputError(f"{self.name} cannot be read: there is no such file or folder")
+        parts = urlsplit(self.url)
+        root = f"hdfs://{parts.netloc}" if parts.scheme == "hdfs" else f"{parts.scheme}://"
+        options = f"?{parts.query}" if parts.query else ""
+        for one in sorted(inside, key=lambda one: str(one.path)):
+            if one.type == fs.FileType.File:
+                url = f"{root}{quote(one.path)}{options}"
+                yield RemoteFile(url, one.size, one.mtime_ns or 0, (system, one.path))
+
+    def _system(self) -> tuple[Any, str]:
+        if self._held is not None:
+            return self._held
+        from pyarrow import fs
+
+        found: tuple[Any, str] = fs.FileSystem.from_uri(self.url)
+        return found
+
+
+class _Stream(io.RawIOBase):
+    """A file of pyarrow's as Python's raw stream, whose failures are outages: reading goes on later."""
+
+    def __init__(self, name: str, file: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        self._name, self._file = name, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        with _outages(self._name):
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _outages(self._name):
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def _outages(name: str) -> Iterator[None]:
+    """Turn what a file system meets inside into Unavailable, except that a file is missing or forbidden."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        raise Unavailable(f"{name} cannot be read now: {_line(error)}", waited=True) from None
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,172 @@
+"""Answers that take several calls: over all communities (`global`), or by asking on (`drift`); suggestions.
+
+global  the reports of the coarsest communities, some at a time, give points; the best of them are what the
+        answer is written from (GraphRAG's global search, arXiv 2404.16130)
+drift   reports and a first context give further questions; what is found for them joins the context, twice
+        (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import add
+from typing import Any, Literal, get_args
+
+from kgray.errors import Cost, InputError
+from kgray.graph import Community, Hit
+from kgray.memory.reads import GroupReads
+from kgray.ports import Answerer
+from kgray.prompting.tokens import count_tokens
+from kgray.search.answering import NO_COST, OnText, request_of
+from kgray.search.context import Context, safe, write
+
+Mode = Literal["local", "global", "drift"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+MAP_CALLS = 7  # with the answer 8 calls at most
+_REPORTS = 4000  # tokens of reports a call
+_ROUNDS = 2
+_FURTHER = 4  # questions a round
+_FAINTER = 0.7  # what is found for a further question counts so much of what its question found
+_POINT = re.compile(r"^\W*(\d{1,3})\W*\[([\d,; ]+)\]\s*(\S.*)$")
+_NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
+
+
+@dataclass(slots=True)
+class Spending:
+    """A model, and what its calls for one question may still cost; None = any number."""
+
+    model: Answerer
+    calls: int | None = None
+    tokens: int | None = None
+    cost: Cost = NO_COST
+
+    async def ask(self, task: str, question: str, lines: Sequence[str], on_text: OnText) -> None:
+        """Ask once. Raises InputError where what is left pays for no call, and what the model raises."""
+        request = request_of(task, question, lines, max_calls=self.calls, max_tokens=self.tokens)
+        found = await self.model.answer(request, on_text)
+        self.cost = Cost(*map(add, self.cost, found))
+        self.calls = None if self.calls is None else self.calls - found.calls
+        self.tokens = (
+            None if self.tokens is None else self.tokens - found.prompt_tokens - found.completion_tokens
+        )
+
+    async def lines(self, task: str, question: str, lines: Sequence[str]) -> list[str]:
+        """Ask once; return the lines of the reply, none for NONE."""
+        pieces: list[str] = []
+        await self.ask(task, question, lines, pieces.append)
+        found = [line for line in "".join(pieces).splitlines() if line.strip()]
+        return [] if found and found[0].strip(" .\"'*").upper() == "NONE" else found
+
+
+async def seen_by(
+    mode: Mode, memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
+) -> Context:
+    """Return what an answer is written from. Raises InputError for a mode that is unknown or has nothing."""
+    if mode not in MODES:
+        raise InputError(f"mode {mode!r} is unknown: use {', '.join(MODES)}", field="mode")
+    if mode == "global":
+        return await _points(memory, spending, question, group, chosen)
+    context = await memory.context(question, group=group, **chosen)
+    return await _drifted(memory, spending, question, context, chosen) if mode == "drift" else context
+
+
+# ------------------------------------------------------------------------------------------- global
+
+
+async def _points(
+    memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
+) -> Context:
+    others = chosen.keys() - {"tokens", "known_at"}
+    if wrong := sorted(name for name in others if chosen[name] and name not in {"scopes", "filters"}):
+        raise InputError(f"mode global takes no {wrong[0]}: it reads whole communities", field="mode")
+    everyone = await memory.communities(group=group, known_at=chosen.get("known_at"))
+    if not everyone:
+        raise InputError(
+            f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
+            field="mode",
+        )
+    top = [one for one in everyone if one.parent is None]
+    found: list[Hit] = []
+    for reports in list(_batches(sorted(top, key=lambda one: (-one.size, one.id))))[:MAP_CALLS]:
+        lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
+        for line in await spending.lines("points", question, lines):
+            if point := _POINT.match(line):
+                named = [int(n) for n in re.findall(r"\d+", point[2])]
+                said = [reports[n - 1] for n in named if 1 <= n <= len(reports)]
+                found += [_point(group, point[3], int(point[1]), one) for one in said[:1]]
+    found.sort(key=lambda hit: -hit.score)
+    return _within(found, chosen.get("tokens", 1500))
+
+
+def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
+    """Yield reports, about _REPORTS tokens at a time."""
+    batch: list[Community] = []
+    room = _REPORTS
+    for one in reports:
+        cost = count_tokens(_report(one))
+        if batch and cost > room:
+            yield batch
+            batch, room = [], _REPORTS
+        batch.append(one)
+        room -= cost
+    if batch:
+        yield batch
+
+
+def _report(one: Community) -> str:
+    findings = " ".join(f"{f.get('summary', '')}" for f in one.report.get("findings", ()))
+    return safe(f"{one.text} {findings}")
+
+
+def _point(group: str, text: str, score: int, one: Community) -> Hit:
+    return Hit(scope="community", id=one.id, text=text, score=score / 100, group=group, community=one)
+
+
+def _within(points: Sequence[Hit], tokens: int) -> Context:
+    """Return the best points as a context whose lines are all numbered."""
+    lines: list[str] = []
+    left = tokens
+    for point in points:
+        line = f"- [{len(lines) + 1}] {safe(point.text)}"
+        left -= count_tokens(f"{line}\n")
+        if left < 0:
+            break
+        lines.append(line)
+    text = "\n".join(lines)
+    hits = tuple(points[: len(lines)])
+    return Context(text=text, tokens=count_tokens(text), hits=hits, numbered=frozenset({"community"}))
+
+
+# -------------------------------------------------------------------------------------------- drift
+
+
+async def _drifted(
+    memory: GroupReads, spending: Spending, question: str, context: Context, chosen: dict[str, Any]
+) -> Context:
+    asked = {question}
+    hits = {(hit.scope, hit.id): hit for hit in context.hits}
+    told = await memory.context(question, group=context.hits[0].group, scopes=["community"]) if hits else None
+    lines = [*(told.lines if told else ()), *context.lines]
+    for depth in range(1, _ROUNDS + 1):
+        further = [one for one in await suggested(spending, question, lines) if one not in asked]
+        if not hits or not further:
+            break
+        asked.update(further)
+        for one in further:
+            for hit in (await memory.context(one, group=context.hits[0].group, **chosen)).hits:
+                score = hit.score * _FAINTER**depth
+                known = hits.get((hit.scope, hit.id))
+                hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
+        context = write([*hits.values()], chosen.get("tokens", 1500), query=question)
+        lines = context.lines
+    return context
+
+
+async def suggested(spending: Spending, question: str, lines: Sequence[str]) -> list[str]:
+    """Return questions that go on from a question, at most 4."""
+    if not lines:
+        return []
+    found = (_NUMBERED.match(line) for line in await spending.lines("follow_up", question, lines))
+    return [one[1] for one in found if one][:_FURTHER]

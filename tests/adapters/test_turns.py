@@ -1,0 +1,75 @@
+"""What all adapters share: a memory that fails or is slow does not stop an agent, and it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import kgray
+from kgray.adapters.turns import Turns
+
+
+@pytest.fixture
+def here(tmp_path):
+    memory = kgray.open(tmp_path / "data")
+    yield memory
+    memory.close()
+
+
+async def test_what_is_kept_is_recalled_as_of_any_time(here):
+    turns = Turns(here, "team", strict=True, patience_s=120)
+    rows = [{"text": f"I work at {firm}.", "speaker": "Alice", "at": at}
+            for firm, at in (("Acme", "2026-01-01"), ("Beta Labs", "2026-03-01"))]  # fmt: skip
+    await turns.keep(rows)
+    assert "Beta Labs" in await turns.recall("Where does Alice work?")
+    then = await turns.recall("Where does Alice work?", as_of="2026-02-01", scopes=["fact"])
+    assert "Acme" in then
+    assert "Beta Labs" not in then
+    assert await turns.recall(" ") == ""
+    assert await Turns(here, "other").recall("Alice") == ""
+
+
+async def test_a_memory_within_with_serves_too(tmp_path):
+    with kgray.open(tmp_path / "data") as memory:
+        remember, recall = Turns(memory, "team", patience_s=120).tools()
+        assert await remember("I work at Acme.", speaker="Alice") == "Kept."
+        assert "Alice works at Acme" in await recall("Where does Alice work?")
+        assert await recall("Where does Alice work?", as_of="2020-01-01") != ""
+
+
+async def test_a_memory_out_of_reach_is_logged_and_does_not_stop_the_agent(caplog):
+    nowhere = kgray.connect("http://127.0.0.1:9")
+    turns = Turns(nowhere, "team")
+    assert await turns.recall("Alice") == ""
+    await turns.keep([{"text": "I work at Acme."}])
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "127.0.0.1:9" in caplog.text
+    assert "Acme" not in caplog.text
+    remember, _ = turns.tools()
+    assert (await remember("I work at Acme.")).startswith("The memory failed: ")
+    with pytest.raises(kgray.Unavailable):
+        await Turns(nowhere, "team", strict=True).recall("Alice")
+
+
+async def test_a_refused_message_is_told(here):
+    with pytest.raises(kgray.InputError, match="not kept"):
+        await Turns(here, "team", strict=True).keep([{"text": ""}])
+
+
+async def test_what_a_turn_does_not_wait_for_goes_on(here, monkeypatch):
+    held, went = threading.Event(), here.add_many
+
+    async def slow(*args, **how):
+        held.wait()
+        return await went(*args, **how)
+
+    monkeypatch.setattr(here, "add_many", slow)
+    turns = Turns(here, "team", patience_s=0.01)
+    remember, _ = turns.tools()
+    assert "it goes on" in await remember("I work at Acme.", speaker="Alice")
+    (work,) = turns._working
+    held.set()
+    await asyncio.wait_for(work, 600)
+    assert "Alice works at Acme" in await Turns(here, "team", patience_s=120).recall("Where does Alice work?")

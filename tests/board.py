@@ -1,0 +1,31 @@
+"""The Grafana board of k8s/: which metrics its panels ask for, and what they tell them apart by."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).resolve().parents[1] / "k8s/overlays/monitoring/kgray-board.json"
+_METRIC = re.compile(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?")
+_BY = re.compile(r"by \(([^)]*)\)")
+
+
+def board() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def asked(prefix: str) -> dict[str, set[str]]:
+    """Return {metric: labels that panels use of it}, of the metrics that begin so."""
+    found: dict[str, set[str]] = {}
+    for panel in board()["panels"]:
+        for target in panel.get("targets", []):
+            by = {label for group in _BY.findall(target["expr"]) for label in re.findall(r"\w+", group)}
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert shown <= by, f"{panel['title']}: {shown - by} is in the legend, and summed away"
+            for name, chosen in _METRIC.findall(target["expr"]):
+                if name.startswith(prefix):
+                    found.setdefault(name, set()).update(by, re.findall(r"(\w+)[=!]", chosen))
+    return found

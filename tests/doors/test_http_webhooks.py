@@ -1,0 +1,226 @@
+"""Webhooks and keys over HTTP, against receivers on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+pytest.importorskip("standardwebhooks", reason="needs the extra `serve`")
+
+from standardwebhooks import Webhook as Verifier
+
+from kgray.http import webhooks as posting
+from kgray.http.webhooks import is_public
+from kgray.memory import webhooks as kept
+from tests.doors.served import serving
+from tests.waiting import wait_for
+
+TEAM = "/v1/groups/team"
+WAIT = {"prefer": "wait=30"}
+KEY = b"k" * 32
+
+
+class Receiver:
+    """Takes messages, with the statuses that it is told to answer."""
+
+    def __init__(self):
+        self.told, self.answers, self.location = [], [], None
+
+    def bodies(self):
+        return [json.loads(body) for _, body in self.told]
+
+
+@contextmanager
+def receiving():
+    made = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            made.told.append((dict(self.headers), body.decode()))
+            self.send_response(made.answers.pop(0) if made.answers else 204)
+            if made.location:
+                self.send_header("location", made.location)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    made.url = f"http://127.0.0.1:{server.server_port}/hook?a=b"
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    monkeypatch.setattr(kept, "RETRY_S", (0.05, 0.05))
+    with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as server:
+        yield server
+
+
+def said(client, text, id_):
+    row = {"text": text, "speaker": "Alice", "id": id_, "at": "2026-01-01"}
+    assert client.post(f"{TEAM}/episodes", json=row, headers=WAIT).status_code == 200
+
+
+def state(client):
+    return client.get(f"{TEAM}/webhooks").json()["webhooks"][0]
+
+
+def test_each_commit_is_posted_once_in_order_with_ids_and_no_text(served, receiver, tmp_path):
+    client = served.client()
+    said(client, "I live in Lyon.", "before")
+    made = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()
+    said(client, "I work at Acme.", "a1")
+    said(client, "I work at Beta Labs.", "a2")
+    wait_for(lambda: len(receiver.told) == 2)
+
+    for headers, body in receiver.told:
+        told = Verifier(made["secret"]).verify(body, headers)
+        assert headers["webhook-id"] == f"{made['id']}_{told['data']['commit']}"
+        assert (told["type"], told["data"]["group"]) == ("group.committed", "team")
+    assert [[e["client_id"] for e in b["data"]["entries"]] for b in receiver.bodies()] == [["a1"], ["a2"]]
+    assert receiver.bodies()[0]["data"]["counts"]["opened"] >= 1
+    assert not any(word in body for _, body in receiver.told for word in ("Acme", "Beta", "Alice"))
+    assert "secret" not in client.get(f"{TEAM}/webhooks").text
+    for file in (tmp_path / "data").rglob("*.sqlite3*"):
+        assert made["secret"].encode() not in file.read_bytes()
+
+
+def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, receiver):
+    client = served.client()
+    receiver.answers = [500, 302, 404]
+    receiver.location = receiver.url
+    id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
+    said(client, "I work at Acme.", "a1")
+    wait_for(lambda: state(client)["state"] == "dead")
+    said(client, "I work at Beta Labs.", "a2")
+
+    assert (state(client)["tries"], state(client)["fault"], len(receiver.told)) == (3, "answered 404", 3)
+    assert len({headers["webhook-id"] for headers, _ in receiver.told}) == 1
+    assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
+    wait_for(lambda: len(receiver.told) == 5)
+    wait_for(lambda: state(client)["state"] == "active" and state(client)["fault"] == "")
+    assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[3:]] == ["a1", "a2"]
+    assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
+    wait_for(lambda: len(receiver.told) == 7)
+    assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 200
+    assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 404
+    assert client.get(f"{TEAM}/webhooks").json() == {"webhooks": []}
+
+
+def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
+    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as first:
+        client = first.client()
+        client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
+        said(client, "I work at Acme.", "a1")
+        wait_for(lambda: len(receiver.told) == 1)
+        wait_for(lambda: state(client)["sent"] == receiver.bodies()[0]["data"]["commit"])
+    with serving(tmp_path / "data") as without:
+        said(without.client(), "I work at Beta Labs.", "a2")
+        assert without.client().get(f"{TEAM}/webhooks").status_code == 501
+    with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True):
+        wait_for(lambda: len(receiver.told) == 2)
+    assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()] == ["a1", "a2"]
+
+
+def test_a_private_address_is_refused_when_it_is_connected_to(tmp_path, receiver, monkeypatch):
+    monkeypatch.setattr(posting, "_LOOK_S", 0.05)
+    with serving(tmp_path / "data", webhook_key=KEY) as server:
+        client = server.client()
+        url = receiver.url.replace("127.0.0.1", "localhost")  # a name that leads to a private address
+        client.post(f"{TEAM}/webhooks", json={"url": url, "since": 0})
+        said(client, "I work at Acme.", "a1")
+        wait_for(lambda: state(client)["tries"] == 1)
+        assert "private" in state(client)["fault"]
+    assert receiver.told == []
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("127.0.0.1", False), ("10.1.2.3", False),
+        ("169.254.169.254", False), ("100.64.0.1", False), ("224.0.0.1", False),
+        ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
+        ("2002:7f00:1::", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_are_public(address, public):
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://a.example/",
+        "http://u:pw@a.example/",
+        "http:///x",
+        "http://a b/",
+        "http://a:99999/",
+        "http://a/\r\nx: y",
+    ],
+)
+def test_an_address_that_cannot_be_posted_to_is_refused(served, url):
+    answer = served.client().post(f"{TEAM}/webhooks", json={"url": url})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/url")
+
+
+# ------------------------------------------------------------------------------ keys
+
+
+def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
+    with serving(tmp_path / "data") as server:
+        made = server.client().post("/v1/keys", json={"groups": ["*"], "scopes": ["admin"]}).json()
+        assert server.client().get("/v1/keys").status_code == 401  # there is a key now
+        root = server.client(made["key"])
+        lesser = root.post("/v1/keys", json={"groups": ["team", "p/*"], "scopes": ["admin"]}).json()
+        chief = server.client(lesser["key"])
+
+        assert [one["id"] for one in root.get("/v1/keys").json()["keys"]] == [made["id"], lesser["id"]]
+        assert [one["id"] for one in chief.get("/v1/keys").json()["keys"]] == [lesser["id"]]
+        assert made["key"] not in root.get("/v1/keys").text
+        for groups, status in (
+            (["team"], 200), (["pq/*"], 200), (["p"], 200), (["*"], 403), (["other"], 403), (["team/*"], 403),
+            (["team", "other"], 403), (["a b"], 403),
+        ):  # fmt: skip
+            answer = chief.post("/v1/keys", json={"groups": groups, "scopes": ["read"]})
+            assert answer.status_code == status, groups
+        assert chief.delete(f"/v1/keys/{made['id']}").status_code == 404
+        assert chief.delete("/v1/keys/nothing").status_code == 404
+        for body in ({"groups": ["a b"], "scopes": ["read"]}, {"groups": ["a"], "scopes": ["write"]},
+                     {"groups": ["a"], "scopes": ["read"], "expires": "2020-01-01"},
+                     {"groups": ["a"], "scopes": ["read"], "expires": "soon"}):  # fmt: skip
+            assert root.post("/v1/keys", json=body).status_code == 422, body
+        assert root.delete(f"/v1/keys/{lesser['id']}").status_code == 200
+        assert chief.get("/v1/keys").status_code == 401
+        entries = root.get("/v1/audit").json()["entries"]
+        assert entries[-1]["action"] == "keys revoke"
+        assert made["key"].split("_", 2)[2] not in json.dumps(entries)
+
+
+def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        said(client, "I work at Acme.", "a1")
+        client.post(f"{TEAM}/retract", json={"episodes": ["a1"]})
+        own, other = (server.client(server.key(group, "admin")) for group in ("team", "other"))
+        assert [e["group"] for e in own.get("/v1/audit").json()["entries"]] == ["team"]
+        assert other.get("/v1/audit").json() == {"entries": []}

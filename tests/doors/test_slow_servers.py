@@ -1,0 +1,148 @@
+"""A server that writes slowly: its replies are streamed, its silence is what counts, rambling is ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from kgray.backends.openai_api import client
+from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
+from kgray.outages import OUTAGES
+from kgray.ports import ExtractionRequest
+from tests.doors.chat_server import PROBED, Asked, ChatServer, Say, as_json
+from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
+
+__all__ = ["serve"]
+REPLY = json.dumps(GOOD)
+RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","type":"Company"},' * 400
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """Have a reply of one token in a tenth of a second count as slow."""
+    monkeypatch.setattr(client, "_SLOW_S", 0.05)
+    OUTAGES.forget()
+
+
+def slow_probe(_: Asked) -> Say:
+    return Say(json.dumps(PROBED), usage=(9, 1), delay=0.1)
+
+
+def written(text: str, pause_s: float = 0.0) -> Iterable[str]:
+    """Return an iterable, for as many replies as are asked for, of pieces of four characters."""
+
+    class Pieces:
+        def __iter__(self) -> Iterator[str]:
+            for at in range(0, len(text), 4):
+                time.sleep(pause_s)
+                yield text[at : at + 4]
+
+    return Pieces()
+
+
+async def relations(server: ChatServer, **changes: float) -> list[str]:
+    found = await extractor(server, **changes).extract(ExtractionRequest(episode=episode()))
+    return [fact.relation for fact in found.facts]
+
+
+async def test_a_fast_server_is_not_asked_for_a_stream(serve):
+    server = serve(lambda _: as_json(GOOD))
+    assert await relations(server) == ["WORKS_AT"]
+    assert "stream" not in server.asked[0].body
+
+
+async def test_the_deadline_of_a_slow_servers_reply_is_one_for_silence(serve):
+    """The reply takes twice `timeout_s`, and is never silent: it is asked for once."""
+    pause_s = 2 * 0.5 / (len(REPLY) / 4)
+    server = serve(lambda _: Say(pieces=written(REPLY, pause_s)), probe=slow_probe)
+    assert await relations(server, timeout_s=0.5) == ["WORKS_AT"]
+    assert [asked.body["stream"] for asked in server.asked] == [True]
+
+
+async def test_silence_in_a_reply_has_it_asked_for_again(serve):
+    silent = Say(pieces=written(REPLY[:8], 0.7))
+    whole = Say(pieces=written(REPLY))
+    server = serve(one_after_the_other(silent, whole), probe=slow_probe)
+    assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
+    assert len(server.asked) >= 2
+
+
+async def test_a_reply_that_did_not_come_in_time_is_asked_for_as_a_stream(serve):
+    late = Say(REPLY, delay=0.7)
+    server = serve(lambda asked: Say(pieces=written(REPLY)) if "stream" in asked.body else late)
+    assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
+    assert "stream" not in server.asked[0].body
+    assert server.asked[-1].body["stream"] is True
+
+
+async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept(serve):
+    server = serve(lambda _: Say(pieces=written(RAMBLING, 0.001)), probe=slow_probe)
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [one.name for one in found.entities] == ["Alice", "Acme"]
+    assert found.dropped[:1] == ("combined: the reply was cut; what was complete is kept",)
+    assert len(server.asked) == 1
+    assert found.completion_tokens < len(RAMBLING) / 4 / 5
+
+
+async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve):
+    def answer(asked: Asked) -> Say:
+        return Say("this server does not stream", status=400) if "stream" in asked.body else as_json(GOOD)
+
+    server = serve(answer, probe=slow_probe)
+    assert await relations(server) == ["WORKS_AT"]
+    assert await relations(server) == ["WORKS_AT"]
+    assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+
+
+def test_how_fast_a_reply_is_written_is_told() -> None:
+    with OUTAGES.asking("the model", 120.0):
+        watch = ReplyWatch("the model", room=1000)
+        for _ in range(33):
+            watch("a ")
+        (slow,) = OUTAGES.current(time.time() + 3)
+    assert slow.slow
+    assert slow.reason.endswith("tokens a second, 32 so far of at most 1000")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(RAMBLING, True, id="an item again and again"),
+        pytest.param('{"entities":[' + " " * 300, True, id="white space without end"),
+        pytest.param(REPLY, False, id="a good reply"),
+        pytest.param(REPLY + REPLY, False, id="the same twice"),
+        pytest.param("ab" * 30, False, id="too short to say"),
+        pytest.param(
+            "".join(f'{{"source":{n},"fact":"Alice Nguyen is a professor."}},' for n in range(5)),
+            True,
+            id="one sentence of many ends",
+        ),
+        pytest.param(
+            "".join(
+                f'{{"source":{n},"fact":"Person {n} likes tea a lot.","value":null}},' for n in range(40)
+            ),
+            False,
+            id="items that are alike",
+        ),
+    ],
+)
+def test_what_counts_as_repeating(text: str, expected: bool) -> None:
+    assert repeats(text) is expected
+
+
+def test_a_watch_ends_a_reply_soon_after_it_began_to_repeat_itself() -> None:
+    watch, taken = ReplyWatch("the model", room=100_000), []
+
+    def read() -> None:
+        for piece in written(RAMBLING):
+            taken.append(piece)
+            watch(piece)
+
+    with pytest.raises(Repeats):
+        read()
+    assert len(taken) < 100

@@ -1,0 +1,106 @@
+"""The runner's event loop never waits for one group's load, correction or derivation: other groups go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.ingest import withdraw
+from kgray.ingest.runner import Runner
+from kgray.ingest.state import GroupState
+from kgray.ingest.threads import at_length, tell_lag
+from kgray.ledger import dumped_episodes, request
+from kgray.records import Operation
+from tests.graph.engine import Engine
+from tests.graph.test_runner import drafts
+
+LARGE, OTHER = "g0", "g1"
+PATIENCE_S = 60.0  # of a machine that does much else
+
+
+class Slowly:
+    """A call that, for one group, ends once another group has committed something."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.seen, self.went_on = call, threading.Event(), threading.Event()
+        self.waited = False
+
+    def __call__(self, store: Any, group: str, *args: Any, **named: Any) -> Any:
+        """Wait, then call."""
+        if group == LARGE:
+            self.seen.set()
+            assert self.went_on.wait(PATIENCE_S), "nobody else went on meanwhile"
+            self.waited = True
+        return self.call(store, group, *args, **named)
+
+    def step(self, group: str, _: int, outcome: str) -> None:
+        """Take a step of the run."""
+        if group == OTHER and outcome == "committed" and self.seen.is_set():
+            self.went_on.set()
+
+
+def run(engine: Engine, slowly: Slowly) -> None:
+    """Carry out everything, in order of turns: the large group's first."""
+    with engine.store.writing():
+        asyncio.run(Runner(engine.parts).run(on_step=slowly.step))
+    assert slowly.waited, "the slow call was never made: nothing is tested"
+
+
+def test_other_groups_go_on_while_one_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of seconds keeps its own group waiting; the graph is the plain loop's."""
+    engine, plain = Engine(tmp_path / "a"), Engine(tmp_path / "b")
+    for one in (engine, plain):
+        one.accept(*drafts(5, 24, 2))
+    plain.run()
+    slowly = Slowly(GroupState.load)
+    monkeypatch.setattr(GroupState, "load", slowly)
+
+    run(engine, slowly)
+
+    assert [engine.dump(group=g) for g in (LARGE, OTHER)] == [plain.dump(group=g) for g in (LARGE, OTHER)]
+
+
+def test_other_groups_go_on_while_a_removal_is_derived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal walks over its whole group, in a thread."""
+    engine = Engine(tmp_path)
+    first = drafts(5, 24, 2)
+    engine.accept(*first)
+    engine.run()
+    gone = first[0].client_id or ""
+    request(engine.store, Operation(group=LARGE, kind="remove", episodes=(gone,)))
+    engine.accept(*(replace(draft, client_id=f"later {draft.client_id}") for draft in drafts(6, 24, 2)[1::2]))
+    slowly = Slowly(withdraw.records_of)
+    monkeypatch.setattr(withdraw, "records_of", slowly)
+
+    run(engine, slowly)
+
+    left = [episode.client_id for episode in dumped_episodes(engine.store, LARGE)]
+    assert left
+    assert gone not in left
+
+
+def test_lag_is_what_the_loop_comes_late() -> None:
+    """A call in a thread adds nothing that counts; the same call in the loop is seen as a whole."""
+
+    def busy() -> None:
+        threading.Event().wait(0.3)
+
+    async def lags(*, apart: bool) -> float:
+        told: list[float] = []
+        probing = asyncio.create_task(tell_lag(told.append))
+        await asyncio.sleep(0.1)
+        await at_length(busy) if apart else busy()
+        await asyncio.sleep(0.1)
+        probing.cancel()
+        return max(told)
+
+    assert asyncio.run(lags(apart=False)) >= 0.2
+    assert asyncio.run(lags(apart=True)) < 0.2

@@ -1,0 +1,98 @@
+"""A server on loopback that speaks what reading needs of S3's protocol: HEAD, GET of a range, and lists."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+CHANGED = 1_780_000_000  # the time of change of every object, in seconds
+
+
+class Bucket(ThreadingHTTPServer):
+    """Objects by "bucket/key", and what was asked of them.
+
+    broken   after so many more bytes every request is answered 503; None = never
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Asked)
+        self.objects: dict[str, bytes] = {}
+        self.sent = 0
+        self.broken: int | None = None
+
+    def url(self, path: str) -> str:
+        """Return the URL of an object, or of all whose keys begin so."""
+        host = f"127.0.0.1%3A{self.server_address[1]}"
+        return f"s3://{path}?endpoint_override={host}&scheme=http&region=us-east-1"
+
+
+class _Asked(BaseHTTPRequestHandler):
+    server: Bucket
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        path, asked = unquote(parts.path).strip("/"), parse_qs(parts.query, keep_blank_values=True)
+        body = self.server.objects.get(path)
+        if self.server.broken is not None and self.server.sent >= self.server.broken:
+            self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
+        elif "list-type" in asked:
+            self.answer(200, self.listed(path, asked.get("prefix", [""])[0]))
+        elif body is None:
+            self.answer(404, b"")
+        else:
+            first, last = 0, len(body) - 1
+            if said := self.headers.get("Range"):
+                first, last = (int(n) for n in said.removeprefix("bytes=").split("-"))
+            part = body[first : last + 1]
+            self.server.sent += len(part) if self.command == "GET" else 0
+            self.answer(206 if said else 200, part)
+
+    def listed(self, bucket: str, prefix: str) -> bytes:
+        """Return the list of the keys that begin with a prefix."""
+        keys = [name.removeprefix(f"{bucket}/") for name in sorted(self.server.objects)]
+        found = [key for key in keys if key.startswith(prefix)]
+        rows = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(self.server.objects[f'{bucket}/{key}'])}</Size>"
+            f"<LastModified>2026-05-28T20:26:40.000Z</LastModified></Contents>"
+            for key in found
+        )
+        known = f"<KeyCount>{len(found)}</KeyCount><IsTruncated>false</IsTruncated>"
+        return f"<ListBucketResult>{known}{rows}</ListBucketResult>".encode()
+
+    def answer(self, status: int, body: bytes) -> None:
+        """Send an answer."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", formatdate(CHANGED, usegmt=True))
+        self.send_header("ETag", '"e"')
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def served() -> Iterator[Bucket]:
+    """Serve inside the block."""
+    server = Bucket()
+    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+    serving.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
