@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench.tables import aligned
-from kgray.communities.graph import Graph, Ints, from_arrays
+from bench.tables import Column, aligned
+from kgray.communities.graph import Graph, Ints, from_arrays, without
 from kgray.communities.partition import NOBODY, cap_for, levels_of, partition
+from kgray.errors import Cost
+from kgray.ports import SummaryRequest
+from kgray.settings import Settings
 
 _LEAST, _MOST_DEGREE, _MEMBERS = 4, 200, (20, 500)
 _COLUMNS = (
@@ -148,6 +153,132 @@ def run(nodes: int, mus: Sequence[float], seed: int, beside: Sequence[str]) -> l
     return found
 
 
-def table(found: Sequence[Measured]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """What is left of a run once a share of the entities has come since, in any order.
+
+    members, shown  of the new communities the share whose members, and what a writer is shown, are as before
+    """
+
+    nodes: int
+    mu: float
+    grown: float
+    communities: int
+    members: float
+    shown: float
+    cpu_s: float
+
+
+_GROWN = (
+    ("nodes", "nodes", ",d"), ("mu", "mu", ".1f"), ("grown", "grown", ".2f"), ("communities", "found", ",d"),
+    ("members", "same members", ".3f"), ("shown", "same input", ".3f"), ("cpu_s", "CPU s", ".2f"),
+)  # fmt: skip
+
+
+def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
+    """Find communities, let entities come with all their edges, find them again from there."""
+    whole, _ = planted(round(nodes * (1 + share)), mu, seed)
+    late = np.zeros(whole.nodes, bool)
+    late[np.random.default_rng(seed).permutation(whole.nodes)[nodes:]] = True
+    before, cap = without(whole, late), cap_for(nodes)
+    then = partition(before, cap)
+    touched = late.copy()
+    touched[whole.ends[late[whole.heads]]] = True
+    started = time.process_time()
+    now = partition(whole, cap, np.where(late, NOBODY, then), touched)
+    spent = time.process_time() - started
+    old, new = _inputs(before, then), _inputs(whole, now)
+    same = [len(ours & theirs) / len(ours) for ours, theirs in zip(new, old, strict=True)]
+    return Grown(
+        nodes=nodes, mu=mu, grown=share, communities=len(new[0]), members=same[0], shown=same[1], cpu_s=spent
+    )
+
+
+def _inputs(graph: Graph, labels: Ints) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
+    """Return of each community its members; and what is shown: the first 20 of them, and 30 of its edges."""
+    heads = graph.heads
+    inside = (labels[heads] == labels[graph.ends]) & (labels[heads] != NOBODY)
+    weight = np.bincount(heads[inside], graph.weights[inside], graph.nodes)
+    edges = np.flatnonzero(inside & (heads < graph.ends))
+    ranked = edges[np.lexsort((graph.hashes[heads[edges]], -graph.weights[edges], labels[heads[edges]]))]
+    codes = heads * graph.nodes + graph.ends
+    told = {int(labels[heads[part[0]]]): codes[part[:30]] for part in _parts(ranked, labels[heads])}
+    nodes = np.flatnonzero(labels != NOBODY)
+    members, shown = set(), set()
+    for part in _parts(nodes[np.lexsort((nodes, -weight[nodes], labels[nodes]))], labels):
+        first = np.sort(part[:20]).tolist()
+        members.add(tuple(np.sort(part).tolist()))
+        shown.add((*first, *sorted(told.get(int(labels[part[0]]), np.zeros(0, int)).tolist())))
+    return members, shown
+
+
+def _parts(ranked: Ints, labels: Ints) -> list[Ints]:
+    """Cut what is ordered by label into one part a label."""
+    return np.split(ranked, np.flatnonzero(np.diff(labels[ranked])) + 1) if len(ranked) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyGroups:
+    """Many small groups, refreshed by the tasks of a Ray with a writer that answers at once, then again."""
+
+    groups: int
+    entities: int
+    communities: int
+    calls: int
+    seconds: float
+    calls_again: int
+    seconds_again: float
+
+
+_MANY = tuple(
+    (name, name.replace("_", " "), ".1f" if name.startswith("seconds") else ",d")
+    for name in ManyGroups.__dataclass_fields__
+)
+
+
+class _AtOnce:
+    identity = "bench 1"
+
+    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
+        summary: Mapping[str, Any] = {"name": request.data[:60], "summary": request.data[:400]}
+        report = {"rating": 5, "reason": "", "findings": []} if request.task == "community_report" else {}
+        return {**summary, **report}, Cost(1, len(request.data) // 4, 100)
+
+
+def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGroups:
+    """Ingest groups of so many entities in communities of about 10, and refresh them through Ray."""
+    import kgray
+    from kgray.runtime import profile, session
+
+    dice = np.random.default_rng(seed)
+    with kgray.open(folder) as memory:
+        rows = []
+        for group in range(groups):
+            ends = dice.integers(0, 10, (entities, 3)) + 10 * (np.arange(entities)[:, None] // 10)
+            pairs = [(a, int(b)) for a in range(entities) for b in ends[a] if a != b < entities]
+            told = [{"source": f"P{a}", "relation": "KNOWS", "target": f"P{b}"} for a, b in pairs]
+            rows.append({"group": f"g{group}", "id": "1", "at": "2026-01-01", "triples": told})
+        memory.add_many(rows)
+    ray = session.start(Settings(), profile.Profile())
+    try:
+        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
+        opened._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
+        with opened as blocking:
+            spent, done = [], []
+            for _ in range(2):
+                started = time.monotonic()
+                done.append(blocking.refresh_communities())
+                spent.append(time.monotonic() - started)
+    finally:
+        ray.close()
+    calls = [sum(one.calls for one in each.values()) for each in done]
+    return ManyGroups(
+        groups=groups, entities=entities, communities=sum(one.communities for one in done[0].values()),
+        calls=calls[0], seconds=spent[0], calls_again=calls[1], seconds_again=spent[1],
+    )  # fmt: skip
+
+
+def table(found: Sequence[Any]) -> str:
     """Return the figures in lines."""
-    return "\n".join(aligned(_COLUMNS, found))
+    of: dict[type, Sequence[Column]] = {Grown: _GROWN, ManyGroups: _MANY}
+    return "\n".join(aligned(of.get(type(found[0]), _COLUMNS), found))

@@ -129,14 +129,20 @@ class Remote(BothWays):
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities; see `Memory.entities`."""
         found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
-        return [EntityCount(entity=_entity(row), facts=row["facts"]) for row in found["entities"]]
+        return [
+            EntityCount(entity=_entity(row), facts=row["facts"], profile=row["profile"])
+            for row in found["entities"]
+        ]
 
     async def history(self, name_or_id: str, *, group: str, **asked: Any) -> History:  # noqa: ANN401
         """Return the spans of an entity's facts; see `Memory.history`."""
         found = await self._ask("GET", group, f"entities/{quote(name_or_id, safe='')}/history", asked)
         facts = tuple(_fact(row) for row in found["facts"])
         clients = {id_: client for fact in facts for id_, client in fact.episodes}
-        return History(group=group, entity=_entity(found["entity"]), facts=facts, clients=clients)
+        entity = found["entity"]
+        return History(
+            group=group, entity=_entity(entity), profile=entity["profile"], facts=facts, clients=clients
+        )
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Return a verb of VERBS, as a coroutine function."""

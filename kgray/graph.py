@@ -15,6 +15,7 @@ from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
 _MEMBERS = 10  # of a community that a hit lists
+PROFILE = -1  # the level of a text on one entity alone, in a run of communities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Fact:
 class Community:
     """Entities that belong together, in one published run; its fields are the columns of `kinds.COMMUNITIES`.
 
-    level       0 is the finest
+    level       0 is the finest; PROFILE: a model's text on one entity, whose id it has
     report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
     stale       something was learned of its members since the run
     """
@@ -140,7 +141,7 @@ class Hit:
     methods                                 the rank (from 1) that each method gave it
     signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
-    entity                                  of an entity hit
+    entity, profile                         of an entity hit; profile: what is known of it, in a context alone
     community, known_at                     of a community hit; known_at: what its run has seen
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
     told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
@@ -155,6 +156,7 @@ class Hit:
     signals: Mapping[str, float] = field(default_factory=dict)
     fact: FactSpan | None = None
     entity: Entity | None = None
+    profile: str = ""
     community: Community | None = None
     known_at: datetime | None = None
     client_id: str | None = None

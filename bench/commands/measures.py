@@ -138,14 +138,25 @@ def _stores(given: str) -> list[StoreKind]:
     return found
 
 
+def _floats(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise click.BadParameter("a list of numbers, such as 0.1,0.3", param_hint=option) from None
+
+
 @click.command(short_help="How well communities are found.")
 @count("--nodes", 10_000, "Entities of a graph.", least=100)
 @listed("--mu", "0.1,0.2,0.3,0.4,0.5", "Shares of the edges that lead anywhere.")
 @listed("--beside", "fast_label_propagation,asyn_lpa,louvain", "Algorithms of networkx.", "NAME,...")
 @count("--seed", 1, "Of the graphs.")
+@listed("--grown", "", "Instead: what is left of a run once such shares have come, as 0.01,0.1.")
+@count("--groups", 0, "Instead: refresh so many groups of 100 entities through Ray.", least=0)
 @out_option
 @common
-def communities(call: Call, nodes: int, mu: str, beside: str, seed: int, out: Path | None) -> None:
+def communities(
+    call: Call, nodes: int, mu: str, beside: str, seed: int, grown: str, groups: int, out: Path | None
+) -> None:
     r"""Find communities in generated graphs that have some, beside networkx's algorithms.
 
     \b
@@ -154,11 +165,15 @@ def communities(call: Call, nodes: int, mu: str, beside: str, seed: int, out: Pa
     """
     from bench import communities as measured
 
-    try:
-        shares = [float(part) for part in mu.split(",")]
-    except ValueError:
-        raise click.BadParameter("a list of numbers, such as 0.1,0.3", param_hint="--mu") from None
-    results = measured.run(nodes, shares, seed, [name for name in beside.split(",") if name])
+    shares, added = _floats(mu, "--mu"), _floats(grown, "--grown")
+    results: list[Any] = []
+    if groups:
+        with TemporaryDirectory(prefix="kgray-") as folder:
+            results.append(measured.many_groups(Path(folder), groups, 100, seed))
+    elif added:
+        results += [measured.grow(nodes, share, seed, more) for share in shares for more in added]
+    else:
+        results += measured.run(nodes, shares, seed, [name for name in beside.split(",") if name])
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 

@@ -29,6 +29,7 @@ def communities() -> None:
 @click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
 @click.option("--cold", is_flag=True, help="From nothing, not from what was found last time.")
 @click.option("--due", is_flag=True, help="Only groups of which a tenth is new.")
+@click.option("--profiles", is_flag=True, help="Have the model write of entities with 5 facts, too.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Spend no more tokens.")
 @click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
 @common

@@ -93,7 +93,7 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # 
 
 
 def _print_history(found: History) -> None:
-    _print_entity(found.entity)
+    _print_entity(found.entity, found.profile)
     rows = [
         [
             printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
@@ -125,14 +125,15 @@ def show(call: Call, identifier: str, group: str) -> int:
     """
     with call.reader(group) as memory:
         found = finished(memory.describe(identifier, group=group))
-    return call.answer({"records": found.records}, lambda: _print_shown(found))
+    document = {"records": found.records, "profile": found.profile}
+    return call.answer(document, lambda: _print_shown(found))
 
 
 def _print_shown(found: Shown) -> None:
     numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
     asked = [entity for entity in found.entities if entity.id == found.id]
     for entity in asked:
-        _print_entity(entity)
+        _print_entity(entity, found.profile)
     for episode in found.episodes:
         _print_episode(episode, found.facts, numbers)
     for entity in found.entities:
@@ -142,12 +143,14 @@ def _print_shown(found: Shown) -> None:
     _print_rest(found)
 
 
-def _print_entity(entity: Entity) -> None:
+def _print_entity(entity: Entity, profile: str = "") -> None:
     click.echo(click.style(printing.plain(entity.name), bold=True) + f"  {printing.short(entity.id)}")
     if entity.labels:
         click.echo(f"  {printing.plain(', '.join(entity.labels))}")
     if entity.aliases:
         click.echo(f"  also known as {printing.plain(', '.join(entity.aliases))}")
+    if profile:
+        click.echo(f"  {printing.plain(profile)}")
 
 
 def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:

@@ -11,7 +11,7 @@ from kgray.errors import Unavailable
 from kgray.graph import Community, Entity, Fact
 from kgray.kinds import Row
 from kgray.ports import Appending, Store, at_one_moment
-from kgray.search.summaries import communities_of
+from kgray.search.summaries import communities_of, profiles_of
 from kgray.times import Instant
 
 HOLDS, ENDED, MOST = 2, 1, 6  # what a fact weighs between its ends, and all facts of one pair
@@ -39,7 +39,7 @@ class Snapshot:
     places      episode id -> sequence
     mentioned   entity -> the sequences that mention it
     withdrawn   the retractions and removals that have been carried out: a run made from other ones is void
-    parent      the current run; listed: its communities
+    parent      the current run; listed: its communities; profiles: the entities that a model wrote of in it
     corrected   something was merged, split, undone, retracted or removed since
     """
 
@@ -53,6 +53,7 @@ class Snapshot:
     withdrawn: tuple[int, ...] = ()
     parent: Run | None = None
     listed: Sequence[Community] = ()
+    profiles: Mapping[str, Community] = field(default_factory=dict)
     corrected: bool = False
 
     def pairs(self) -> list[tuple[str, str, int]]:
@@ -116,6 +117,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
         listed=[] if parent is None else communities_of(store, group, parent.run),
+        profiles={} if parent is None or not texts else profiles_of(store, group, parent.run),
     )
 
 

@@ -12,7 +12,8 @@ from kgray.communities.export import Snapshot
 from kgray.communities.graph import Graph, Ints, graph_of
 from kgray.communities.matching import assigned, carried
 from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, partition
-from kgray.graph import Community, Fact
+from kgray.graph import PROFILE, Community, Fact
+from kgray.search.profiles import TOLD
 
 Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
 GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
@@ -76,6 +77,23 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
     found = _numbered(snapshot, ids, levels, central)
     _tell_facts(snapshot, found)
     return [sorted(level, key=lambda one: one.id) for level in _without_only_children(found)]
+
+
+def profiled(snapshot: Snapshot, *, every: bool) -> list[Found]:
+    """Return the entities that a model writes of, each a community of one: those of which it has.
+
+    every: and all with at least 5 facts that hold; fewer are told without a model
+    """
+    facts: dict[str, list[Fact]] = {id_: [] for id_ in snapshot.entities}
+    for fact in snapshot.facts:
+        for end in set(fact.ends) & facts.keys():
+            facts[end].append(fact)
+    chosen = (
+        id_
+        for id_, of in facts.items()
+        if id_ in snapshot.profiles or (every and sum(f.holds_at(snapshot.recorded_at) for f in of) >= TOLD)
+    )
+    return [Found(id=id_, level=PROFILE, members=[id_], facts=facts[id_]) for id_ in chosen]
 
 
 def labels_then(snapshot: Snapshot, ids: Sequence[str]) -> Ints:

@@ -91,7 +91,10 @@ def without(graph: Graph, gone: NDArray[np.bool_]) -> Graph:
 
 
 def tightened(graph: Graph) -> Graph:
-    """Return the graph with each weight times 1 + the number of common neighbours of its ends."""
+    """Return the graph with each weight times the cube of 1 + the number of common neighbours of its ends.
+
+    The cube finds planted communities better than the number itself: `python -m bench communities`.
+    """
     heads = graph.heads
     found = np.zeros(len(heads), np.int64)
     codes = heads * graph.nodes + graph.ends  # rising
@@ -112,7 +115,7 @@ def tightened(graph: Graph) -> Graph:
         at = to
     reverse = np.searchsorted(codes, graph.ends * graph.nodes + heads)
     both = np.maximum(found, found[reverse])
-    return Graph(graph.start, graph.ends, graph.weights * (1 + both), graph.hashes)
+    return Graph(graph.start, graph.ends, graph.weights * (1 + both) ** 3, graph.hashes)
 
 
 def components(graph: Graph, labels: Ints) -> Ints:

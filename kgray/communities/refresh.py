@@ -19,14 +19,14 @@ import numpy as np
 from kgray import kinds, rows, times
 from kgray.communities import texts as writing
 from kgray.communities.export import Run, Snapshot, current, runs, snapshot, withdrawn
-from kgray.communities.found import Clustering, Found, clustered, communities, is_cold
+from kgray.communities.found import Clustering, Found, clustered, communities, is_cold, profiled
 from kgray.communities.texts import OFFLINE, Text
 from kgray.errors import ContentError, Cost, Unavailable
-from kgray.graph import Community
+from kgray.graph import PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.summaries import communities_of
+from kgray.search.summaries import communities_of, profiles_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
@@ -42,6 +42,7 @@ class Refreshed:
     """What a refresh did, of one group.
 
     kept, written, offline    communities whose text was there, that a model wrote, and that none did
+    profiles    entities that a model has written of, now or before
     news        False: nothing was recorded since the run before, or less than is due: it is current still
     """
 
@@ -53,6 +54,7 @@ class Refreshed:
     kept: int = 0
     written: int = 0
     offline: int = 0
+    profiles: int = 0
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -74,6 +76,7 @@ class Refresh:
 
     summarizer  None = texts without a model
     due         only groups of which a tenth is new
+    profiles    have the model write of entities too; without it, what it wrote is kept while that is so
     max_tokens  of all groups together; None = any number. What is over is written without the model
     dry_run     count the calls and estimate their tokens; ask nothing, publish nothing
     cluster     finds communities: here, or elsewhere
@@ -84,6 +87,7 @@ class Refresh:
     summarizer: Summarizer | None = None
     cold: bool = False
     due: bool = False
+    profiles: bool = False
     max_tokens: int | None = None
     dry_run: bool = False
     cluster: Clustering = clustered
@@ -115,12 +119,14 @@ class Refresh:
                 return kept
             shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
             parent = shown.parent
-            if self.due and parent is not None and self._may_wait(shown, parent, writer):
-                return _kept(parent, shown.listed)
+            waits = parent is not None and parent.writer == writer and shown.news() < _NEWS
+            if self.due and parent is not None and waits and not shown.corrected:
+                return _kept(parent, shown.listed, len(shown.profiles))
             done = Refreshed(run=parent.run + 1 if parent else 1, cold=self.cold or is_cold(shown))
             find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
             found = await asyncio.to_thread(find)
             done.levels, done.communities = len(found), sum(map(len, found))
+            found.append([] if self.summarizer is None else profiled(shown, every=self.profiles))
             texts = await _Writer(self, shown, done).all(found)
             if self.dry_run:
                 return done
@@ -131,25 +137,24 @@ class Refresh:
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
-    def _may_wait(self, shown: Snapshot, parent: Run, writer: str) -> bool:
-        return parent.writer == writer and not shown.corrected and shown.news() < _NEWS
-
     def _as_it_is(self, group: str, writer: str) -> Refreshed | None:
         """Return the current run where it says all that there is to say, in the words of this writer."""
-        parent = None if self.cold else current(self.store, group)
+        parent = None if self.cold or self.profiles else current(self.store, group)
         recorded_at = self.store.heads([group])[group].last_recorded
         if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
             return None
         listed = communities_of(self.store, group, parent.run)
-        written = self.summarizer is None or all(one.writer == writer for one in listed)
-        return _kept(parent, listed) if written else None
+        if self.summarizer is not None and any(one.writer != writer for one in listed):
+            return None
+        return _kept(parent, listed, len(profiles_of(self.store, group, parent.run)))
 
     async def _made(
         self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
     ) -> list[Community]:
         """Return the communities with their texts and vectors; a text that was there keeps its vector."""
         vectors = {one.text: one.vector for one in shown.listed}
-        told = {id_: f"{text.name}: {text.summary}" for id_, text in texts.items()}
+        vectors[""] = b""  # of profiles: facts find them
+        told = {id_: f"{text.name}: {text.summary}" if text.name else "" for id_, text in texts.items()}
         new = sorted(set(told.values()) - vectors.keys())
         pairs = zip(new, await self.embedder.embed(new), strict=True)
         vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
@@ -160,13 +165,13 @@ class Refresh:
                 sources=np.array(sorted(one.sources(shown)), "<u4").tobytes(), vector=vectors[told[one.id]],
                 **asdict(texts[one.id]),
             )
-            for level in found for one in level
+            for level in found for one in level if one.id in texts
         ]  # fmt: skip
 
 
-def _kept(run: Run, listed: Sequence[Community]) -> Refreshed:
+def _kept(run: Run, listed: Sequence[Community], profiles: int) -> Refreshed:
     levels, count = len({one.level for one in listed}), len(listed)
-    return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count)
+    return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count, profiles=profiles)
 
 
 def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:
@@ -186,38 +191,53 @@ class _Writer:
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
-        texts = await asyncio.to_thread(writing.offline, self.shown, found)
+        lowest = [level for level in found if level and level[0].level != PROFILE]
+        texts = await asyncio.to_thread(writing.offline, self.shown, lowest)
         before = {one.id: one.content for one in self.shown.listed}
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(community: Found) -> Text:
+        async def one(community: Found) -> Text | None:
             async with gate:
-                return await self._text(community, texts, before.get(community.id))
+                return await self._written(community, texts)
 
         for level in found:
             for community, text in zip(level, await asyncio.gather(*map(one, level)), strict=True):
-                self.names[text.name] += 1  # no two communities have one name
-                count = self.names[text.name]
-                texts[community.id] = text if count == 1 else replace(text, name=f"{text.name} ({count})")
+                if text is not None:
+                    texts[community.id] = text
+                if community.level == PROFILE:
+                    self.done.profiles += text is not None
+                    continue
+                same = before.get(community.id) == texts[community.id].content
+                kept = same and self.refresh.summarizer is None
+                self.done.kept += kept
+                self.done.offline += text is None and not kept
+                texts[community.id] = self._named(texts[community.id])
         return texts
 
-    async def _text(self, one: Found, texts: Mapping[str, Text], before: str | None) -> Text:
-        text, summarizer = texts[one.id], self.refresh.summarizer
-        if summarizer is not None:
-            request = writing.request_of(self.shown, one, texts)
-            key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
-            journaled = f"community {key}"
-            known = [rows.answers(row)[0] for row in self._rows(kinds.ANSWERS_TO, [journaled])]
-            reply = known[0] if known else await self._asked(one, request, summarizer, journaled)
-            if reply is not None:
-                self.done.kept += bool(known)
-                self.done.written += not known
-                return writing.written(request, reply, summarizer.identity, key)
-        elif before == text.content:
-            self.done.kept += 1
-            return text
-        self.done.offline += 1
-        return text
+    def _named(self, text: Text) -> Text:
+        """Return a text whose name no other community of the run has."""
+        self.names[text.name] += 1
+        count = self.names[text.name]
+        return text if count == 1 else replace(text, name=f"{text.name} ({count})")
+
+    async def _written(self, one: Found, texts: Mapping[str, Text]) -> Text | None:
+        """Return the text of a model; None where there is none, or it says nothing usable."""
+        summarizer = self.refresh.summarizer
+        if summarizer is None:
+            return None
+        request = writing.request_of(self.shown, one, texts)
+        key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
+        journaled = f"community {key}"
+        known = [rows.answers(row)[0] for row in self._rows(kinds.ANSWERS_TO, [journaled])]
+        if not known and one.level == PROFILE and not self.refresh.profiles:
+            return None
+        reply = known[0] if known else await self._asked(one, request, summarizer, journaled)
+        if reply is None:
+            return None
+        if one.level != PROFILE:
+            self.done.kept += bool(known)
+            self.done.written += not known
+        return writing.written(request, reply, summarizer.identity, key)
 
     def _rows(self, read: kinds.Read, values: Sequence[Any]) -> list[Row]:
         return list(self.refresh.store.rows(read, self.shown.group, values))

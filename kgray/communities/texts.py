@@ -11,11 +11,12 @@ from typing import Any
 
 from kgray.communities.export import Snapshot
 from kgray.communities.found import Found
-from kgray.graph import Fact
+from kgray.graph import PROFILE
 from kgray.ports import SummaryRequest, SummaryTask
 from kgray.prompting.prompts import load, section
 from kgray.prompting.tokens import count_tokens
-from kgray.search.context import dates, safe
+from kgray.search.excerpts import safe
+from kgray.search.profiles import best, told, who
 from kgray.search.question import languages
 from kgray.times import to_datetime
 from kgray.words import plain_words
@@ -23,7 +24,7 @@ from kgray.words import plain_words
 OFFLINE = "offline 1"  # the writer that asks no model, and its version
 _CARDS, _FACTS, _CARD, _FACT = 20, 30, 240, 160  # the best members and facts are shown; characters of each
 _CHILDREN_TOKENS = 3000  # of the summaries that a report is made of: the largest communities first
-_ROOM: Mapping[SummaryTask, int] = {"community": 300, "community_report": 900}
+_ROOM: Mapping[SummaryTask, int] = {"community": 300, "community_report": 900, "profile": 200}
 _NAMED, _TOLD, _TERMS, _LISTED = 3, 3, 4, 8  # without a model: members in a name; facts, words, names
 
 
@@ -61,7 +62,7 @@ def _summary(snapshot: Snapshot, one: Found, words: Sequence[str], texts: Mappin
     more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
     joined = ("; " if one.children else ", ").join(inside[:_LISTED])
     parts = [f"{one.size} members{many}: {joined}{more}."]
-    parts += [f"{_told(fact)}." for fact in best_facts(snapshot, one)[:_TOLD]]
+    parts += [f"{told(fact)}." for fact in best(one.facts, snapshot.recorded_at)[:_TOLD]]
     parts += [f"Often: {', '.join(words)}."] if words else []
     years = [to_datetime(at).year for fact in one.facts for at in (fact.valid_at, fact.invalid_at) if at]
     parts += [f"{len(one.facts)} facts, {min(years)} to {max(years)}."] if years else []
@@ -70,18 +71,6 @@ def _summary(snapshot: Snapshot, one: Found, words: Sequence[str], texts: Mappin
 
 def _names(snapshot: Snapshot, members: Iterable[str]) -> list[str]:
     return [safe(snapshot.entities[member].name) for member in members]
-
-
-def _told(fact: Fact) -> str:
-    text = safe(fact.text).rstrip(".")
-    start, end = (None if at is None else to_datetime(at) for at in (fact.valid_at, fact.invalid_at))
-    return text if fact.event else f"{text} ({dates(start, end)})"
-
-
-def best_facts(snapshot: Snapshot, one: Found) -> list[Fact]:
-    """Return the facts of a community that hold, the best supported first, then the newest."""
-    holding = [fact for fact in one.facts if fact.holds_at(snapshot.recorded_at)]
-    return sorted(holding, key=lambda f: (-len(f.episodes), -(f.valid_at or 0), f.id))
 
 
 def _terms(snapshot: Snapshot, lowest: Sequence[Found]) -> dict[str, list[str]]:
@@ -109,15 +98,17 @@ def _terms(snapshot: Snapshot, lowest: Sequence[Found]) -> dict[str, list[str]]:
 
 
 def request_of(snapshot: Snapshot, one: Found, texts: Mapping[str, Text]) -> SummaryRequest:
-    """Return what a model is asked about a community.
+    """Return what a model is asked about a community, or one entity.
 
     Members and facts, or the summaries of the communities in it and the facts between them. What is chosen
     by rank is listed by id, so that another order of rank is the same request.
     """
-    facts = sorted(best_facts(snapshot, one)[:_FACTS], key=lambda fact: fact.id)
-    shown = section("FACTS", [{"id": at, "fact": _told(fact)[:_FACT]} for at, fact in enumerate(facts)])
+    facts = sorted(best(one.facts, snapshot.recorded_at)[:_FACTS], key=lambda fact: fact.id)
+    shown = section("FACTS", [{"id": at, "fact": told(fact)[:_FACT]} for at, fact in enumerate(facts)])
     task: SummaryTask = "community_report" if one.children else "community"
-    if one.children:
+    if one.level == PROFILE:
+        task, shown = "profile", section("ENTITY", [who(snapshot.entities[one.id])]) + shown
+    elif one.children:
         shown = section("COMMUNITIES", _children(one, texts)) + shown
     else:
         cards = [
@@ -147,5 +138,5 @@ def written(request: SummaryRequest, reply: Mapping[str, Any], writer: str, cont
     report = {name: reply[name] for name in ("rating", "reason") if name in reply}
     if findings := reply.get("findings"):
         report["findings"] = [{**f, "facts": [request.facts[at] for at in f["facts"]]} for f in findings]
-    told = {"name": reply["name"], "summary": reply["summary"]}
-    return Text(**told, writer=writer, content=content, report=report)
+    names = {"name": reply.get("name", ""), "summary": reply["summary"]}
+    return Text(**names, writer=writer, content=content, report=report)

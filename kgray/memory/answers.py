@@ -19,21 +19,29 @@ from kgray.memory.showing import ToldEpisode, told_episodes
 from kgray.ports import GraphView, Store
 from kgray.rows import folded
 from kgray.search import spans_of
+from kgray.search.profiles import profiles
 from kgray.times import Instant
+
+_TOLD = 2  # facts of an entity in a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The spans of an entity's facts, in order of their start. clients: episode id -> the client's id."""
+    """The spans of an entity's facts, in order of their start. clients: episode id -> the client's id.
+
+    profile     what is known of the entity, in short
+    """
 
     group: str
     entity: Entity
+    profile: str = ""
     facts: tuple[FactSpan, ...] = ()
     clients: Mapping[str, str | None] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray history --json` prints."""
-        return {"entity": entity_row(self.entity), "facts": [self._fact(fact) for fact in self.facts]}
+        entity = entity_row(self.entity) | {"profile": self.profile}
+        return {"entity": entity, "facts": [self._fact(fact) for fact in self.facts]}
 
     def _fact(self, fact: FactSpan) -> dict[str, Any]:
         head = {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
@@ -43,14 +51,15 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCount:
-    """An entity, and the number of its facts of any time."""
+    """An entity, the number of its facts of any time, and what is known of it, in short."""
 
     entity: Entity
     facts: int
+    profile: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form in which `kgray entities --json` prints it."""
-        return entity_row(self.entity) | {"facts": self.facts}
+        return entity_row(self.entity) | {"facts": self.facts, "profile": self.profile}
 
 
 def entity_row(entity: Entity) -> dict[str, Any]:
@@ -59,7 +68,9 @@ def entity_row(entity: Entity) -> dict[str, Any]:
     return {"id": entity.id, "name": entity.name} | names
 
 
-def history_of(store: Store, view: GraphView, name_or_id: str, as_of: Instant | None) -> History:
+def history_of(
+    store: Store, view: GraphView, name_or_id: str, as_of: Instant | None, known_at: Instant | None
+) -> History:
     """Return the spans of an entity's facts that a view shows; as_of None = those of any time.
 
     Raises NotFound, and Ambiguous where several entities have the name.
@@ -68,7 +79,10 @@ def history_of(store: Store, view: GraphView, name_or_id: str, as_of: Instant | 
     facts = view.facts_at([entity.id], as_of, None)
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
     spans, clients = spans_of(view, facts)
-    return History(group=view.group, entity=entity, facts=tuple(spans.values()), clients=clients)
+    said = profiles(store, view, [entity.id], as_of=as_of, known_at=known_at)[entity.id]
+    return History(
+        group=view.group, entity=entity, profile=said, facts=tuple(spans.values()), clients=clients
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +130,8 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     counts: Counter[str] = Counter()
     for _, _, source, target in store.rows(kinds.FACT_ENDS, group):
         counts.update({source, target} - {None})
-    everyone = entities_of(store, view_now(store, group))
+    view = view_now(store, group)
+    everyone = entities_of(store, view)
     wanted = folded(query)
     names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
     ranked = {id_: _rank(wanted, called) for id_, called in names.items()}
@@ -128,7 +143,9 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
         }
     chosen = [(rank, entity) for entity in everyone if (rank := ranked[entity.id]) is not None]
     chosen.sort(key=lambda row: (row[0], -counts[row[1].id], row[1].name, row[1].id))
-    return [EntityCount(entity=entity, facts=counts[entity.id]) for _, entity in chosen[:limit]]
+    found = [entity for _, entity in chosen[:limit]]
+    said = profiles(store, view, [entity.id for entity in found], most=_TOLD)
+    return [EntityCount(entity=one, facts=counts[one.id], profile=said[one.id]) for one in found]
 
 
 def _rank(wanted: str, names: Sequence[str]) -> int | None:

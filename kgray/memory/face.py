@@ -19,7 +19,7 @@ from kgray import holds, times
 from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
-from kgray.errors import InputError, NoSpace, NotFound
+from kgray.errors import InputError, NoSpace, NotFound, SettingsError
 from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
@@ -284,6 +284,7 @@ class Memory(GroupReads, BothWays):
         *,
         cold: bool = False,
         due: bool = False,
+        profiles: bool = False,
         max_tokens: int | None = None,
         dry_run: bool = False,
         on_group: OnGroup = lambda *_: None,
@@ -292,6 +293,7 @@ class Memory(GroupReads, BothWays):
 
         cold        from nothing, and not from the current run
         due         only groups of which a tenth is new since the current run
+        profiles    have the model write of entities with 5 facts or more, too
         max_tokens  of all groups together, where a model is configured; the rest is written without it
         dry_run     say which calls it would make; publish nothing
         Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
@@ -302,12 +304,19 @@ class Memory(GroupReads, BothWays):
             if missing := no_group(self.store, check_group(group)):
                 raise NotFound(missing)
         chosen = list(dict.fromkeys(groups)) or list(self.store.heads())
+        summarizer = self._summarizer() if self._summarizer is not None else None
+        if profiles and summarizer is None:
+            raise SettingsError(
+                'profiles are written by a model: set model.backend = "openai" with model.base_url and '
+                "model.name; without one, `kgray history` and `kgray entities` make them of facts."
+            )
         refresh = Refresh(
             store=self.store,
             embedder=self.embedder,
-            summarizer=self._summarizer() if self._summarizer is not None else None,
+            summarizer=summarizer,
             cold=cold,
             due=due,
+            profiles=profiles,
             max_tokens=max_tokens,
             dry_run=dry_run,
             cluster=self.clustering,

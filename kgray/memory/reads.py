@@ -114,7 +114,7 @@ class GroupReads:
         """
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
         return self._at_one_moment(
-            group, lambda: history_of(self.store, self._view_at(group, known), name_or_id, moment)
+            group, lambda: history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
         )
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:

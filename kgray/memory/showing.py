@@ -15,6 +15,7 @@ from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
 from kgray.ports import Store
 from kgray.search import spans_of
+from kgray.search.profiles import profiles
 from kgray.times import to_datetime
 
 KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
@@ -59,6 +60,7 @@ class Shown:
     records     the dump rows
     names       entity id -> name
     clients     episode id -> the client's id
+    profile     what is known of it, in short, where it is an entity
     """
 
     id: str
@@ -68,6 +70,7 @@ class Shown:
     facts: tuple[FactSpan, ...]
     names: Mapping[str, str]
     clients: Mapping[str, str | None]
+    profile: str = ""
 
 
 def described(store: Store, group: str, identifier: str, records: list[DumpRow]) -> Shown:
@@ -80,6 +83,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
     facts = view.facts([record["id"] for record in of["fact"]])
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
     spans, clients = spans_of(view, facts)
+    told = {entity.id for entity in entities}
     sequences = sorted(record["sequence"] for record in of["episode"])
     evidence = {(record["episode"], record["ordinal"]) for record in of["evidence"]}
     return Shown(
@@ -90,6 +94,7 @@ def described(store: Store, group: str, identifier: str, records: list[DumpRow])
         facts=tuple(spans.values()),
         names={entity.id: entity.name for entity in entities},
         clients=clients,
+        profile=profiles(store, view, [identifier])[identifier] if identifier in told else "",
     )
 
 

@@ -177,7 +177,7 @@ class ResponseCache(Protocol):
         """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
 
 
-SummaryTask = Literal["community", "community_report"]
+SummaryTask = Literal["community", "community_report", "profile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class SummaryRequest:
 
 
 class Summarizer(Protocol):
-    """Names and summarises communities."""
+    """Names and summarises communities, and says what is known of an entity."""
 
     identity: str  # model and parameters: part of the key of what it wrote
 

@@ -1,4 +1,4 @@
-"""Replies about communities: their schemas, and what is kept of a reply; `prompts/` has the rules."""
+"""Replies about communities and entities: schemas, and what is kept of one; `prompts/` has the rules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _TEXT: Schema = {"type": "string"}
 _INDEX: Schema = {"type": "integer"}
 _FINDING = object_of(summary=_TEXT, explanation=_TEXT, facts=listed_of(_INDEX))
 SCHEMAS: Mapping[SummaryTask, Schema] = {
+    "profile": object_of(summary=_TEXT),
     "community": object_of(name=_TEXT, summary=_TEXT),
     "community_report": object_of(
         name=_TEXT, summary=_TEXT, rating=_INDEX, reason=_TEXT, findings=listed_of(_FINDING)
@@ -28,14 +29,12 @@ def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> di
     A finding that cites a fact which was not shown loses that citation; one without a summary goes. Raises
     InvalidAnswer for a text that is missing or empty, and for a rating outside 0 to 10.
     """
-    found: dict[str, Any] = {
-        "name": _text(reply, "name", _NAME),
-        "summary": _text(reply, "summary", _SUMMARY),
-    }
-    for name in ("name", "summary"):
-        if not found[name]:
+    lengths = {"summary": _SUMMARY} if task == "profile" else {"name": _NAME, "summary": _SUMMARY}
+    found: dict[str, Any] = {name: _text(reply, name, most) for name, most in lengths.items()}
+    for name, text in found.items():
+        if not text:
             raise InvalidAnswer(f"the reply has no {name!r}", raw=canonical(reply))
-    if task == "community":
+    if task != "community_report":
         return found
     rating, items = reply.get("rating"), reply.get("findings")
     if type(rating) is not int or not 0 <= rating <= 10:

@@ -7,16 +7,18 @@ chosen is shown in an order that does not depend on scores, so the same hits giv
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from kgray.derivation.stored import view_now
 from kgray.errors import InputError
-from kgray.graph import Entity, Hit, Scope, named
+from kgray.graph import Hit, Scope, named
+from kgray.ports import at_one_moment
 from kgray.prompting.tokens import Counter, count_tokens
-from kgray.search.excerpts import beginning, excerpt, pattern
+from kgray.search.excerpts import dates, day_of, excerpt, pattern, safe
+from kgray.search.profiles import profiles, who
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.searcher import Searcher, ViewAt
 from kgray.times import to_datetime
@@ -26,26 +28,16 @@ CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget
 _LINE_TOKENS = 20  # most lines have more: no budget is left unused for want of hits
 _SHORT = 30  # tokens of a message that joins those on both sides of it
 _ENTITY = 0.2  # what a name with aliases and types adds, measured by its score
-_ALIASES = 5
-_LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
-_HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
 _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
-    "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...)"),
+    "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
     "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
     "episode": ("EPISODES", "What was said, word for word: [n] DATE SPEAKER: TEXT; no date: the same day"),
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _START = datetime.min.replace(tzinfo=UTC)
-# A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
-# blanks, slashes and invisible characters allowed between the two; or of a chat turn's mark ("<|im_end|>").
-_TAG_OPENS = re.compile(
-    r"[<\uff1c\ufe64\u2039\u3008]"
-    r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
-    r"[A-Za-z\uff21-\uff5a|\uff5c])"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +99,25 @@ async def context(
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     # The facts of an episode of triples say it in words, where facts are asked for.
     hits = [hit for hit in found if hit.kind != "triples" or "fact" not in query.scopes]
+    told = _profiles(searcher, query, view, hits)
+    hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
     as_of, known_at = (
         None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
     )
     return write(hits, tokens, query=query.text, count=count, as_of=as_of, known_at=known_at)
+
+
+def _profiles(searcher: Searcher, query: Query, view: ViewAt | None, hits: Sequence[Hit]) -> dict[str, str]:
+    """Return entity id -> what its line says of it; facts that are hits themselves are left out."""
+    entities, facts = [hit.id for hit in hits if hit.entity is not None], {hit.id for hit in hits if hit.fact}
+
+    def read() -> dict[str, str]:
+        shown = view_now(searcher.store, query.group) if view is None else view()
+        return profiles(
+            searcher.store, shown, entities, as_of=query.as_of, known_at=query.known_at, most=2, besides=facts
+        )
+
+    return at_one_moment(searcher.store, read) if entities else {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +199,7 @@ def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
     frames: dict[object, int] = {
         scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
     }
-    day = count(f" {_shown(_START)} ")
+    day = count(f" {day_of(_START)} ")
     return frames | {_day(line.hit): day if _day(line.hit)[0] else 0 for line in lines}
 
 
@@ -256,29 +263,12 @@ def _day(hit: Hit | None) -> tuple[str, str | None]:
     """Return what an excerpt is dated with once: the day of a message, and its source."""
     if hit is None or hit.reference_time is None:
         return "", None
-    return _shown(hit.reference_time), hit.told_in
-
-
-def safe(text: str) -> str:
-    """Return stored text as one line that holds no tag and no control character."""
-    shown = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in beginning(text, _LINE))
-    return _TAG_OPENS.sub("&lt;", " ".join(shown.split()))
-
-
-def dates(valid_at: datetime | None, invalid_at: datetime | None) -> str:
-    """Return `from - to`: days, or minutes where a span begins and ends on one day."""
-    same_day = valid_at is not None and invalid_at is not None and valid_at.date() == invalid_at.date()
-    start = "unknown" if valid_at is None else _shown(valid_at, minutes=same_day)
-    return f"{start} - {'present' if invalid_at is None else _shown(invalid_at, minutes=same_day)}"
-
-
-def _shown(moment: datetime, *, minutes: bool = False) -> str:
-    return moment.isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
+    return day_of(hit.reference_time), hit.told_in
 
 
 def _moments(as_of: datetime | None, known_at: datetime | None) -> str:
     told = (("as of", as_of), ("as known on", known_at))
-    said = ", ".join(f"{word} {_shown(moment)}" for word, moment in told if moment is not None)
+    said = ", ".join(f"{word} {day_of(moment)}" for word, moment in told if moment is not None)
     return f"This is the state {said}." if said else ""
 
 
@@ -289,16 +279,8 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
             return safe(hit.text)
         return f"{safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
     if hit.entity is not None:
-        return f"{safe(hit.entity.name)}{_about(hit.entity)}"
+        return who(hit.entity) + (f": {hit.profile}" if hit.profile else "")
     if hit.community is not None:
-        return f"{safe(hit.text)} (as of {_shown(hit.known_at or _START)})"
-    who = f"{safe(hit.speaker)}: " if hit.speaker else ""
-    return f"{who}{safe(excerpt(hit.text, asked))}"
-
-
-def _about(entity: Entity) -> str:
-    said = [", ".join(map(safe, entity.labels))] if entity.labels else []
-    if entity.aliases:
-        more = ", ..." if len(entity.aliases) > _ALIASES else ""
-        said.append(f"also known as {', '.join(map(safe, entity.aliases[:_ALIASES]))}{more}")
-    return f" ({'; '.join(said)})" if said else ""
+        return f"{safe(hit.text)} (as of {day_of(hit.known_at or _START)})"
+    speaker = f"{safe(hit.speaker)}: " if hit.speaker else ""
+    return f"{speaker}{safe(excerpt(hit.text, asked))}"

@@ -1,10 +1,21 @@
-"""The part of a long text that is shown for a query."""
+"""Stored text as it is shown: the part of a long one that a query asks for, as one line that is no markup."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
+from datetime import datetime
 
+_LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
+_HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
+# A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
+# blanks, slashes and invisible characters allowed between the two; or of a chat turn's mark ("<|im_end|>").
+_TAG_OPENS = re.compile(
+    r"[<\uff1c\ufe64\u2039\u3008]"
+    r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
+    r"[A-Za-z\uff21-\uff5a|\uff5c])"
+)
 EXCERPT = 400  # characters of a raw episode
 _QUERY = 2000  # characters of a query that are looked for
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff"
@@ -52,3 +63,21 @@ def beginning(text: str, length: int) -> str:
         return text
     cut = text[:length]
     return f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."
+
+
+def safe(text: str) -> str:
+    """Return stored text as one line that holds no tag and no control character."""
+    shown = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in beginning(text, _LINE))
+    return _TAG_OPENS.sub("&lt;", " ".join(shown.split()))
+
+
+def dates(valid_at: datetime | None, invalid_at: datetime | None) -> str:
+    """Return `from - to`: days, or minutes where a span begins and ends on one day."""
+    same_day = valid_at is not None and invalid_at is not None and valid_at.date() == invalid_at.date()
+    start = "unknown" if valid_at is None else day_of(valid_at, minutes=same_day)
+    return f"{start} - {'present' if invalid_at is None else day_of(invalid_at, minutes=same_day)}"
+
+
+def day_of(moment: datetime, *, minutes: bool = False) -> str:
+    """Return a moment as a day, or to the minute."""
+    return moment.isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kgray import kinds, rows
-from kgray.graph import Community
+from kgray.graph import PROFILE, Community
 from kgray.ports import Store
 from kgray.search.index import Words
 from kgray.search.vectors import Ints, Vectors
@@ -38,6 +38,15 @@ def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Ins
 
 def communities_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
     """Return the communities of a run, by id, or (ids) those that are still there."""
+    return [one for one in _of_run(store, group, run, ids) if one.level != PROFILE]
+
+
+def profiles_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> dict[str, Community]:
+    """Return entity id -> what a model wrote of it in a run; of all, or of these."""
+    return {one.id: one for one in _of_run(store, group, run, ids) if one.level == PROFILE}
+
+
+def _of_run(store: Store, group: str, run: int, ids: Iterable[str] | None) -> list[Community]:
     if ids is None:
         found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
     else:

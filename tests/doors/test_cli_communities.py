@@ -47,6 +47,11 @@ def test_refresh_list_and_show(filled):
     for person in ("Acme", "works at"):
         assert person in filled("communities", "show", listed["id"][:8], "--group", "team").out
 
+    profile = filled("history", "Bob Stone", "--group", "team", "--json").json["entity"]["profile"]
+    assert "Bob Stone" in profile
+    assert profile in filled("history", "Bob Stone", "--group", "team").out
+    assert filled("show", "Bob Stone", "--group", "team", "--json").json["profile"] == profile
+
     hits = filled("search", "Acme", "--group", "team", "--scope", "community", "--json").json["hits"]
     assert [hit["id"] for hit in hits] == [listed["id"]]
     assert "<COMMUNITIES>" in filled("context", "Acme", "--group", "team", "--scope", "community").out
@@ -69,6 +74,7 @@ def test_without_news_nothing_is_done_and_a_dry_run_changes_nothing(filled):
     [
         (("refresh", "--group", "nobody"), "nobody"),
         (("refresh", "--max-tokens", "0"), "max-tokens"),
+        (("refresh", "--profiles"), "model.backend"),
         (("show", "ffffffff", "--group", "team"), "no community"),
         (("show", "x", "--group", "a b"), "group"),
         (("list",), "--group"),

@@ -193,7 +193,7 @@ def test_history_shows_every_span_with_supporters_and_ends(team):
     by_name = team("history", "alice  nguyen", "--group", "team", "--json")
     assert by_name.code == 0
     document = by_name.json
-    assert set(document["entity"]) == {"id", "name", "aliases", "labels"}
+    assert set(document["entity"]) == {"id", "name", "aliases", "labels", "profile"}
     assert document["entity"]["name"] == "Alice Nguyen"
     first, second = document["facts"]
     assert set(first) == (HIT - {"score", "methods"}) | FACT | {"statement", "ended_by"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,8 @@ class CountingSummarizer:
         if self.says is not None:
             raise self.says
         reply = {"name": f"about {request.data[10:60]}", "summary": request.data}
+        if request.task == "profile":
+            del reply["name"]
         return reply, self.cost
 
 
@@ -150,10 +154,10 @@ def test_a_budget_and_a_dry_run(memory):
 
 
 def test_no_word_of_a_removed_episode_is_left_in_any_run(memory):
-    memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    memory.add("Ann Rice works at Zyqqvorp.", group="team", speaker="Ann Rice", at=LATER, id="z1")
     model = CountingSummarizer()
     refreshed(memory, model)
-    memory.add("Alice Nguyen lives in Lima.", group="team", speaker="Greta Lind", at=LATER)
+    memory.add("Ann Rice lives in Lima.", group="team", speaker="Ann Rice", at=LATER)
     refreshed(memory, model)
     assert "zyqqvorp" in repr(kept(memory)["communities"]).lower()
 
@@ -191,22 +195,84 @@ def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
     assert "zyqqvorp" not in repr(kept(memory)).lower()
 
 
-def test_what_fails_while_it_publishes_leaves_the_run_before(memory, monkeypatch):
-    refreshed(memory)
-    memory.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
-    before = kept(memory)
-    real = refreshing._published
+class Dying:
+    """A transaction whose process ends before its n-th write."""
 
-    def killed(at, **how):
-        real(at, **how)
-        raise KeyboardInterrupt
+    def __init__(self, at, left):
+        self.at, self.left = at, left
 
-    monkeypatch.setattr(refreshing, "_published", killed)
-    with pytest.raises(KeyboardInterrupt):
+    def __getattr__(self, verb):
+        if verb in {"put", "drop"}:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        return getattr(self.at, verb)
+
+
+def test_killed_between_any_two_writes_of_a_publication_it_leaves_the_run_before(memory, monkeypatch):
+    for place in ("Lima", "Cusco"):
         refreshed(memory)
-    assert kept(memory) == before
-    monkeypatch.undo()
-    assert refreshed(memory).run == 2
+        memory.add(f"I live in {place}.", group="team", speaker="Zelda Brand", at=LATER)
+    before, real, writes = kept(memory), refreshing._published, 0
+    while True:
+        monkeypatch.setattr(refreshing, "_published", lambda at, n=writes, **how: real(Dying(at, n), **how))
+        try:
+            done = refreshed(memory)
+            break
+        except KeyboardInterrupt:
+            assert kept(memory) == before
+            writes += 1
+    assert done.run == 3
+    assert writes > 2 * done.communities, "it put a run, and dropped one"
+
+
+def test_readers_never_mix_two_runs(memory):
+    folder, seen, stop = memory.store.folder, set(), threading.Event()
+    refreshed(memory)
+
+    def read():
+        with kgray.open(folder) as reader:
+            while not stop.is_set():
+                listed = reader.communities(group="team")
+                (run,) = {one.run for one in listed}
+                seen.add((run, len(listed)))
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        for _ in range(20):
+            refreshed(memory, cold=True)
+        stop.set()
+        reading.result()
+    assert len({count for _, count in seen}) == 1
+    assert len(seen) > 1
+
+
+def test_a_refresh_meanwhile_changes_nothing_of_the_graph(tmp_path):
+    def rows(batch):
+        for number in range(10 * batch, 10 * batch + 10):
+            said = {"source": f"P{number % 17}", "relation": "KNOWS", "target": f"Q{number % 13}"}
+            yield {"group": "g", "id": str(number), "at": "2026-01-01", "triples": [said]}
+
+    hashes, stop = [], threading.Event()
+
+    def refresh():
+        runs = set()
+        with kgray.open(tmp_path / "busy") as other:
+            while not stop.is_set():
+                runs |= {done.run for done in other.refresh_communities().values()}
+        return runs
+
+    for name in ("calm", "busy"):
+        stop.clear()
+        with kgray.open(tmp_path / name) as memory, ThreadPoolExecutor(1) as pool:
+            meanwhile = pool.submit(refresh) if name == "busy" else None
+            for batch in range(12):
+                assert memory.add_many(rows(batch)).committed == 10
+            stop.set()
+            hashes.append(memory.dump_hash(group="g"))
+            if meanwhile is not None:
+                assert len(meanwhile.result()) >= 1
+    assert hashes[0] == hashes[1]
 
 
 def test_the_newest_run_that_was_known_then_and_two_are_kept(memory):
@@ -267,3 +333,62 @@ def test_communities_are_a_scope_of_searches_and_contexts(memory):
 
     memory.retract(group="team", episodes=[f"t{number:03}" for number in range(1, 69)])
     assert memory.search("Lumen Systems", group="team", scopes=["community"]) == []
+
+
+def test_every_entity_has_a_profile_of_what_holds_of_it_by_then(memory):
+    said = memory.history("Alice Nguyen", group="team").profile
+    assert "Alice Nguyen works at Brightwater (2026-05-01 - present)." in said
+    assert "Lumen" not in said, "that has ended"
+    then = memory.history("Alice Nguyen", group="team", as_of="2025-10-01").profile
+    assert "works at Lumen Systems (2021-01-01 - 2025-12-01)." in then
+    (listed,) = memory.entities("Alice Nguyen", group="team")
+    assert said.startswith(listed.profile)
+    assert listed.profile.count(".") == 2
+    assert memory.describe("Alice Nguyen", group="team").profile == said
+    assert memory.describe("t039", group="team").profile == ""
+
+    text = memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
+    assert f"- Alice Nguyen (Person): {listed.profile}" in text
+    both = memory.context("Alice Nguyen", group="team", scopes=["entity", "fact"]).text
+    assert both.count("works at Brightwater") == 1, "what is a hit itself is said once"
+
+
+def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kept(memory):
+    model = CountingSummarizer()
+    assert refreshed(memory, model).profiles == 0
+    plain = len(model.asked)
+    foreseen = refreshed(memory, model, profiles=True, dry_run=True)
+    done = refreshed(memory, model, profiles=True)
+    asked = model.asked[plain:]
+    assert {request.task for request in asked} == {"profile"}
+    assert (done.profiles, foreseen.calls, done.calls) == (len(asked),) * 3
+    again = refreshed(memory, model, profiles=True)
+    assert (again.calls, again.profiles, again.kept) == (0, done.profiles, done.communities)
+    assert refreshed(memory, model).profiles == done.profiles, "without news all stays"
+    assert len(memory.communities(group="team")) == done.communities, "a profile is no community"
+    said = memory.history("Alice Nguyen", group="team").profile
+    assert "ENTITY" in said
+    assert "pair programming" in said
+    assert "ENTITY" not in memory.history("Alice Nguyen", group="team", as_of="2026-06-01").profile
+    assert "ENTITY" in memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
+    hits = memory.search("pair programming", group="team", scopes=["community"])
+    assert {hit.community.level for hit in hits} == {0}
+
+    memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    told = memory.history("Alice Nguyen", group="team").profile
+    assert "ENTITY" not in told, "news of her: what was written may not be so any more"
+    kept_ones = refreshed(memory, model)
+    assert kept_ones.profiles == done.profiles - 1 - ("Greta Lind" in str(asked)), "no call for a profile"
+    assert refreshed(memory, model, profiles=True).profiles == done.profiles
+
+
+def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
+    memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    model = CountingSummarizer()
+    refreshed(memory, model, profiles=True)
+    assert "Zyqqvorp" in memory.history("Alice Nguyen", group="team").profile
+    memory.remove(group="team", episodes=["z1"])
+    assert "zyqqvorp" not in repr(kept(memory)).lower()
+    assert "Brightwater" in memory.history("Alice Nguyen", group="team").profile
+    refreshed(memory, model, profiles=True)
+    assert "ENTITY" in memory.history("Alice Nguyen", group="team").profile

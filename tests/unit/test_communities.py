@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import communities as bench
 from kgray.communities.graph import components, graph_of, tightened
 from kgray.communities.matching import assigned, carried
 from kgray.communities.partition import NOBODY, cap_for, folded, levels_of, partition
@@ -152,6 +153,27 @@ def test_planted_communities_are_found():
     assert 90 <= len(set(labels.tolist()) - {NOBODY}) <= 115
 
 
+def test_planted_communities_of_unequal_sizes_and_degrees_are_found():
+    graph, truth = bench.planted(5000, 0.2, seed=5)
+    labels = partition(graph, 500)
+    known = labels != NOBODY
+
+    assert bench.agreement(labels[known], truth[known]) >= 0.95
+
+
+@pytest.mark.slow  # the properties above try some of them
+def test_a_thousand_random_graphs_end_within_the_cap_whatever_their_order():
+    dice = random.Random(11)
+    for _ in range(1000):
+        count, cap = dice.randrange(2, 40), dice.randrange(2, 20)
+        some = [(dice.randrange(count), dice.randrange(count), dice.randint(1, 6)) for _ in range(3 * count)]
+        pairs = edges(*some)
+        communities = found(count, pairs, cap)
+        assert all(len(group) <= cap for group in communities)
+        dice.shuffle(pairs)
+        assert found(count, pairs, cap) == communities
+
+
 def test_a_hub_makes_no_giant_and_what_hangs_on_it_alone_stays_with_it():
     count = 3000
     hub, leaves = count, [count + 1 + n for n in range(5)]
@@ -201,7 +223,7 @@ def test_parts_and_common_neighbours():
     graph = graph_of(ids(5), edges((0, 1, 2), (1, 2, 2), (0, 2, 2), (3, 4, 6)))
 
     assert components(graph, np.zeros(5, np.int64)).tolist() == [0, 0, 0, 3, 3]
-    assert tightened(graph).weights.tolist() == [4, 4, 4, 4, 4, 4, 6, 6]
+    assert tightened(graph).weights.tolist() == [16, 16, 16, 16, 16, 16, 6, 6]
     assert folded(graph, np.array([0, 1, 0, 3, 3]), 500).tolist() == [0, 0, 0, 3, 3]
     assert np.bincount(propagate(graph, np.arange(5), 2)).max() == 2
 

@@ -90,7 +90,7 @@ def test_the_block_has_the_papers_form():
         "- [1] Alice likes tea (Date range: unknown - present)\n"
         "- [2] Alice works at Acme (Date range: 2026-03-01 - 2026-05-01)\n"
         "</FACTS>\n"
-        "Who and what it is about: NAME (kind; also known as ...)\n"
+        "Who and what it is about: NAME (kind; also known as ...): what else is known\n"
         "<ENTITIES>\n"
         "- Alice Webb (Person; also known as A. Webb, Alice)\n"
         "</ENTITIES>\n"

@@ -1,0 +1,133 @@
+"""A refresh through Ray killed at any instant: each group has the run before it or the new one, whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray import kinds
+from tests.doors.chat_server import ChatServer, as_json, at
+from tests.runtime.test_ray_neo4j import on_server
+from tests.waiting import HANGS_S
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+GROUPS = ("one", "two", "three")
+CIRCLES = (("Ann", "Bob", "Cara", "Dan", "Eve", "Finn"), ("Gus", "Hana", "Ivo", "Jon", "Kim", "Lea"))
+Rows = dict[str, dict[int, list[Any]]]  # group -> run -> its communities
+
+
+def told(cycle: int) -> Iterator[dict[str, Any]]:
+    """Yield what each group is told before a refresh: at first who knows whom, then of a newcomer."""
+    for group in GROUPS:
+        pairs = [(a, b) for circle in CIRCLES for a in circle for b in circle if a < b]
+        pairs = pairs if not cycle else [(f"Newcomer {cycle}", one) for one in CIRCLES[cycle % 2][:3]]
+        triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
+        yield {"group": group, "id": f"c{cycle}", "at": "2026-01-01", "triples": triples}
+
+
+def kept(memory: Any) -> Rows:
+    """Return the communities of each run that is kept."""
+    found: Rows = {}
+    for group in GROUPS:
+        runs = found[group] = {row[0]: [] for row in memory.store.rows(kinds.ALL["community_runs"], group)}
+        for row in memory.store.rows(kinds.ALL["communities"], group):
+            runs[row[0]].append(row)  # a row of no run that is kept fails here
+    return found
+
+
+class Refreshes:
+    """Refreshes of one store, each a process; killed where that is said, and looked at afterwards."""
+
+    def __init__(self, memory: Any, data: Path, environ: dict[str, str]) -> None:
+        self.memory, self.kills = memory, 0
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KGRAY_")}
+        self._environ = clean | environ
+        self._command = [sys.executable, "-m", "kgray", "communities", "refresh", "--data", str(data)]
+
+    def run(self, kill_after_s: float | None = None) -> bool:
+        """Run one; whether it came to its end."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self._command, env=self._environ, stdout=pipe, stderr=pipe)
+        try:
+            _, err = process.communicate(timeout=HANGS_S if kill_after_s is None else kill_after_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            self.kills += 1
+            return False
+        assert process.returncode == 0, err.decode()
+        return True
+
+    def look(self, before: Rows, expected: Rows) -> int:
+        """Return how many groups have the new run; each has that or the one before, whole."""
+        new = 0
+        for group, runs in kept(self.memory).items():
+            if runs.keys() == before[group].keys():
+                assert runs == before[group]
+            else:
+                assert runs == expected[group]
+                new += 1
+        return new
+
+
+@pytest.fixture
+def model() -> Iterator[dict[str, str]]:
+    """Serve a model that takes its time, and says who it was shown."""
+
+    def answer(call: Any) -> Any:
+        time.sleep(0.05)
+        return as_json({"name": ", ".join(call.sections["MEMBERS"][:2]), "summary": call.data})
+
+    server = ChatServer(answer)
+    yield at(server.url)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "kills"),
+    [
+        ("sqlite", 2),
+        pytest.param("sqlite", 20, marks=pytest.mark.slow),
+        pytest.param("neo4j", 20, marks=[pytest.mark.slow, pytest.mark.neo4j]),
+    ],
+)
+def test_a_refresh_that_is_killed_publishes_whole_runs(
+    tmp_path: Path, ray_session: Any, model: dict[str, str], request: Any, store: str, kills: int
+) -> None:
+    settings: dict[str, Any] = {"embedder_dimensions": 64}
+    if store == "neo4j":
+        settings = on_server(request.getfixturevalue("own_neo4j"), tmp_path)
+    environ = model | {f"KGRAY_{name.upper()}": str(value) for name, value in settings.items()}
+    environ |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_ADDRESS": ray_session.address}
+    model_here = {name.removeprefix("KGRAY_").lower(): value for name, value in model.items()}
+    dice, landed = random.Random(kills), []
+    with (
+        kgray.open(tmp_path / "calm", embedder_dimensions=64) as calm,
+        kgray.open(tmp_path / "calm", embedder_dimensions=64, **model_here) as calm_model,
+        kgray.open(tmp_path / "killed", **settings) as memory,
+    ):
+        refreshes, cycle, took = Refreshes(memory, tmp_path / "killed", environ), 0, 0.0
+        while refreshes.kills < kills:
+            for one in (calm, memory):
+                assert one.add_many(told(cycle)).committed == len(GROUPS)
+            calm_model.refresh_communities()
+            expected, before = kept(calm), kept(memory)
+            began = time.monotonic()
+            if cycle:  # the first one says how long one takes
+                while refreshes.kills < kills and not refreshes.run(dice.uniform(0.3, 1.1) * took):
+                    landed.append(refreshes.look(before, expected))
+            refreshes.run()
+            took = took or time.monotonic() - began
+            assert refreshes.look(before, expected) == len(GROUPS)
+            cycle += 1
+    print(f"{kills} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says
