@@ -77,17 +77,7 @@ def run(
         port = free_port()
         # Where it ingests, appends are faster than that: 503 is then a right answer.
         most = _BACKLOG if ingests else 100_000_000
-        words = [
-            "serve",
-            "--port",
-            str(port),
-            "--data",
-            folder,
-            "--max-age",
-            "86400",
-            "--max-pending",
-            str(most),
-        ]
+        words = ["serve", "--data", folder, *f"--port {port} --max-age 86400 --max-pending {most}".split()]
         ingesting = ChildProcess("kgray", words, log=Path(folder) / "log")
         accepting = ChildProcess("kgray", [*words, "--accept-only"], log=Path(folder) / "log")
         server = ingesting if ingests else accepting
@@ -112,26 +102,30 @@ def run(
         finally:
             ingesting.kill()
             accepting.kill()
-    made = len(told.ids)
-    measured = Served(
-        ingests=ingests,
-        clients=clients,
-        seconds=seconds,
+    how: dict[str, Any] = {"ingests": ingests, "clients": clients, "seconds": seconds}
+    measured = _measured(told, calm, idle if searchers else None, len(told.ids - there), how)
+    progress(table([measured]))
+    return measured
+
+
+def _measured(told: _Told, calm: Seen, idle: Seen | None, lost: int, how: dict[str, Any]) -> Served:
+    """Return what was seen, in the units of `Served`. calm, idle: of the idle server. how: the run's own."""
+    made, most = len(told.ids), max(1, len(told.ids))
+    return Served(
+        **how,
         statuses=dict(told.appended.statuses),
-        appends_per_s=round(made / seconds, 1),
+        appends_per_s=round(made / how["seconds"], 1),
         append_p50=told.appended.at(0.5),
         append_p99=told.appended.at(0.99),
         health_idle_p99=calm.at(0.99),
         health_p99=told.health.at(0.99),
-        search_idle_p95=idle.at(0.95) if searchers else None,
-        search_p95=told.searched.at(0.95) if searchers else None,
-        server_cpu_ms_per_append=round(told.server_s * 1000 / max(1, made), 2),
-        client_cpu_ms_per_append=round(told.client_s * 1000 / max(1, made), 2),
-        lost=len(told.ids - there),
+        search_idle_p95=idle.at(0.95) if idle else None,
+        search_p95=told.searched.at(0.95) if idle else None,
+        server_cpu_ms_per_append=round(told.server_s * 1000 / most, 2),
+        client_cpu_ms_per_append=round(told.client_s * 1000 / most, 2),
+        lost=lost,
         load=round(os.getloadavg()[0], 1),
     )
-    progress(table([measured]))
-    return measured
 
 
 _COLUMNS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ def create_app(
     webhook_key: bytes | None = None,
     private_webhooks: bool = False,
 ) -> FastAPI:
-    """Return the ASGI app of a memory; its owner closes the memory after the app has shut down.
+    """Return the ASGI app of a memory, which its owner closes after the app has shut down.
 
     host, names     see `Guard`: the address that is served, further names of the server
     ingests         False: another process ingests what is added here
@@ -69,17 +69,13 @@ def create_app(
 
     app = FastAPI(
         title="kgray", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        openapi_url=None, redirect_slashes=False,
+        openapi_url=None, redirect_slashes=False, exception_handlers=dict(_ON_ERROR),
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
     app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
     app.include_router(router())
     _add_health(app, door)
-    app.add_exception_handler(KgrayError, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_fault)
     if mounted is not None:
         app.add_route("/mcp", mounted)  # an ASGI app is an endpoint too
         app.mount("/mcp", mounted)
@@ -253,3 +249,11 @@ class Front:
 
 def _is_stream(scope: Scope) -> bool:
     return str(scope["path"]).endswith("/backfill")
+
+
+_ON_ERROR: Mapping[Any, Any] = {
+    KgrayError: _on_error,
+    RequestValidationError: _on_invalid,
+    HTTPException: _on_http,
+    Exception: _on_fault,
+}
