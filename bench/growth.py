@@ -27,7 +27,8 @@ from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 from kgray.search import Searcher
-from kgray.search.index import STATEMENT_VECTORS, Indexes
+from kgray.search.index import Indexes
+from kgray.search.vectors import STATEMENT_VECTORS
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

@@ -80,7 +80,7 @@ def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], No
         memory.close()
         at = {what: when - since for when, group, what in ended if group == LARGE}
         before = sum(group != LARGE and when - since < at["done"] for when, group, _ in ended)
-        cuts = statistics.quantiles(lags, n=100)
+        cuts = statistics.quantiles(lags, n=100, method="inclusive")
         return LagFigures(
             store=kind, facts=counted, load_s=load_s, load_cpu_s=load_cpu_s, run_s=ended[-1][0] - since,
             first_s=at["committed"], removed_s=at["done"], others=before, looks=len(lags),

@@ -21,6 +21,8 @@ from kgray.errors import SettingsError
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
 _QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
+# For an engine to end by itself. vLLM's 5 s are too few on a busy machine: killed, it leaves shared memory.
+_END_S = 45.0
 # Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
 _STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
 
@@ -122,7 +124,7 @@ class EngineClient(Client):
         async with self._starting:
             engine, self._engine = self._engine, None
             if engine is not None:
-                await asyncio.to_thread(engine.shutdown)
+                await asyncio.to_thread(engine.shutdown, _END_S)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
         try:

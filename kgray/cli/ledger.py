@@ -155,12 +155,10 @@ def failures(call: Call, group: str | None) -> int:
     with call.reader(group, says_pending=False) as memory:
         found = finished(memory.failures(group=group))
     rows = [row.as_dict() for row in found]
-    shown = ("group", "episode", "attempts", "class", "message")
+    head = ("group", "episode", "attempts", "class", "message")
     named = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in rows]
-    cells = [[row[name] for name in shown] for row in named]
-    return call.answer(
-        {"failures": rows}, lambda: printing.table(cells, head=shown, nothing="No failed episodes.")
-    )
+    cells, nothing = [[row[name] for name in head] for row in named], "No failed episodes."
+    return call.answer({"failures": rows}, lambda: printing.table(cells, head=head, nothing=nothing))
 
 
 @click.command(short_help="Groups with their counts.")

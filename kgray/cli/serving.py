@@ -107,8 +107,8 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
     # Without proxy_headers: nothing asks for a client's address.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
     how: dict[str, Any] = {"http": Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
-    ending: dict[str, Any] = {"timeout_graceful_shutdown": _GRACE_S}
-    return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how, **ending))
+    how |= {"timeout_graceful_shutdown": _GRACE_S}
+    return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how))
 
 
 @click.command(short_help="An MCP server on stdin and stdout.")

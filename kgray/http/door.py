@@ -29,6 +29,8 @@ T = TypeVar("T")
 READERS, WRITERS = 8, 4  # threads for reads; for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
+# While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
+_GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
 _tracer = trace.get_tracer("kgray")
 
@@ -55,7 +57,8 @@ class Door:
         self.metrics = Metrics()
         self.guard = Guard(memory.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
-        self.ingesting = Background(memory, lambda outcome: self.metrics.episodes.labels(outcome).inc())
+        self.ingesting = Background(memory, self._ended)
+        self._ended_at = 0.0
         self.posts = Posts(self, key=webhook_key, private=private_webhooks) if webhook_key else None
         self.ending = False  # streams end then
         self.streams = 0
@@ -96,6 +99,13 @@ class Door:
         self.ingesting.look()
         self.metrics.pending.set(self.ingesting.pending)
         self.metrics.oldest.set(self.ingesting.oldest_s)
+
+    def _ended(self, outcome: str) -> None:
+        """Count what became of an entry; called in the thread that ingests, which gives way to reads."""
+        self.metrics.episodes.labels(outcome).inc()
+        if self._readers.borrowed_tokens:
+            time.sleep(min(_GIVES_WAY * (time.monotonic() - self._ended_at), _LONGEST_PAUSE_S))
+        self._ended_at = time.monotonic()
 
     def check_room(self) -> None:
         """Raise Overloaded where too much waits to be ingested, or for too long."""

@@ -102,13 +102,9 @@ def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, .
 
     One request for all; with resolution "per_node" one for each entity question and one for the rest.
     """
-    if not questions.open:
-        return []
-    if resolution != "per_node":
-        return [tuple(questions.open)]
-    nodes = [(q,) for q in questions.open if q.kind == "entity"]
-    rest = tuple(q for q in questions.open if q.kind != "entity")
-    return [*nodes, rest] if rest else [*nodes]
+    alone = [q for q in questions.open if resolution == "per_node" and q.kind == "entity"]
+    rest = tuple(q for q in questions.open if q not in alone)
+    return [*((q,) for q in alone), *([rest] if rest else [])]
 
 
 async def settle(

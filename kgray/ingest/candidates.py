@@ -314,15 +314,15 @@ class Nearest:
 
     def _sort_tail(self) -> None:
         """Turn the unsorted tail into a sorted run. Runs of similar size merge: O(log n) merges per row."""
-        keys = _keys(self._bands[self._sorted : self._count]).ravel()
-        rows = np.repeat(np.arange(self._sorted, self._count, dtype=np.int32), self._pieces)
-        count, self._sorted = self._count - self._sorted, self._count
-        while self._runs and self._runs[-1][2] <= 4 * count:
-            older_keys, older_rows, older = self._runs.pop()
-            keys, rows = np.concatenate((older_keys, keys)), np.concatenate((older_rows, rows))
-            count += older
-        order = np.argsort(keys, kind="stable")
-        self._runs.append((keys[order], rows[order], count))
+        start = self._sorted
+        while self._runs and self._runs[-1][2] <= 4 * (self._count - start):
+            start -= self._runs.pop()[2]
+        # Band by band: 16 bits are sorted in linear time, and each key begins with the band's number.
+        bands = np.ascontiguousarray(self._bands[start : self._count].T)
+        order = np.argsort(bands, axis=1, kind="stable")
+        keys = _keys(np.take_along_axis(bands, order, axis=1).T).T.ravel()
+        self._runs.append((keys, (order + start).astype(np.int32).ravel(), self._count - start))
+        self._sorted = self._count
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:

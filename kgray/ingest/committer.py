@@ -36,6 +36,7 @@ from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
 
+_FEW = 50  # groups whose counters are read in no time
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
@@ -336,7 +337,8 @@ class Committer:
         """Drop the states of groups that other processes changed since the last run."""
         self._recorded.clear()
         held, store = list(self._states), self._parts.store
-        for group, head in (await at_length(lambda: store.heads(held))).items() if held else ():
+        found = await off_the_loop(store, lambda: store.heads(held), much=len(held) > _FEW)
+        for group, head in found.items():
             if self._states[group].last_recorded != head.last_recorded:
                 self.forget(group)
 

@@ -43,9 +43,8 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
     will probably change.
     """
-    if (told := read.told) is None:  # an episode is tried several times
-        told = read.told = told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
-    extraction = told.extraction
+    told = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    read.told, extraction = told, told.extraction  # an episode is tried several times
     if texts := _unembedded(read, extraction, state, answers):
         return Decision(asked=Questions(texts=texts))
     asked = Questions()

@@ -102,9 +102,7 @@ def _pairs_to_rule(
     graph, facts = case.state.graph, case.extraction.facts
     found: dict[tuple[str, str], ExtractedFact] = {}
     order = {name: place for place, name in enumerate(related.relations.names())}
-    firsts: dict[str, ExtractedFact] = {}
-    for fact in facts:
-        firsts.setdefault(fact.relation, fact)
+    firsts = {fact.relation: fact for fact in reversed(facts)}
     for name in fresh:
         words = _telling(name)
         for older in related.relations.names()[: order[name]]:

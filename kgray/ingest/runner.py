@@ -24,7 +24,7 @@ from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
-from kgray.ingest.threads import at_length, off_the_loop
+from kgray.ingest.threads import off_the_loop
 from kgray.ingest.window import GroupWindow, Run
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
@@ -318,11 +318,7 @@ class _WindowedRun:
     async def _look(self, *, everything: bool) -> None:
         """Queue the groups to which something was appended since the last look, or all with anything."""
         store, mark = self._parts.store, 0 if everything else self._mark
-        pending = store.newly_pending
-        if everything:
-            found, self._mark = await at_length(lambda: pending(mark))
-        else:
-            found, self._mark = await off_the_loop(store, lambda: pending(mark))
+        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark), much=everything)
         if everything:
             self._all_at = time.monotonic()
         for group, live in found.items():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -149,7 +149,32 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPSer
     chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
     for tool, hints in chosen:
         server.add_tool(_told(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints))
+    _add_resources(server, tools)
     return server
+
+
+def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
+    """Add what a client may attach to a conversation by its address."""
+
+    async def read(
+        tool: Callable[..., Awaitable[BaseModel]], group: str, ctx: Context[Any], *args: str
+    ) -> str:
+        if group != tools.seat_of(ctx).group:
+            raise ResourceError("this connection is of another group")
+        try:
+            return (await tool(*args, ctx=ctx)).model_dump_json()
+        except KgrayError as error:
+            raise ResourceError(str(error)) from None
+
+    @server.resource("kgray://{group}/entity/{name}", mime_type="application/json")
+    async def entity(group: str, name: str, ctx: Context[Any]) -> str:
+        """Tell how facts about one person or thing changed, by name or id."""
+        return await read(tools.get_history, group, ctx, name)
+
+    @server.resource("kgray://{group}/status", mime_type="application/json")
+    async def status(group: str, ctx: Context[Any]) -> str:
+        """Tell what waits to be read into the graph, and failures."""
+        return await read(tools.memory_status, group, ctx)
 
 
 def _told(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
@@ -175,13 +200,13 @@ class _Tools:
     """The tools; a docstring is what the model reads."""
 
     def __init__(self, seat_of: SeatOf) -> None:
-        self._seat_of = seat_of
+        self.seat_of = seat_of
 
     async def get_context(
         self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None
     ) -> Text:
         """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         how = {"tokens": tokens, "as_of": as_of, "known_at": known_at}
         found = await seat.read(seat.memory.context, query, group=seat.group, **how)
         return Text(text=found.text, tokens=found.tokens)
@@ -194,20 +219,20 @@ class _Tools:
 
         known_at: what this memory knew then.
         """
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         how = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
         found = await seat.read(seat.memory.search, query, group=seat.group, **how)
         return Lines(lines=[_line(hit) for hit in found])
 
     async def get_history(self, entity: str, ctx: Context[Any], known_at: When = None) -> Lines:
         """How facts about one person or thing changed. For 'since when', 'before', 'why did it change'."""
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         found = await seat.read(seat.memory.history, entity, group=seat.group, known_at=known_at)
         return Lines(lines=[_fact_line(fact) for fact in found.facts])
 
     async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
         """Return the messages behind a fact's id, verbatim: quote them."""
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         found = await seat.read(seat.memory.describe, id, group=seat.group)
         told = []
         for one in found.episodes:
@@ -219,7 +244,7 @@ class _Tools:
         self, ctx: Context[Any], ids: Ids = [], since: When = None  # noqa: B006 - read alone
     ) -> Status:  # fmt: skip
         """Whether added messages are in the graph yet, failures with reasons, and what changed since then."""
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         counts = (await seat.read(seat.memory.status, group=seat.group))[seat.group]
         failures = await seat.read(seat.memory.failures, group=seat.group)
         states = {id_: (await seat.read(seat.memory.episode, id_, group=seat.group))["state"] for id_ in ids}
@@ -243,7 +268,7 @@ class _Tools:
 
         `at` is when it was said, not when it happened. Do not add what search already returned.
         """
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
         taken = await seat.append({name: value for name, value in row.items() if value is not None})
         if taken.status == "conflict":
@@ -265,7 +290,7 @@ class _Tools:
 
         ids: of messages, as get_sources gives them. dry_run: only tells which are there. Ask the user first.
         """
-        seat = self._seat_of(ctx)
+        seat = self.seat_of(ctx)
         if dry_run:
             there = [id_ for id_ in ids if await seat.read(_is_there, seat, id_)]
             absent = [id_ for id_ in ids if id_ not in there]

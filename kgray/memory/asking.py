@@ -15,7 +15,7 @@ from operator import add
 from typing import Any, Literal, get_args
 
 from kgray.errors import Cost, InputError
-from kgray.graph import Community, Hit
+from kgray.graph import Community, Hit, Scope
 from kgray.memory.reads import GroupReads
 from kgray.ports import Answerer
 from kgray.prompting.tokens import count_tokens
@@ -72,74 +72,51 @@ async def seen_by(
     return await _drifted(memory, spending, question, context, chosen) if mode == "drift" else context
 
 
-# ------------------------------------------------------------------------------------------- global
-
-
 async def _points(
     memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
 ) -> Context:
-    others = chosen.keys() - {"tokens", "known_at"}
-    if wrong := sorted(name for name in others if chosen[name] and name not in {"scopes", "filters"}):
-        raise InputError(f"mode global takes no {wrong[0]}: it reads whole communities", field="mode")
+    """Return the best points of the reports as a context whose lines all have a number."""
+    if chosen.get("as_of") is not None:
+        raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
     everyone = await memory.communities(group=group, known_at=chosen.get("known_at"))
-    if not everyone:
+    top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
+    if not top:
         raise InputError(
             f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
             field="mode",
         )
-    top = [one for one in everyone if one.parent is None]
-    found: list[Hit] = []
-    for reports in list(_batches(sorted(top, key=lambda one: (-one.size, one.id))))[:MAP_CALLS]:
+    found: list[tuple[int, Hit]] = []
+    for reports in list(_batches(top))[:MAP_CALLS]:
         lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
-        for line in await spending.lines("points", question, lines):
-            if point := _POINT.match(line):
-                named = [int(n) for n in re.findall(r"\d+", point[2])]
-                said = [reports[n - 1] for n in named if 1 <= n <= len(reports)]
-                found += [_point(group, point[3], int(point[1]), one) for one in said[:1]]
-    found.sort(key=lambda hit: -hit.score)
-    return _within(found, chosen.get("tokens", 1500))
+        points = map(_POINT.match, await spending.lines("points", question, lines))
+        for worth, numbers, text in (point.groups() for point in points if point):
+            named = [reports[int(n) - 1] for n in re.findall(r"\d+", numbers) if 1 <= int(n) <= len(reports)]
+            for one in named[:1]:
+                hit = Hit(scope="community", id=one.id, text=text, score=1.0, group=group, community=one)
+                found.append((int(worth), hit))
+    hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
+    lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
+    while lines and count_tokens("\n".join(lines)) > chosen.get("tokens", 1500):
+        lines.pop()
+    text = "\n".join(lines)
+    numbered: frozenset[Scope] = frozenset({"community"})
+    return Context(text=text, tokens=count_tokens(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
 
 
 def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
     """Yield reports, about _REPORTS tokens at a time."""
     batch: list[Community] = []
-    room = _REPORTS
     for one in reports:
-        cost = count_tokens(_report(one))
-        if batch and cost > room:
+        if batch and count_tokens(" ".join(map(_report, [*batch, one]))) > _REPORTS:
             yield batch
-            batch, room = [], _REPORTS
+            batch = []
         batch.append(one)
-        room -= cost
     if batch:
         yield batch
 
 
 def _report(one: Community) -> str:
-    findings = " ".join(f"{f.get('summary', '')}" for f in one.report.get("findings", ()))
-    return safe(f"{one.text} {findings}")
-
-
-def _point(group: str, text: str, score: int, one: Community) -> Hit:
-    return Hit(scope="community", id=one.id, text=text, score=score / 100, group=group, community=one)
-
-
-def _within(points: Sequence[Hit], tokens: int) -> Context:
-    """Return the best points as a context whose lines are all numbered."""
-    lines: list[str] = []
-    left = tokens
-    for point in points:
-        line = f"- [{len(lines) + 1}] {safe(point.text)}"
-        left -= count_tokens(f"{line}\n")
-        if left < 0:
-            break
-        lines.append(line)
-    text = "\n".join(lines)
-    hits = tuple(points[: len(lines)])
-    return Context(text=text, tokens=count_tokens(text), hits=hits, numbered=frozenset({"community"}))
-
-
-# -------------------------------------------------------------------------------------------- drift
+    return safe(" ".join([one.text, *(str(found["summary"]) for found in one.report.get("findings", ()))]))
 
 
 async def _drifted(

@@ -13,14 +13,7 @@ from dataclasses import asdict, field, replace
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    StrictBool,
-    StrictInt,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import AfterValidator, StrictBool, StrictInt, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 

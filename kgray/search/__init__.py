@@ -2,7 +2,7 @@
 
 query       what is asked: recipe, weights, filters
 question    what the query's text says: words, phrases, speakers, dates
-index       a group's words and vectors in memory
+index       a group's words and vectors in memory; vectors: one kind of these
 summaries   of communities, as a scope of their own
 ranking     the first stage: the score of every row by every signal
 candidates  the rows that the view shows, filters pass and graph steps reach; walk: the steps

@@ -20,11 +20,11 @@ from kgray.ledger import sequences_of
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.records import Episode
 from kgray.rows import folded
-from kgray.search.index import Ints
 from kgray.search.query import Filters, Query, Recipe, within
 from kgray.search.question import Question
 from kgray.search.ranking import Scores
 from kgray.search.summaries import Summaries, communities_of
+from kgray.search.vectors import Ints
 from kgray.search.walk import HOPS, Walk, known, walk
 from kgray.times import Instant
 

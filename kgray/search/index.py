@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,19 @@ from numpy.typing import NDArray
 from kgray import kinds
 from kgray.errors import Unavailable
 from kgray.kinds import COMMITTED, Read, Row
-from kgray.ports import Store, Vector, at_one_moment
-from kgray.rows import sign_bits
+from kgray.ports import Store, at_one_moment
+from kgray.search.vectors import (
+    MESSAGE_VECTORS,
+    NAME_VECTORS,
+    STATEMENT_VECTORS,
+    Floats,
+    Ints,
+    Vectors,
+    grown,
+)
 from kgray.times import SECOND
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-
 MEMORY_BYTES = 512 << 20  # of all indexes of a reader; the least recently used go first
-EXACT_BYTES = 64 << 20  # of a set of vectors that is kept whole; beyond, their signs: 1/32 of it
-RESCORED = 100  # vectors that signs choose and whose cosine is then exact
 SESSION_GAP = 6 * 3600 * SECOND  # a longer silence in a source begins a new session
 SESSION_MESSAGES = 64  # a channel that is never silent is cut into sessions of so many
 _CHUNK = 500  # sequences a read, when an index is extended
@@ -116,102 +118,6 @@ class Words:
         return held + self.lengths.nbytes + 4 * int(self.lengths.sum())
 
 
-Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
-
-
-class Vectors:
-    """Unit vectors by their names; whole up to EXACT_BYTES, beyond that their signs.
-
-    For vectors of random directions the share of differing signs is angle / pi (Charikar, STOC 2002), so near
-    vectors are near in signs too: these choose RESCORED vectors, whose cosine is then computed from the
-    store's rows, which is what a search of a large group waits for. Of the true 20 best of 30,000 x 1024 in
-    1,500 clusters that finds 0.972, of the 10 best all; 400 vectors find 0.982 of the 20.
-    """
-
-    def __init__(self, dimensions: int) -> None:
-        """Hold no vector."""
-        self.dimensions = dimensions
-        self.rows: dict[object, int] = {}  # name -> row
-        self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
-        self._names: list[object] = []
-        self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
-        # (words of 64 bits, rows): one operation takes one word of all rows
-        self._signs: NDArray[np.uint64] = np.zeros((-(-dimensions // 64), 0), np.uint64)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the vectors themselves are held."""
-        return self._whole is not None
-
-    def keeps_whole(self, more: int) -> bool:
-        """Whether the vectors themselves are held, and still will be with so many more."""
-        return self.whole and (len(self._names) + more) * self.dimensions * 4 <= EXACT_BYTES
-
-    def add(
-        self, names: Sequence[object], values: Sequence[bytes], numbers: Mapping[object, int], *, signs: bool
-    ) -> None:
-        """Append vectors (float32), or their signs; names that are there already are skipped.
-
-        numbers: of the owners, by name.
-        """
-        fresh = [n for n, name in enumerate(names) if name not in self.rows]
-        if not fresh:
-            return
-        for n in fresh:
-            self.rows[names[n]] = len(self._names)
-            self._names.append(names[n])
-        self.owners = _grown(self.owners, (numbers[names[n]] for n in fresh))
-        joined = b"".join([values[n] for n in fresh])
-        if signs and self._whole is not None:
-            self._signs, self._whole = _by_word(self._whole), None
-        if self._whole is not None:
-            self._whole = np.concatenate((self._whole, _matrix(joined, len(fresh))))
-        elif signs:
-            packed = np.frombuffer(joined, np.uint64).reshape(len(fresh), -1)
-            self._signs = np.concatenate((self._signs, packed.T), axis=1)
-        else:
-            self._signs = np.concatenate((self._signs, _by_word(_matrix(joined, len(fresh)))), axis=1)
-
-    def cosines(self, query: Vector, exact: Exact) -> Floats:
-        """Return the cosine of each row with the query.
-
-        Where only signs are held, it is exact for the RESCORED nearest, which `exact` reads by their names;
-        for the others it is cos(pi x share of differing signs), an estimate, and no more than the least of
-        those.
-        """
-        if self._whole is not None:
-            return np.asarray(self._whole @ query, np.float32)
-        differing = np.zeros(len(self._names), np.uint16)
-        for held, asked in zip(self._signs, _by_word(query[None, :])[:, 0], strict=True):
-            differing += np.bitwise_count(held ^ asked)
-        found = np.cos(np.pi * differing.astype(np.float32) / self.dimensions)
-        nearest = np.argpartition(found, max(0, len(found) - RESCORED))[-RESCORED:]
-        there = [(self.rows[name], value) for name, value in exact([self._names[row] for row in nearest])]
-        if there:
-            nearest = np.array([row for row, _ in there])
-            values = _matrix(b"".join([value for _, value in there]), len(there)) @ query
-            np.minimum(found, values.min(), out=found)  # no estimate stands above what is known
-            found[nearest] = values
-        return np.asarray(found, np.float32)
-
-    def nbytes(self) -> int:
-        """Memory held, names not counted."""
-        return self._signs.nbytes + (0 if self._whole is None else self._whole.nbytes)
-
-
-def _matrix(joined: bytes, rows: int) -> Floats:
-    return np.frombuffer(joined, "<f4").reshape(rows, -1)
-
-
-def _by_word(matrix: Floats) -> NDArray[np.uint64]:
-    """Return the sign bits of vectors: (words of 64 bits, rows)."""
-    return np.ascontiguousarray(sign_bits(np.ascontiguousarray(matrix, np.float32)).view(np.uint64).T)
-
-
-def _grown(array: NDArray[np.generic], values: Iterable[int]) -> Ints:
-    return np.concatenate((array, np.fromiter(values, np.int64)))
-
-
 @dataclass(slots=True)
 class _Codes:
     """Texts as small numbers, in the order in which they came."""
@@ -246,10 +152,10 @@ class Messages:
             return
         self.words.add([row[6] for row in rows])
         self.numbers.update((row[0], n) for n, row in enumerate(rows, len(self.numbers)))
-        self.sequences = _grown(self.sequences, (row[0] for row in rows))
-        self.times = _grown(self.times, (row[4] for row in rows))
-        self.speaker_numbers = _grown(self.speaker_numbers, (self.speakers.of(row[3] or "") for row in rows))
-        self.source_numbers = _grown(self.source_numbers, (self.sources.of(row[2]) for row in rows))
+        self.sequences = grown(self.sequences, (row[0] for row in rows))
+        self.times = grown(self.times, (row[4] for row in rows))
+        self.speaker_numbers = grown(self.speaker_numbers, (self.speakers.of(row[3] or "") for row in rows))
+        self.source_numbers = grown(self.source_numbers, (self.sources.of(row[2]) for row in rows))
         self.__dict__.pop("sessions", None)
 
     def numbered(self, rows: Ints) -> list[Any]:
@@ -269,7 +175,7 @@ class Messages:
         of_row = np.empty(len(order), np.int64)
         of_row[order] = numbers
         count = int(numbers[-1]) + 1 if len(order) else 0
-        lengths = np.bincount(of_row, self.words.lengths, count).astype(np.float64)
+        lengths = np.bincount(of_row, self.words.lengths, count).astype(np.float32)
         return Sessions(order=order, ordered=numbers, of_row=of_row, count=count, lengths=lengths)
 
 
@@ -284,7 +190,7 @@ class Sessions:
     ordered: Ints
     of_row: Ints
     count: int
-    lengths: NDArray[np.float64]
+    lengths: Floats
 
 
 class Pieces:
@@ -302,10 +208,10 @@ class Pieces:
         """Append rows of EVIDENCE_WORDS."""
         if rows:
             self.words.add([row[3] for row in rows])
-            self.sequences = _grown(self.sequences, (row[0] for row in rows))
-            self.ordinals = _grown(self.ordinals, (row[1] for row in rows))
+            self.sequences = grown(self.sequences, (row[0] for row in rows))
+            self.ordinals = grown(self.ordinals, (row[1] for row in rows))
             numbers = (self.statements.of(row[2]) for row in rows)
-            self.statement_numbers = _grown(self.statement_numbers, numbers)
+            self.statement_numbers = grown(self.statement_numbers, numbers)
 
     def places(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""
@@ -329,54 +235,11 @@ class Names:
         if rows:
             self.words.add([row[4] for row in rows])
             self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))
-            self.entity_numbers = _grown(self.entity_numbers, (self.entities.of(row[2]) for row in rows))
+            self.entity_numbers = grown(self.entity_numbers, (self.entities.of(row[2]) for row in rows))
 
     def owners(self, rows: Ints) -> list[Any]:
         """Return the recorded entities that rows name."""
         return [self.entities.texts[number] for number in self.entity_numbers[rows].tolist()]
-
-
-# ------------------------------------------------------------------------------------ the index of a group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorReads:
-    """How the vectors of one kind are read, whole and their signs: all, or those of some owners.
-
-    name    of a row; one that is a tuple begins with the owner's
-    """
-
-    scans: tuple[Read, Read]
-    look_ups: tuple[Read, Read]
-    name: Callable[[Row], object]
-
-    @staticmethod
-    def owners(names: Sequence[object]) -> Sequence[object]:
-        """Return whose vectors have these names."""
-        return list(dict.fromkeys(name[0] if isinstance(name, tuple) else name for name in names))
-
-    def read(
-        self, group: str, owners: Sequence[object] | None, *, signs: bool
-    ) -> tuple[Read, str, Sequence[object]]:
-        """Return the arguments of `Store.rows`; owners: None = all."""
-        return (self.scans[signs], group, ()) if owners is None else (self.look_ups[signs], group, owners)
-
-
-MESSAGE_VECTORS = VectorReads(
-    scans=(kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS),
-    look_ups=(kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT),
-    name=itemgetter(0),
-)
-STATEMENT_VECTORS = VectorReads(
-    scans=(kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS),
-    look_ups=(kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF),
-    name=itemgetter(0),
-)
-NAME_VECTORS = VectorReads(
-    scans=(kinds.ALL["name_vectors"], kinds.NAME_SIGNS),
-    look_ups=(kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF),
-    name=itemgetter(0, 1),
-)
 
 
 class GroupIndex:

@@ -27,8 +27,6 @@ class Weights:
     """What each signal counts (`ranking` says what the signals are). How they were found: docs/searching.md.
 
     words, vectors      of their weighted sum, each 0 to 1 or a little more
-    letters             in place of `vectors` with the hashing embedder, whose vectors are words once more
-    names               what a known speaker's name in the question counts as a word of a message
     speaker             factor for messages of a speaker who is named
     dates               factor for what was said, began or ended when the question says
     phrase              factor for what has a quoted phrase
@@ -45,8 +43,6 @@ class Weights:
 
     words: float = 0.5
     vectors: float = 0.5
-    letters: float = 0.2
-    names: float = 0.0
     speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5

@@ -9,18 +9,17 @@ measured against the group's own, because how near unrelated texts lie depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import mul
 
 import numpy as np
 
 from kgray.ports import Vector
-from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
+from kgray.search.index import GroupIndex, Messages, Postings, Words
 from kgray.search.query import Weights
 from kgray.search.question import Question
 from kgray.search.summaries import Summaries
+from kgray.search.vectors import Exact, Floats, Ints, Vectors
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
@@ -99,8 +98,7 @@ class FirstStage:
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
         held, weights = self._index.messages, self._weights
-        named = {word for speaker in self._question.speakers for word in words(speaker)}
-        asked = self._asked(dict.fromkeys(named, weights.names))
+        asked = self._asked({word for speaker in self._question.speakers for word in words(speaker)})
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         level, base = self._together(own, near)
@@ -142,7 +140,7 @@ class FirstStage:
     def pieces(self, exact: Exact) -> Scores:
         """Return the scores of the pieces of evidence."""
         held = self._index.pieces
-        own = self._by_words(held.words, self._asked({}))
+        own = self._by_words(held.words, self._asked())
         of_statement = self._by_vectors(held.vectors, len(held.statements.numbers), exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
@@ -152,7 +150,7 @@ class FirstStage:
 
     def summaries(self, held: Summaries) -> Scores:
         """Return the scores of the summaries of communities; they count less: a summary has many words."""
-        own = self._by_words(held.words, self._asked({}))
+        own = self._by_words(held.words, self._asked())
         near = self._by_vectors(held.vectors, len(held.ids), lambda _: ())
         level, total = self._together(own, near)
         total *= np.float32(self._weights.communities)
@@ -165,7 +163,7 @@ class FirstStage:
         question has, because what else it says is not in a name.
         """
         held, weights = self._index.names, self._weights
-        asked = self._asked({})
+        asked = self._asked()
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         share = np.float32(weights.vectors / max(1, len(asked.terms)))
@@ -180,15 +178,12 @@ class FirstStage:
 
     # ------------------------------------------------------------------------------- words
 
-    def _asked(self, changed: Mapping[str, float]) -> _Asked:
-        """Return the question's words; changed: word -> what it counts instead of 1."""
-        counts = {word: changed.get(word, 1.0) for word in self._question.words}
-        if not any(counts.values()):
-            counts = dict.fromkeys(counts, 1.0)
-        terms = {term(word): count for word, count in counts.items() if count}
+    def _asked(self, left_out: Collection[str] = ()) -> _Asked:
+        """Return the question's words; left out: names of speakers, unless nothing else is asked."""
+        asked = [word for word in self._question.words if word not in left_out] or self._question.words
+        terms = tuple(dict.fromkeys(map(term, asked)))
         codes = {term(word) for word in self._question.codes}
-        idf = (count * self._idf_of(t) * (CODE if t in codes else 1.0) for t, count in terms.items())
-        return _Asked(tuple(terms), tuple(idf))
+        return _Asked(terms, tuple(self._idf_of(t) * (CODE if t in codes else 1.0) for t in terms))
 
     def _idf_of(self, asked: int) -> float:
         """Return a term's weight among the group's messages and pieces of evidence together."""
@@ -272,7 +267,10 @@ class FirstStage:
 
     @staticmethod
     def _product(factors: Mapping[str, Floats]) -> Floats:
-        return np.asarray(reduce(mul, factors.values(), np.float32(1.0)))
+        product: Floats = np.ones(1, np.float32)
+        for factor in factors.values():
+            product = product * factor
+        return product
 
     def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]

@@ -16,26 +16,19 @@ from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
 from kgray.records import Episode
 from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, cut_of, gather, steps
-from kgray.search.index import (
-    MESSAGE_VECTORS,
-    NAME_VECTORS,
-    STATEMENT_VECTORS,
-    GroupIndex,
-    Indexes,
-    VectorReads,
-)
-from kgray.search.query import SCOPES, Query, Recipe, Weights
+from kgray.search.index import GroupIndex, Indexes
+from kgray.search.query import SCOPES, Query
 from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.summaries import Summaries, communities_of, run_at
+from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, VectorReads
 from kgray.times import Instant, now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
-_LETTERS = "hashing-"  # how the identity of the embedder begins that knows letters, not what words mean
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 
@@ -97,8 +90,8 @@ class Searcher:
         if "cosine" in ways.methods or ways.reranker == "mmr":
             vector = (await self.embedder.embed([question.topic]))[0]
         with self._indexes.unchanged():
-            weights, told = self._weights(ways), self._told(query)
-            ranked, linked = _first_stage(self.store, index, question, query, weights, vector, told)
+            told = self._told(query)
+            ranked, linked = _first_stage(self.store, index, question, query, vector, told)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
@@ -133,29 +126,21 @@ class Searcher:
             self._summaries[group] = held
         return held
 
-    def _weights(self, ways: Recipe) -> Weights:
-        """Return the weights of the methods that are used, with this embedder."""
-        given = ways.weights
-        near = given.letters if self.embedder.identity.startswith(_LETTERS) else given.vectors
-        return replace(
-            given,
-            words=given.words if "bm25" in ways.methods else 0.0,
-            vectors=near if "cosine" in ways.methods else 0.0,
-        )
-
 
 def _first_stage(
     store: Store,
     index: GroupIndex,
     question: Question,
     query: Query,
-    weights: Weights,
     vector: Vector | None,
     told: Summaries | None = None,
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
-    stage = FirstStage(index, question, weights, vector)
+    given = ways.weights
+    words = given.words if "bm25" in ways.methods else 0.0
+    near = given.vectors if "cosine" in ways.methods else 0.0
+    stage = FirstStage(index, question, replace(given, words=words, vectors=near), vector)
 
     def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
         def read(names: list[object]) -> Iterable[tuple[object, bytes]]:

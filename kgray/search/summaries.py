@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from kgray import kinds, rows
 from kgray.graph import PROFILE, Community
 from kgray.ports import Store
-from kgray.search.index import Ints, Vectors, Words
+from kgray.search.index import Words
+from kgray.search.vectors import Ints, Vectors
 from kgray.times import Instant
 from kgray.words import packed
 

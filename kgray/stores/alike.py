@@ -14,17 +14,7 @@ from typing import Any, Protocol
 from kgray import rows as packing
 from kgray.errors import StaleWriter, StoreError
 from kgray.holds import held
-from kgray.kinds import (
-    ACCEPTED,
-    EPISODES_AT,
-    EXTRACTED,
-    OPERATIONS_AT,
-    OWN,
-    PENDING,
-    WITHDRAWN,
-    Kind,
-    Row,
-)
+from kgray.kinds import ACCEPTED, EPISODES_AT, EXTRACTED, OPERATIONS_AT, OWN, PENDING, WITHDRAWN, Kind, Row
 from kgray.ports import GroupCounts, GroupHead, Store
 from kgray.records import Episode, Operation
 from kgray.stores.batch import Counters

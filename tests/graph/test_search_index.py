@@ -10,7 +10,9 @@ import pytest
 
 from kgray.rows import sign_bits
 from kgray.search import index as indexing
-from kgray.search.index import GroupIndex, Indexes, Vectors, Words
+from kgray.search import vectors as kept_vectors
+from kgray.search.index import GroupIndex, Indexes, Words
+from kgray.search.vectors import Vectors
 from kgray.words import packed, term
 from tests.graph.by_hand import WIDTH, pointing, remove, tell
 from tests.graph.engine import SMALL, Engine
@@ -105,14 +107,14 @@ def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, st
     one = GroupIndex(groups[0], WIDTH, 0)
     one.load(store, 1)
     indexes = Indexes(store, WIDTH, memory_bytes=2 * one.nbytes())
-    kept: dict[str, int] = {}
+    kept: dict[str, GroupIndex] = {}  # itself: the next one may lie where a dropped one lay
     for name in (0, 1, 0, 2, 0, 1):
         with indexes.of(groups[name]) as index:
             if name == 1:
-                assert id(index) != kept.get(groups[1]), "1 was asked before 0 and 2"
+                assert index is not kept.get(groups[1]), "1 was asked before 0 and 2"
             elif name in kept:
-                assert id(index) == kept[groups[name]]
-            kept[groups[name]] = id(index)
+                assert index is kept[groups[name]]
+            kept[groups[name]] = index
         assert len(indexes._held) <= 2
     assert list(indexes._held) == [groups[0], groups[1]]
 
@@ -167,7 +169,7 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
     centres = rng.normal(size=(300, 256))
     made = centres[rng.integers(0, 300, 6000)] + 0.8 * rng.normal(size=(6000, 256))
     matrix = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
-    monkeypatch.setattr(indexing, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
+    monkeypatch.setattr(kept_vectors, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
     vectors, numbers = Vectors(256), {n: n for n in range(6000)}
     for start in range(0, 6000, 500):
         page = matrix[start : start + 500]

@@ -7,10 +7,14 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import kgray
@@ -188,73 +192,78 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
     return wrapper, padded, fixed
 
 
+@contextmanager
+def in_an_actor(folder: Path, data: Path, texts: list[str]) -> Iterator[tuple[psutil.Process, Any]]:
+    """Yield an embedder actor's process, and what has it embed the texts."""
+    import ray
+
+    from kgray.runtime.actors import actor_of
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+    from kgray.settings import load
+
+    overrides = {"embedder_backend": "bge", "embedder_name": str(folder)}
+    spec = spec_of(load(None, environ={}, overrides=overrides), data, {})
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+    one_thread = {"env_vars": {"OMP_NUM_THREADS": "1"}}
+    worker = actor_of(EmbedWorker).options(num_cpus=1, runtime_env=one_thread).remote(spec, "embedder-0")
+
+    async def work() -> None:
+        async for ended in worker.work.remote([(1, tuple(texts))]):
+            ((_, found),) = await ended
+            assert found.shape == (len(texts), 64)
+
+    try:
+        yield psutil.Process(ray.get(worker.describe.remote())["pid"]), work
+    finally:
+        ray.shutdown()
+
+
 @pytest.mark.slow  # a comparison of speeds
 @pytest.mark.parametrize("where", ["in this process", "in an actor"])
 def test_it_is_as_fast_as_a_bare_loop_and_much_faster_than_one_text_a_call(
     folders, embedder, tmp_path, where, record_property
 ):
-    """At least 0.9 of a bare loop of the same shapes (an actor: 0.7), 3 times FlagEmbedding text by text.
+    """At least 0.9 of a bare loop of the same shapes, and 3 times FlagEmbedding text by text.
 
-    Processor time of one thread, each in turn: what else the machine does counts little.
+    Processor time of one thread, each in turn: what else the machine does counts little. What an actor's
+    process uses while it has nothing to do (Ray's threads) is not counted.
     """
-    import psutil
-    import ray
     import torch
 
     texts = texts_of(1000)
     wrapper, padded, fixed = bare_loops(str(folders["bge"]), texts)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    process = psutil.Process()
-    if where == "in an actor":
-        from kgray.runtime.actors import actor_of
-        from kgray.runtime.spec import spec_of
-        from kgray.runtime.workers import EmbedWorker
-        from kgray.settings import load
+    here = nullcontext((psutil.Process(), lambda: embedder.embed(texts)))
+    with in_an_actor(folders["bge"], tmp_path, texts) if where == "in an actor" else here as (process, work):
 
-        overrides = {"embedder_backend": "bge", "embedder_name": str(folders["bge"])}
-        spec = spec_of(load(None, environ={}, overrides=overrides), tmp_path, {})
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
-        one_thread = {"env_vars": {"OMP_NUM_THREADS": "1"}}
-        worker = actor_of(EmbedWorker).options(num_cpus=1, runtime_env=one_thread).remote(spec, "embedder-0")
-        process = psutil.Process(ray.get(worker.describe.remote())["pid"])
+        def used(seconds: float = 0.0) -> float:
+            return sum(process.cpu_times()[:2]) - at_rest * seconds
 
-        async def work() -> None:
-            async for ended in worker.work.remote([(1, tuple(texts))]):
-                ((_, found),) = await ended
-                assert found.shape == (1000, 64)
-    else:
+        def ours() -> float:
+            since, began = used(), time.monotonic()
+            for _ in range(3):  # its clock ticks a hundred times a second
+                asyncio.run(work())
+            return (used(time.monotonic() - began) - since) / 3
 
-        async def work() -> None:
-            await embedder.embed(texts)
-
-    def used() -> float:
-        return sum(process.cpu_times()[:2])
-
-    def ours() -> float:
-        since = used()
-        for _ in range(3):  # its clock ticks a hundred times a second
-            asyncio.run(work())
-        return (used() - since) / 3
-
-    try:
+        at_rest = 0.0
         ours(), padded(), fixed()
+        if where == "in an actor":
+            since = used()
+            time.sleep(4)
+            at_rest = (used() - since) / 4
         rounds = [(ours(), padded(), fixed()) for _ in range(5)]
         since = time.process_time()
         for text in texts[:100]:
             wrapper.encode([text])
         naive = (time.process_time() - since) * 10
-    finally:
-        torch.set_num_threads(threads)
-        if where == "in an actor":
-            ray.shutdown()
+    torch.set_num_threads(threads)
     own, loop, same = (min(seconds) for seconds in zip(*rounds, strict=True))
     told = {"of_bare": same / own, "of_bare_without_fixed_shapes": loop / own, "of_naive": naive / own}
-    told = {name: round(value, 2) for name, value in told.items()}
+    told = {name: round(value, 2) for name, value in (told | {"at_rest": at_rest}).items()}
     record_property("speed", json.dumps(told))
     sys.stderr.write(f"{where}: {told}\n")
-    # An actor's process has Ray's threads, too, and it embeds at most 8,192 tokens at once.
-    least = {"in this process": (0.9, 0.75), "in an actor": (0.7, 0.6)}[where]
-    assert same / own >= least[0]
-    assert loop / own >= least[1]
+    assert same / own >= 0.9
+    assert loop / own >= 0.75
     assert naive / own >= 3

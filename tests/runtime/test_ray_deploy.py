@@ -225,6 +225,7 @@ METRICS = {
     "ray_kgray_episodes_total": {"state"},
     "ray_kgray_in_flight": {"shard"},
     "ray_kgray_log_lag": {"shard"},
+    "ray_kgray_loop_lag_seconds": set(),
     "ray_kgray_model_calls_total": {"stage", "outcome"},
     "ray_kgray_model_tokens_total": {"kind"},
     "ray_kgray_stage_busy_seconds_total": {"stage"},

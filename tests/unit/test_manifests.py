@@ -81,7 +81,7 @@ def templates(document: Any) -> Iterator[Document]:
 PODS = [
     pytest.param(template, id=f"{path.stem}-{number}")
     for path, document in documents()
-    for number, template in enumerate(templates(document))
+    for number, template in enumerate([document] if document["kind"] == "Pod" else templates(document))
 ]
 (CLUSTER,) = objects("RayCluster")
 GROUPS = {group["groupName"]: group for group in CLUSTER["spec"]["workerGroupSpecs"]}
@@ -328,6 +328,11 @@ def test_what_is_referred_to_exists():
         (d["kind"], d["metadata"]["name"]) for d in objects("PersistentVolumeClaim", "Service", "StatefulSet")
     }
     text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
+    for stateful in objects("StatefulSet"):
+        for claim in stateful["spec"]["volumeClaimTemplates"]:
+            names.add(
+                ("PersistentVolumeClaim", f"{claim['metadata']['name']}-{stateful['metadata']['name']}-0")
+            )
     assert {("PersistentVolumeClaim", name) for name in re.findall(r"claimName: (\S+)", text)} <= names
     assert set(re.findall(r"configMap:\s+name: (\S+)", text)) == {"kgray-settings"}
     assert {("Service", name) for name in re.findall(r"serviceName: (\S+)", text)} <= names

@@ -196,11 +196,7 @@ def find_prices(text: str, start: int, end: int) -> list[Unit]:
 
 
 def find_names(
-    text: str,
-    sentence: Sentence,
-    known: KnownWords,
-    taken: Sequence[tuple[int, int]],
-    verbs: Collection[str],
+    text: str, sentence: Sentence, known: KnownWords, taken: Sequence[tuple[int, int]], verbs: Collection[str]
 ) -> list[tuple[tuple[int, int], FactEnd]]:
     """Return the names of a sentence in order, each with its span including title and quotation marks.
 

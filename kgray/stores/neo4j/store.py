@@ -171,11 +171,7 @@ class Neo4jStore(Reads):
         grouped.cleared_first(self._db, lambda: self._db.write(work))
 
     def adopt(
-        self,
-        group: str,
-        head: GroupHead,
-        rows: Iterable[tuple[Kind, Row]],
-        verify: Callable[[], None],
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
         adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions, self._adopting)
         alike.adopt(adoption, rows, verify)

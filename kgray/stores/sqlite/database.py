@@ -205,18 +205,6 @@ class Database:
         with self._reading() as reader, explained(self.path):
             return reader.execute(statement, values).fetchall()
 
-    def ids_of(self, group: str, sequences: Iterable[int]) -> list[str]:
-        """Return the ids of the episodes with these sequences.
-
-        Reads on the writing connection, because it runs in the thread that writes.
-        """
-        with self._turn, explained(self.path):
-            no = self.number(self._writer, group)
-            if no is None:
-                return []
-            found = [one(self._writer, sql.EPISODE_ID, (no, sequence)) for sequence in sequences]
-            return [row[0] for row in found if row is not None]
-
     def known(self, group: str) -> KnownGroup | None:
         """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
         with self._reading() as reader, explained(self.path):
@@ -360,14 +348,18 @@ def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[l
 
 
 def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
-    order, width = order_of(read.kind), len(read.chosen)
-    types = {column.name: column.type for column in read.kind.columns}
-    place: Sequence[Any] = [-1 if types[name] == "int" else "" for name in order]
+    width, place = _SCANS[read]
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
         yield [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
             return
         place = page[-1][width:]
+
+
+def _first(read: Read) -> Row:
+    """Return the place before the first row of a scan."""
+    types = {column.name: column.type for column in read.kind.columns}
+    return tuple(-1 if types[name] == "int" else "" for name in order_of(read.kind))
 
 
 def _tuple(text: str) -> tuple[str, ...]:
@@ -381,7 +373,9 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
     return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
+# Made once. Of a scan: how many columns are the read's, and the place before its first row.
 _CONVERTERS = {read: _converters(read) for read in READS}
+_SCANS = {read: (len(read.chosen), _first(read)) for read in READS if read.by is None}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:

@@ -131,7 +131,6 @@ STATES = (
     "SELECT 'episodes', state, ended_at FROM episodes WHERE no = ?1 AND sequence = ?2 "
     "UNION ALL SELECT 'operations', state, recorded_at FROM operations WHERE no = ?1 AND sequence = ?2"
 )
-EPISODE_ID = "SELECT id FROM episodes WHERE no = ? AND sequence = ?"
 # (no, after, limit): (sequence, whether it is an episode); the indexes hold all of it.
 SEQUENCES_PENDING = (
     "SELECT sequence, 1 FROM episodes INDEXED BY episodes_pending "

@@ -10,7 +10,7 @@ from typing import Any
 from kgray import locks
 from kgray.errors import StoreError
 from kgray.graph import Fact
-from kgray.kinds import EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
+from kgray.kinds import EPISODE_HEADS_AT, EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
 from kgray.ports import ResponseCache
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges, T
 from kgray.records import Episode
@@ -106,12 +106,13 @@ class SqliteStore(Reads):
 
         Waits for the disk, unless all of it is extractions and answers, which a model can be asked for again.
         """
-        for change in changes:
-            self._erase_responses(change)
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             self._db.check_epoch(connection)
             groups = [change.group for change in changes]
-            AppliedBatch(RowWriter(self._db, connection, groups, self.dimensions)).carry_out(changes)
+            running = RowWriter(self._db, connection, groups, self.dimensions)
+            for change in changes:
+                self._erase_responses(running, change)
+            AppliedBatch(running).carry_out(changes)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -212,7 +213,7 @@ class SqliteStore(Reads):
 
     # ------------------------------------------------------------------------- the reply cache
 
-    def _erase_responses(self, change: RowChanges) -> None:
+    def _erase_responses(self, running: RowWriter, change: RowChanges) -> None:
         """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind.
 
         Done even where the cache is now disabled: the file may be from an earlier run.
@@ -220,8 +221,8 @@ class SqliteStore(Reads):
         if change.clear:
             self._responses.erase_group(change.group)
         elif gone := change.drops.get(EPISODES):
-            ids = self._db.ids_of(change.group, [sequence for (sequence,) in gone])
-            self._responses.erase(change.group, ids)
+            heads = running.rows(EPISODE_HEADS_AT, change.group, [sequence for (sequence,) in gone])
+            self._responses.erase(change.group, [head[1] for head in heads])
 
     def _held_episodes(self, group: str, ids: Sequence[str]) -> dict[str, str]:
         """Return episode id -> content hash of the rows with these ids that are not retired."""

@@ -81,6 +81,6 @@ class AsyncLLM:
         out = SimpleNamespace(text=said, token_ids=list(said), finish_reason="length" if cut else "stop")
         yield SimpleNamespace(outputs=[out], num_cached_tokens=cached)
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as vLLM has it
         note("stop")
         self.dead = True
