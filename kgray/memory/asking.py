@@ -20,7 +20,8 @@ from kgray.memory.reads import GroupReads
 from kgray.ports import Answerer
 from kgray.prompting.tokens import count_tokens
 from kgray.search.answering import NO_COST, OnText, request_of
-from kgray.search.context import Context, safe, write
+from kgray.search.context import Context, write
+from kgray.search.excerpts import safe
 
 Mode = Literal["local", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
