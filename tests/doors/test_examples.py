@@ -191,7 +191,7 @@ def test_the_demo_tells_what_ray_ingested_and_ends_it(tmp_path, capfd):
     decided = re.findall(r"sequencer-0 +process \d+ +decided (\d+) episodes, .*; 0 failed", parts[4])
     assert (len(read), decided) == (2, ["124"])
     assert sum(read) >= 124, "what is read twice counts once"
-    assert re.search(r"^5 actors and \d+ processes of Ray ended\.$", parts[5], re.MULTILINE)
+    assert re.search(r"^6 actors and \d+ processes of Ray ended\.$", parts[5], re.MULTILINE)
     assert not (folder / "ray.json").exists()
 
 
