@@ -16,8 +16,8 @@ from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
 COMMANDS = (
-    "world", "model-server", "quality", "ingest", "store", "serve", "communities", "retrieval", "equality",
-    "chaos", "soak", "groups",
+    "world", "model-server", "quality", "ingest", "store", "serve", "communities", "models", "retrieval",
+    "equality", "chaos", "soak", "groups", "lag",
 )  # fmt: skip
 
 
