@@ -46,7 +46,7 @@ class Weights:
     speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5
-    linked: float = 1.3
+    linked: float = 3.0
     rows: float = 0.5
     neighbours: tuple[tuple[float, float], ...] = ((0.5, 0.25), (0.2, 0.1))
     session: float = 0.2

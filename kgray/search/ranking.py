@@ -98,7 +98,7 @@ class FirstStage:
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
         held, weights = self._index.messages, self._weights
-        asked = self._asked({word for speaker in self._question.speakers for word in words(speaker)})
+        asked = self._asked(self._naming)
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         level, base = self._together(own, near)
@@ -117,6 +117,11 @@ class FirstStage:
         # A session lifts what speaks of the question, or stands beside what does, and nothing else.
         lifted = np.where(told > weights.tail * told.max(initial=0.0), told + session, 0.0)
         return self._scores(level, lifted, signals)
+
+    @property
+    def _naming(self) -> set[str]:
+        """The words of the question by which it names speakers."""
+        return {word for speaker in self._question.speakers for word in words(speaker)}
 
     def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
         """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
@@ -140,7 +145,8 @@ class FirstStage:
     def pieces(self, exact: Exact) -> Scores:
         """Return the scores of the pieces of evidence."""
         held = self._index.pieces
-        own = self._by_words(held.words, self._asked())
+        # As of messages: who is named is a factor (`linked`), so that a fact competes by what else is asked.
+        own = self._by_words(held.words, self._asked(self._naming))
         of_statement = self._by_vectors(held.vectors, len(held.statements.numbers), exact)
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)

@@ -62,7 +62,8 @@ def test_where_the_sentence_is_not_in_the_message_the_names_are_marked(chat):
 
 def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
-    assert re.match(r"Ann Lee  [0-9a-f]{8}\n  Person\nm1  [0-9a-f]{8}\n", people)
+    profile = "Ann Lee lives in Oslo (2026-04-01 - present). Ann Lee works at Acme (2026-03-01 - present)."
+    assert re.match(rf"Ann Lee  [0-9a-f]{{8}}\n  Person\n  {re.escape(profile)}\nm1  [0-9a-f]{{8}}\n", people)
     assert "[I work at Acme now]1. The" in people
     assert "[Ann Lee]2 lives in [Oslo]2." in people
 

@@ -263,7 +263,7 @@ async def test_faults_depend_on_the_request_and_the_attempt_alone():
 
 
 async def test_a_client_gets_through_every_fault_with_the_same_result():
-    faults = Faults(seed=1, malformed=0.05, truncated=0.05, throttled=0.1, failed=0.1, hung=0.02, hang_s=5)
+    faults = Faults(seed=2, malformed=0.05, truncated=0.05, throttled=0.1, failed=0.1, hung=0.02, hang_s=5)
     async with serving(faults=faults) as server:
         extractor = OpenAIExtractor(client(server, timeout_s=0.5, patience_s=HANGS_S), PROMPTS)
         told = EPISODES[:30]
