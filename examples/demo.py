@@ -27,7 +27,7 @@ KGRAY = Path(sys.executable).with_name("kgray")
 FOLDER = Path(".demo")  # from ROOT, where the commands run
 RUNTIME = os.environ.get("KGRAY_RUNTIME_BACKEND", "ray")
 SETTINGS = f'[runtime]\nbackend = "{RUNTIME}"  # who ingests; reading needs none\n'
-ORDER = {"models": 0, "embedder": 1, "sequencer": 2, "writer": 3}
+ORDER = {"models": 0, "embedder": 1, "sequencer": 2, "writer": 3, "scheduler": 4}
 LATER = "2026-02-01"  # the team's messages of this day and after are added last, as they would be in life
 
 
@@ -110,6 +110,8 @@ def deeds(name: str, row: dict[str, Any]) -> str:
         return f"turned {row['done']} lists of texts into vectors"
     if name.startswith("writer"):
         return f"carried out {row['writes']} writes in {row['batches']} transactions, as epoch {row['epoch']}"
+    if name.startswith("scheduler"):
+        return "refreshes communities at the times of `kgray schedule`; none was asked for"
     totals = row["totals"]
     return f"decided {totals['committed']} episodes, each group's in order; {totals['failed']} failed"
 
