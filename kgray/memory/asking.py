@@ -97,6 +97,8 @@ async def _points(
     """Return the best points of the reports as a context whose lines all have a number."""
     if chosen.get("as_of") is not None:
         raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
+    if _narrows(chosen):
+        raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
     everyone = await memory.communities(group=group, known_at=chosen.get("known_at"))
     top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
     if not top:
@@ -182,12 +184,16 @@ async def _reports_near(
 
     A report tells of its run's own time, and of the whole group.
     """
-    narrows = any(chosen.get(name) for name in ("scopes", "said_after", "said_before"))
-    filters = chosen.get("filters")
-    if chosen.get("as_of") is not None or narrows or (filters is not None and filters.narrows):
+    if chosen.get("as_of") is not None or _narrows(chosen):
         return ()
     known_at = chosen.get("known_at")
     return (await memory.context(question, group=group, known_at=known_at, scopes=["community"])).lines
+
+
+def _narrows(chosen: dict[str, Any]) -> bool:
+    filters = chosen.get("filters")
+    limits = any(chosen.get(name) for name in ("scopes", "said_after", "said_before"))
+    return limits or (filters is not None and filters.narrows)
 
 
 def _moment(chosen: dict[str, Any], name: str) -> datetime | None:

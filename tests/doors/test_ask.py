@@ -319,6 +319,8 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
     assert found["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
     bound = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-calls", "1")
     assert (bound.code, "mode global takes 2 calls at least" in bound.err) == (2, True)
+    narrowed = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--source", "s")
+    assert (narrowed.code, "no scope and no filter" in narrowed.err) == (2, True)
     kgray.script(replied("points", "NONE", "Who?"))
     found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
     assert (found["found"], found["calls"]) == (False, 1)
