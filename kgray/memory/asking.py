@@ -64,7 +64,7 @@ class Spending:
         )
 
     def lacks(self, task: str, question: str, lines: Sequence[str], tokens: int) -> str:
-        """Return what is too little for one more call and then an answer from so many tokens; "" = nothing."""
+        """Return what one more call and an answer from so many tokens take, if that is more than is left."""
         if self.calls is not None and self.calls < 2:
             return "2 calls"
         answer = tokens + prompt_of("answer", question, ()) + LEAST_ROOM

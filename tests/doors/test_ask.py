@@ -275,7 +275,7 @@ def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
 
 def test_drift_shows_no_report_where_a_moment_or_a_filter_is_asked_for(serve, team):
     rules = {"KGRAY_MODEL_BACKEND": "rules"}
-    team.env, scripted = rules, team.env
+    team.env = rules
     triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in ("AB", "BC", "CA")]
     rows = [{"id": "t", "kind": "triples", "triples": triples, "at": "2026-01-01", "source": "s"}]
     assert team("add", team.write("t.jsonl", *rows), "--group", "g").code == 0
