@@ -78,8 +78,8 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
     of = [_FILTERED[name] for name, chosen in filters.items() if chosen]
-    reached = (scope for scope in SCOPES if all(scope in scopes_of for scopes_of in of))
-    chosen = tuple(dict.fromkeys(scopes)) or tuple(reached)
+    reached = tuple(scope for scope in SCOPES if all(scope in scopes_of for scopes_of in of))
+    chosen = tuple(dict.fromkeys(scopes)) or (reached if of else ())  # (): the recipe's
     return given | {"scopes": chosen, "filters": Filters(**filters)}
 
 

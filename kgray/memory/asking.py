@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
 from operator import add
 from typing import Any, Literal, get_args
 
@@ -19,9 +21,10 @@ from kgray.graph import Community, Hit, Scope
 from kgray.memory.reads import GroupReads
 from kgray.ports import Answerer
 from kgray.prompting.tokens import count_tokens
-from kgray.search.answering import NO_COST, OnText, request_of
+from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText, prompt_of, request_of
 from kgray.search.context import Context, write
 from kgray.search.excerpts import safe
+from kgray.times import given, to_datetime
 
 Mode = Literal["local", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -29,6 +32,7 @@ MAP_CALLS = 7  # with the answer 8 calls at most
 _REPORTS = 4000  # tokens of reports a call
 _ROUNDS = 2
 _FURTHER = 4  # questions a round
+_TOKENS = 1500  # of a context, as `GroupReads.context` has it
 _FAINTER = 0.7  # what is found for a further question counts so much of what its question found
 _POINT = re.compile(r"^\W*(\d{1,3})\W*\[([\d,; ]+)\]\s*(\S.*)$")
 _NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
@@ -43,9 +47,15 @@ class Spending:
     tokens: int | None = None
     cost: Cost = NO_COST
 
-    async def ask(self, task: str, question: str, lines: Sequence[str], on_text: OnText) -> None:
-        """Ask once. Raises InputError where what is left pays for no call, and what the model raises."""
-        request = request_of(task, question, lines, max_calls=self.calls, max_tokens=self.tokens)
+    async def ask(
+        self, task: str, question: str, lines: Sequence[str], on_text: OnText, *, kept: int = 0
+    ) -> None:
+        """Ask once. Raises InputError where what is left pays for no call, and what the model raises.
+
+        kept: calls that are left for the answer
+        """
+        calls = None if self.calls is None else self.calls - kept
+        request = request_of(task, question, lines, max_calls=calls, max_tokens=self.tokens)
         found = await self.model.answer(request, on_text)
         self.cost = Cost(*map(add, self.cost, found))
         self.calls = None if self.calls is None else self.calls - found.calls
@@ -53,10 +63,18 @@ class Spending:
             None if self.tokens is None else self.tokens - found.prompt_tokens - found.completion_tokens
         )
 
-    async def lines(self, task: str, question: str, lines: Sequence[str]) -> list[str]:
-        """Ask once; return the lines of the reply, none for NONE."""
+    def lacks(self, task: str, question: str, lines: Sequence[str], tokens: int) -> str:
+        """Return what one more call and an answer from so many tokens take, if that is more than is left."""
+        if self.calls is not None and self.calls < 2:
+            return "2 calls"
+        answer = tokens + prompt_of("answer", question, ()) + LEAST_ROOM
+        least = prompt_of(task, question, lines) + ROOM + answer
+        return f"{least} tokens" if self.tokens is not None and self.tokens < least else ""
+
+    async def lines(self, task: str, question: str, lines: Sequence[str], *, kept: int) -> list[str]:
+        """Ask once; return the lines of the reply, none for NONE. kept: as of `ask`."""
         pieces: list[str] = []
-        await self.ask(task, question, lines, pieces.append)
+        await self.ask(task, question, lines, pieces.append, kept=kept)
         found = [line for line in "".join(pieces).splitlines() if line.strip()]
         return [] if found and found[0].strip(" .\"'*").upper() == "NONE" else found
 
@@ -70,7 +88,7 @@ async def seen_by(
     if mode == "global":
         return await _points(memory, spending, question, group, chosen)
     context = await memory.context(question, group=group, **chosen)
-    return await _drifted(memory, spending, question, context, chosen) if mode == "drift" else context
+    return await _drifted(memory, spending, question, group, context, chosen) if mode == "drift" else context
 
 
 async def _points(
@@ -79,6 +97,8 @@ async def _points(
     """Return the best points of the reports as a context whose lines all have a number."""
     if chosen.get("as_of") is not None:
         raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
+    if _narrows(chosen):
+        raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
     everyone = await memory.communities(group=group, known_at=chosen.get("known_at"))
     top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
     if not top:
@@ -87,9 +107,14 @@ async def _points(
             field="mode",
         )
     found: list[tuple[int, Hit]] = []
-    for reports in list(_batches(top))[:MAP_CALLS]:
+    tokens, count = chosen.get("tokens", _TOKENS), chosen.get("count", count_tokens)
+    for round_, reports in enumerate(islice(_batches(top), MAP_CALLS)):
         lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
-        points = map(_POINT.match, await spending.lines("points", question, lines))
+        if lacks := spending.lacks("points", question, lines, tokens):
+            if not round_:
+                raise InputError(f"mode global takes {lacks} at least: allow more", field="mode")
+            break
+        points = map(_POINT.match, await spending.lines("points", question, lines, kept=1))
         for worth, numbers, text in (point.groups() for point in points if point):
             named = [reports[int(n) - 1] for n in re.findall(r"\d+", numbers) if 1 <= int(n) <= len(reports)]
             for one in named[:1]:
@@ -97,11 +122,11 @@ async def _points(
                 found.append((int(worth), hit))
     hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
     lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
-    while lines and count_tokens("\n".join(lines)) > chosen.get("tokens", 1500):
+    while lines and count("\n".join(lines)) > tokens:
         lines.pop()
     text = "\n".join(lines)
     numbered: frozenset[Scope] = frozenset({"community"})
-    return Context(text=text, tokens=count_tokens(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
+    return Context(text=text, tokens=count(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
 
 
 def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
@@ -121,30 +146,63 @@ def _report(one: Community) -> str:
 
 
 async def _drifted(
-    memory: GroupReads, spending: Spending, question: str, context: Context, chosen: dict[str, Any]
+    memory: GroupReads,
+    spending: Spending,
+    question: str,
+    group: str,
+    context: Context,
+    chosen: dict[str, Any],
 ) -> Context:
     asked = {question}
     hits = {(hit.scope, hit.id): hit for hit in context.hits}
-    told = await memory.context(question, group=context.hits[0].group, scopes=["community"]) if hits else None
-    lines = [*(told.lines if told else ()), *context.lines]
+    if not hits:
+        return context
+    tokens, count = chosen.get("tokens", _TOKENS), chosen.get("count", count_tokens)
+    moments = {name: _moment(chosen, name) for name in ("as_of", "known_at")}
+    lines = [*await _reports_near(memory, question, group, chosen), *context.lines]
     for depth in range(1, _ROUNDS + 1):
-        further = [one for one in await suggested(spending, question, lines) if one not in asked]
-        if not hits or not further:
+        if spending.lacks("follow_up", question, lines, tokens):
+            break
+        further = [one for one in await suggested(spending, question, lines, kept=1) if one not in asked]
+        if not further:
             break
         asked.update(further)
         for one in further:
-            for hit in (await memory.context(one, group=context.hits[0].group, **chosen)).hits:
+            for hit in (await memory.context(one, group=group, **chosen)).hits:
                 score = hit.score * _FAINTER**depth
                 known = hits.get((hit.scope, hit.id))
                 hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
-        context = write([*hits.values()], chosen.get("tokens", 1500), query=question)
+        context = write([*hits.values()], tokens, query=question, count=count, **moments)
         lines = context.lines
     return context
 
 
-async def suggested(spending: Spending, question: str, lines: Sequence[str]) -> list[str]:
-    """Return questions that go on from a question, at most 4."""
+async def _reports_near(
+    memory: GroupReads, question: str, group: str, chosen: dict[str, Any]
+) -> Sequence[str]:
+    """Return the lines of the reports near a question; none where a moment or a filter restricts it.
+
+    A report tells of its run's own time, and of the whole group.
+    """
+    if chosen.get("as_of") is not None or _narrows(chosen):
+        return ()
+    known_at = chosen.get("known_at")
+    return (await memory.context(question, group=group, known_at=known_at, scopes=["community"])).lines
+
+
+def _narrows(chosen: dict[str, Any]) -> bool:
+    filters = chosen.get("filters")
+    limits = any(chosen.get(name) for name in ("scopes", "said_after", "said_before"))
+    return limits or (filters is not None and filters.narrows)
+
+
+def _moment(chosen: dict[str, Any], name: str) -> datetime | None:
+    return None if chosen.get(name) is None else to_datetime(given(chosen[name], name)[0])
+
+
+async def suggested(spending: Spending, question: str, lines: Sequence[str], *, kept: int = 0) -> list[str]:
+    """Return questions that go on from a question, at most 4. kept: as of `Spending.ask`."""
     if not lines:
         return []
-    found = (_NUMBERED.match(line) for line in await spending.lines("follow_up", question, lines))
+    found = (_NUMBERED.match(line) for line in await spending.lines("follow_up", question, lines, kept=kept))
     return [one[1] for one in found if one][:_FURTHER]

@@ -15,7 +15,7 @@ from kgray.search.context import Context
 
 NOT_IN_MEMORY = "NOT IN MEMORY"  # what the prompt asks for; a person is shown the sentence below
 _SAID_SO = "Not in memory."
-_ROOM, _LEAST_ROOM = 1024, 32  # tokens of a reply
+ROOM, LEAST_ROOM = 1024, 32  # tokens of a reply
 _CITED = re.compile(r"\s*\[(\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\]")
 _OPEN = re.compile(r"\s*\[[\d\s,;]*$|\s+$")  # what may yet become a citation
 
@@ -56,17 +56,22 @@ def request_of(
     if max_calls is not None and max_calls < 1:
         raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
     head, data = load(task), answer_data(question, lines)
-    room = _ROOM
+    room = ROOM
     if max_tokens is not None:
         prompt = count_tokens(head) + count_tokens(data)
-        room = min(_ROOM, max_tokens - prompt)
-        if room < _LEAST_ROOM:
+        room = min(ROOM, max_tokens - prompt)
+        if room < LEAST_ROOM:
             raise InputError(
                 f"max_tokens is {max_tokens}, but the prompt alone takes about {prompt}: allow "
-                f"{prompt + _LEAST_ROOM} or more, or a smaller context (tokens)",
+                f"{prompt + LEAST_ROOM} or more, or a smaller context (tokens)",
                 field="max_tokens",
             )
     return AnswerRequest(task=task, question=question, head=head, data=data, room=room, max_calls=max_calls)
+
+
+def prompt_of(task: str, question: str, lines: Sequence[str]) -> int:
+    """Return about how many tokens a prompt takes."""
+    return count_tokens(load(task)) + count_tokens(answer_data(question, lines))
 
 
 class Checked:

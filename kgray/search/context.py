@@ -92,13 +92,12 @@ async def context(
     if isinstance(tokens, bool) or tokens < MIN_TOKENS:
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
-    ways = (
-        query.ways
-    )  # what repeats is left out here, where the words are seen; how much fits, the budget says
+    ways = query.ways
+    # What repeats is left out here, where the words are seen; how much fits, the budget says.
     both = replace(ways, once=False, weights=replace(ways.weights, tail=0.0))
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     # The facts of an episode of triples say it in words, where facts are asked for.
-    hits = [hit for hit in found if hit.kind != "triples" or "fact" not in query.scopes]
+    hits = [hit for hit in found if hit.kind != "triples" or "fact" not in ways.scopes]
     told = _profiles(searcher, query, view, hits)
     hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
     as_of, known_at = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from kgray import times
-from kgray.graph import Community, Entity, Fact
+from kgray import kinds, times
+from kgray.graph import Entity, Fact
 from kgray.ports import GraphView, Store
 from kgray.search.excerpts import dates, safe
 from kgray.search.summaries import profiles_of, run_at
@@ -14,6 +14,7 @@ from kgray.times import Instant, to_datetime
 TOLD = 5  # facts of a profile that no model wrote
 _READ = 50  # facts an entity, the newest: an entity with very many does not hold up a read
 _ALIASES = 5
+_CORRECTIONS = frozenset({"merge", "split", "undo"})
 
 
 def who(entity: Entity) -> str:
@@ -53,20 +54,34 @@ def profiles(
     A model's text says what held at its run: it is used where no moment is asked for, and nothing was learned
     of the entity since. view: as known at `known_at`; besides: ids of facts that are shown already.
     """
-    of: dict[str, list[Fact]] = {id_: [] for id_ in entities}
-    for fact in view.facts_at(entities, None, _READ * len(entities)):
-        for end in set(fact.ends) & of.keys():
-            of[end].append(fact)
-    known = run_at(store, view.group, known_at) if as_of is None else None
-    run, since = known or (0, 0)
-    written: Mapping[str, Community] = profiles_of(store, view.group, run, entities) if run else {}
-    at = next((moment for moment in (as_of, known_at) if moment is not None), times.now())
-    found = {}
-    for id_, facts in of.items():
-        news = any(fact.created_at > since or (fact.expired_at or 0) > since for fact in facts)
-        if id_ in written and not news:
-            found[id_] = safe(written[id_].summary)
-        else:
+    at = times.now() if as_of is None else as_of
+    found = _written(store, view, entities, known_at) if as_of is None else {}
+    for id_ in entities:
+        if id_ not in found:
+            facts = view.facts_at([id_], at, _READ)
             shown = [fact for fact in best(facts, at) if fact.id not in besides][:most]
             found[id_] = " ".join(f"{told(fact)}." for fact in shown)
     return found
+
+
+def _written(
+    store: Store, view: GraphView, entities: Sequence[str], known_at: Instant | None
+) -> dict[str, str]:
+    """Return entity id -> what a model wrote of it, of those of which nothing was learned since."""
+    known = run_at(store, view.group, known_at)
+    if known is None:
+        return {}
+    run, since = known
+    texts = {id_: safe(one.summary) for id_, one in profiles_of(store, view.group, run, entities).items()}
+    if not texts or store.heads([view.group])[view.group].last_recorded <= since:
+        return texts
+    for row in store.rows(kinds.ALL["operations"], view.group):
+        if row[1] in _CORRECTIONS and row[4] is not None and row[4] > since:
+            return {}  # a merge or split: whose facts a text tells is not known
+
+    def is_so(id_: str) -> bool:
+        facts = view.facts_at([id_], None, _READ)
+        news = any(fact.created_at > since or (fact.expired_at or 0) > since for fact in facts)
+        return not news and len(facts) < _READ  # one that is older than all of these may have ended
+
+    return {id_: text for id_, text in texts.items() if is_so(id_)}

@@ -204,7 +204,8 @@ def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
-    chosen, said = one_list(found, length, ways.places, once=ways.once and "episode" in found)
+    once, then = ways.once and "episode" in found, run.query.as_of is not None
+    chosen, said = one_list(found, length, ways.places, once=once, facts_first=then)
     ranking = Ranking(
         hits=tuple(_hits(run, chosen, ranks)),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
@@ -231,11 +232,14 @@ def one_list(
     places: Mapping[SearchScope, int],
     *,
     once: bool,
+    facts_first: bool = False,
 ) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
     once: a message says what its facts say, so a fact goes with its messages, and a message with the first of
     its facts. Two facts of one message say two things.
+    facts_first: of a fact and a message that support it the fact is shown, at the better place, for what is
+    asked of one moment: a message has no span.
     """
     rows = [
         (-candidate.score, SCOPES.index(scope), place, scope, candidate)
@@ -254,7 +258,13 @@ def one_list(
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
-        if sources and sources <= (told if scope == "episode" else shown):
+        if facts_first and scope == "fact" and left[scope] and sources & shown:
+            _stand_for(candidate, sources, chosen, said)
+            left[scope] -= 1
+            left["episode"] += len(sources & shown)
+            told |= sources
+            shown -= sources
+        elif sources and sources <= (told if scope == "episode" else shown):
             said.append((scope, candidate))
         elif left[scope]:
             left[scope] -= 1
@@ -262,6 +272,20 @@ def one_list(
             shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
+
+
+def _stand_for(
+    fact: Candidate,
+    sources: set[str],
+    chosen: list[tuple[SearchScope, Candidate]],
+    said: list[tuple[SearchScope, Candidate]],
+) -> None:
+    """Put a fact at the first place, and with the score, of the messages that support it; these go."""
+    messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
+    first = chosen.index(messages[0])
+    chosen[first] = "fact", replace(fact, score=messages[0][1].score)
+    chosen[:] = [row for row in chosen if row not in messages]
+    said += messages
 
 
 def _ranks(

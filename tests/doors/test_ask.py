@@ -262,9 +262,38 @@ def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
     found = team("ask", question, "--group", "team", "--mode", "drift", "--json").json
     assert (found["answer"], found["calls"]) == ("Acme [1], then Beta [2].", 3)
     assert [row["client_id"] for row in found["citations"]] == ["a", "b"]
-    team.script(further)
-    stopped = team("ask", question, "--group", "team", "--mode", "drift", "--max-calls", "2")
-    assert (stopped.code, stopped.out) == (2, "")
+    assert (
+        team("ask", question, "--group", "team", "--mode", "drift", "--max-calls", "2", "--json").json[
+            "calls"
+        ]
+        == 2
+    ), "one call is kept for the answer"
+    asked = team("ask", question, "--group", "team", "--mode", "drift", "--max-tokens", "1500", "--json").json
+    assert asked["calls"] == 1, "the tokens of the answer are kept, too"
+    assert team("ask", question, "--group", "nobody", "--mode", "drift", "--json").json["calls"] == 0
+
+
+def test_drift_shows_no_report_where_a_moment_or_a_filter_is_asked_for(serve, team):
+    rules = {"KGRAY_MODEL_BACKEND": "rules"}
+    team.env = rules
+    triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in ("AB", "BC", "CA")]
+    rows = [{"id": "t", "kind": "triples", "triples": triples, "at": "2026-01-01", "source": "s"}]
+    assert team("add", team.write("t.jsonl", *rows), "--group", "g").code == 0
+    assert team("communities", "refresh", "--group", "g").code == 0
+    server = serve(lambda _: Say(pieces=["NONE"]))
+
+    def shown(*how):
+        assert team("ask", "Whom does A know?", "--group", "g", "--mode", "drift", *how).code == 0
+        return "\n".join(server.asked[-2].sections["MEMORY"])
+
+    assert "What belongs together" in shown()
+    for how in (
+        ["--as-of", "2026-02-01"],
+        ["--known-at", "2026-02-01"],
+        ["--source", "s"],
+        ["--scope", "fact"],
+    ):
+        assert "What belongs together" not in shown(*how)
 
 
 def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
@@ -288,6 +317,10 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
     found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
     assert (found["answer"], found["found"], found["calls"]) == ("All [1].", True, 2)
     assert found["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
+    bound = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-calls", "1")
+    assert (bound.code, "mode global takes 2 calls at least" in bound.err) == (2, True)
+    narrowed = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--source", "s")
+    assert (narrowed.code, "no scope and no filter" in narrowed.err) == (2, True)
     kgray.script(replied("points", "NONE", "Who?"))
     found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
     assert (found["found"], found["calls"]) == (False, 1)

@@ -140,3 +140,20 @@ def test_what_is_kept_of_a_report():
     for fault in ({"rating": 11}, {"rating": "7"}, {"name": " "}, {"summary": None}):
         with pytest.raises(InvalidAnswer):
             parse_summary(reply | fault, "community_report", 2)
+
+
+def test_a_search_without_scope_has_those_of_its_recipe(filled):
+    """No community of now among what held then, two at most beside other hits, and every recipe works."""
+    assert filled("communities", "refresh", "--group", "team").code == 0
+
+    def scopes(*how):
+        hits = filled("search", "Acme", "--group", "team", "--json", *how).json["hits"]
+        return {hit["scope"] for hit in hits}
+
+    assert "community" in scopes()
+    assert "community" not in scopes("--as-of", "2026-01-02")
+    assert scopes("--recipe", "naive") == {"episode"}
+    assert scopes("--recipe", "paper") == {"fact", "entity"}
+    assert "fact" in scopes("--recipe", "mentions")
+    assert "<COMMUNITIES>" in filled("context", "Acme", "--group", "team").out
+    assert "<COMMUNITIES>" not in filled("context", "Acme", "--group", "team", "--as-of", "2026-01-02").out

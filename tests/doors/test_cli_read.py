@@ -92,6 +92,25 @@ def test_search_as_of_a_moment_gives_what_held_then(team, as_of, found):
     assert facts_found(answer) == found
 
 
+def test_search_as_of_a_moment_shows_the_fact_and_not_what_was_said_later(kgray):
+    sold = {
+        "id": "s",
+        "speaker": "Bob Stone",
+        "at": "2026-05-02",
+        "text": "I sold my house in Munich in April.",
+    }
+    kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
+    assert kgray("add", kgray.write("s.jsonl", sold), "--group", "team").code == 0
+
+    def texts(*how):
+        hits = kgray("search", "house", "--group", "team", "--json", *how).json["hits"]
+        return [hit["text"] for hit in hits if hit["scope"] != "entity"]
+
+    assert texts() == [sold["text"]]
+    assert texts("--as-of", "2026-03-10") == ["Bob Stone owns house in Munich"]
+    assert texts("--as-of", "2026-06-10") == ["Bob Stone sold house in Munich in 2026-04"]
+
+
 def test_search_known_at_gives_what_was_known_then(kgray):
     kgray("add", kgray.write("a.jsonl", JOBS[0]))
     first = kgray("dump", "--group", "team", "--hash").out

@@ -17,6 +17,9 @@ from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, on
 
 __all__ = ["serve"]
 REPLY = json.dumps(GOOD)
+MANY = {
+    "facts": [{"source": n, "fact": f"{n} is prime", "valid_at": "2026-03-01T09:00:00Z"} for n in range(9)]
+}
 RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","type":"Company"},' * 400
 
 
@@ -31,7 +34,7 @@ def slow_probe(_: Asked) -> Say:
     return Say(json.dumps(PROBED), usage=(9, 1), delay=0.1)
 
 
-def written(text: str, pause_s: float = 0.0) -> Iterable[str]:
+def written(text: str, pause_s: float = 0.0, *, breaks: bool = False) -> Iterable[str]:
     """Return an iterable, for as many replies as are asked for, of pieces of four characters."""
 
     class Pieces:
@@ -39,6 +42,8 @@ def written(text: str, pause_s: float = 0.0) -> Iterable[str]:
             for at in range(0, len(text), 4):
                 time.sleep(pause_s)
                 yield text[at : at + 4]
+            if breaks:
+                raise ConnectionError
 
     return Pieces()
 
@@ -68,6 +73,18 @@ async def test_silence_in_a_reply_has_it_asked_for_again(serve):
     server = serve(one_after_the_other(silent, whole), probe=slow_probe)
     assert await relations(server, timeout_s=0.3, patience_s=HANGS_S) == ["WORKS_AT"]
     assert len(server.asked) >= 2
+
+
+async def test_a_reply_that_broke_off_is_no_part_of_the_next_one(serve):
+    """Three tries that begin alike are not one reply that repeats itself."""
+    facts = [
+        {**GOOD["facts"][0], "fact": f"Alice works at Acme, as is told in the year {n}."} for n in range(20)
+    ]
+    reply = json.dumps({**GOOD, "facts": facts})
+    broken = Say(pieces=written(reply[:1600], breaks=True))
+    server = serve(one_after_the_other(broken, broken, broken, Say(pieces=written(reply))), probe=slow_probe)
+    assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"] * 20
+    assert len(server.asked) == 4
 
 
 async def test_a_reply_that_did_not_come_in_time_is_asked_for_as_a_stream(serve):
@@ -129,6 +146,7 @@ def test_how_fast_a_reply_is_written_is_told() -> None:
             False,
             id="items that are alike",
         ),
+        pytest.param(json.dumps(MANY, indent=2), False, id="many items with indents, and one date"),
     ],
 )
 def test_what_counts_as_repeating(text: str, expected: bool) -> None:

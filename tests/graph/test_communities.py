@@ -392,3 +392,32 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     assert "Brightwater" in memory.history("Alice Nguyen", group="team").profile
     refreshed(memory, model, profiles=True)
     assert "ENTITY" in memory.history("Alice Nguyen", group="team").profile
+
+
+def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(memory, monkeypatch):
+    monkeypatch.setattr("kgray.search.profiles._READ", 3)
+    for number, liked in enumerate(("Zyqqvorp", "Qualmtee", "Brixwurz")):
+        memory.add(f"Alice Nguyen likes {liked}.", group="team", speaker="Bob", at=LATER, id=f"z{number}")
+    refreshed(memory, CountingSummarizer(), profiles=True)
+
+    def said():
+        return memory.history("Alice Nguyen", group="team").profile
+
+    assert "ENTITY" in said()
+    memory.add(
+        "I left Brightwater.", group="team", speaker="Alice Nguyen", at="2026-08-02T09:00:00Z", id="z9"
+    )
+    assert "ENTITY" not in said()
+
+    refreshed(memory, CountingSummarizer(), profiles=True)
+    assert "ENTITY" in said()
+    monkeypatch.setattr("kgray.search.profiles._READ", 500)
+    memory.merge("Alice Nguyen", "Zyqqvorp", group="team")
+    assert "ENTITY" not in said()
+
+
+def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypatch):
+    monkeypatch.setattr("kgray.search.profiles._READ", 2)
+    for one in memory.entities(group="team", limit=100):
+        (alone,) = memory.entities(one.entity.name, group="team", limit=1)
+        assert (alone.entity.name, alone.profile) == (one.entity.name, one.profile)

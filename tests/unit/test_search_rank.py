@@ -271,9 +271,9 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
     assert ids(one_list(scoped, 10, {"fact": 1}, once=True)[0]) == ["g", "e", "p"]
 
 
-def told_once(facts, messages):
+def told_once(facts, messages, limit=9, places=None, **how):
     found = {"fact": [Candidate(row=fact(x, *of), score=s) for x, s, of in facts]}
-    return one_list({**found, "episode": scored(episode, *messages)}, 9, {}, once=True)
+    return one_list({**found, "episode": scored(episode, *messages)}, limit, places or {}, once=True, **how)
 
 
 def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():
@@ -282,3 +282,14 @@ def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_mess
     assert (ids(chosen), ids(said)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
     chosen, said = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
     assert (ids(chosen), ids(said)) == (["p", "q"], ["f", "g"])
+
+
+def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
+    facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
+    chosen, said = told_once(facts, messages, facts_first=True)
+    assert (ids(chosen), ids(said)) == (["f", "r", "g"], ["p", "q"])
+    assert [each.score for _, each in chosen] == [0.9, 0.6, 0.2], "the list stays in the order of its scores"
+    chosen, said = told_once(facts, messages, 3, facts_first=True)
+    assert ids(chosen) == ["p", "r", "q"], "the fact is not among the hits"
+    chosen, said = told_once(facts, messages, places={"fact": 0}, facts_first=True)
+    assert (ids(chosen), ids(said)) == (["p", "r", "q"], ["f", "g"])

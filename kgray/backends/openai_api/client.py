@@ -145,7 +145,8 @@ class _Post:
     path: str
     body: dict[str, Any]
     is_sound: Callable[[dict[str, Any]], bool]
-    on_text: Callable[[str], None] | None = None  # called with each piece of a reply as it arrives
+    # Called at each try: returns what is called with each piece of the reply as it arrives.
+    listener: Callable[[], Callable[[str], None]] | None = None
     if_slow: bool = False  # ask for a stream only of a slow server
 
 
@@ -196,7 +197,7 @@ class _ServerSession:
 
     def streamed(self, post: _Post) -> bool:
         """Whether a request asks for a stream."""
-        return post.on_text is not None and (not post.if_slow or (self.is_slow and self.streams))
+        return post.listener is not None and (not post.if_slow or (self.is_slow and self.streams))
 
     def note(self, found: object, seconds: float) -> None:
         """Note how long a whole reply took."""
@@ -225,17 +226,21 @@ class Client:
         spent: TokensSpent,
         on_text: Callable[[str], None] | None = None,
         *,
-        if_slow: bool = False,
+        if_slow: Callable[[], Callable[[str], None]] | None = None,
     ) -> dict[str, Any]:
         """Return the body of a chat completion; calls that gave none are added to `spent`.
 
         on_text     asks for a stream, and is called with each piece of the reply; a reply that broke off in
                     the middle is not asked for again. Raises Repeats to end it: what came is the reply, and
                     its finish_reason is "length"
-        if_slow     asks for a stream only of a server that has been slow, and again where one broke off
+        if_slow     returns such an on_text, a new one for each try: asks for a stream only of a server that
+                    has been slow, and again where one broke off
         Raises Rejected, SettingsError, Unavailable.
         """
-        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]), on_text, if_slow)
+        listener = if_slow if on_text is None else lambda: on_text
+        post = _Post(
+            "/chat/completions", body, lambda got: bool(got["choices"]), listener, if_slow is not None
+        )
         return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
@@ -368,7 +373,8 @@ class Client:
         """Return the body of a completion, each piece of which was passed on; a server need not stream."""
         from openai import APITimeoutError, AsyncStream, OpenAIError
 
-        assert post.on_text is not None  # noqa: S101 - see `_ServerSession.streamed`
+        assert post.listener is not None  # noqa: S101 - see `_ServerSession.streamed`
+        on_text = post.listener()
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         stream = await api.post(
             post.path, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
@@ -379,7 +385,7 @@ class Client:
             except Exception:  # noqa: BLE001 - the HTTP library's errors depend on openai's release
                 raise TryLater("its answer is no JSON of the interface", worked=True) from None
             with suppress(Repeats):
-                post.on_text(found["choices"][0]["message"]["content"] or "")
+                on_text(found["choices"][0]["message"]["content"] or "")
             return found
         pieces: list[str] = []
         usage = finish = None
@@ -391,7 +397,7 @@ class Client:
                     finish = choice.get("finish_reason") or finish
                     if piece := (choice.get("delta") or {}).get("content"):
                         pieces.append(piece)
-                        post.on_text(piece)
+                        on_text(piece)
         except Repeats:
             await stream.close()  # a server ends what nobody reads
             sent = sum(tokens(message["content"]) for message in body["messages"])

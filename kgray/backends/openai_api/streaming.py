@@ -11,7 +11,8 @@ from kgray.outages import OUTAGES
 _LOOK = 16  # pieces between two looks at a reply
 _PASSAGE = 48  # characters that are searched for in what stands before them
 _LEAST, _TIMES = 240, 3  # characters of a repetition, and how often it says the same
-_SENTENCE = re.compile(r'"([^"\\]{20,})"')  # a text of a JSON reply that is long enough to be one
+# What an item says, where it is long enough to be a sentence. Many may have one date, or one reason.
+_SENTENCE = re.compile(r'"(?:fact|name)"\s*:\s*"([^"\\]{20,})"')
 _SAID = 5  # so often it stands in no good reply
 
 

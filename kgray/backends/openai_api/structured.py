@@ -164,8 +164,8 @@ class Asker:
         return DIALECTS[name]
 
     async def _send(self, body: dict[str, Any], spent: TokensSpent) -> _ChatReply:
-        watch = ReplyWatch(self.client.where, body.get("max_tokens") or body.get("max_completion_tokens", 0))
-        got = await self.client.chat(body, spent, watch, if_slow=True)
+        room = body.get("max_tokens") or body.get("max_completion_tokens", 0)
+        got = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.where, room))
         choices = got["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
         message = _as_object(choice.get("message"))
