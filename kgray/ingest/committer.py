@@ -269,13 +269,14 @@ class Committer:
             elif self._unchecked(group):
                 await self._embed_missing(group)
             else:
-                if group not in self._loading:
-                    self._loading[group] = asyncio.create_task(self._load(group))
-                await asyncio.shield(self._loading[group])  # others may wait for it, too
+                loading = self._loading.get(group)
+                if loading is None or loading.done():  # done: it was cancelled before it began
+                    loading = self._loading[group] = asyncio.create_task(self._load(group))
+                await asyncio.shield(loading)  # others may wait for it, too
 
     async def _load(self, group: str) -> None:
         store, dimensions = self._parts.store, self._parts.embedder.dimensions
-        this = self._loading[group]
+        this = asyncio.current_task()
         try:
             state = await at_length(lambda: GroupState.load(store, group, dimensions))
         finally:
@@ -290,8 +291,8 @@ class Committer:
         store, embedder = self._parts.store, self._parts.embedder
         for change in await apart(lambda there: embed_missing(store, _Distant(embedder, there), group)):
             self.outbox.post(change)
-        self._embedded.add(group)
         await self.outbox.flush()
+        self._embedded.add(group)  # from now on others read them
 
     async def with_vectors(self, state: GroupState) -> None:
         """Read the vectors of statements that deciding on this state needs, and that it does not have."""
@@ -299,6 +300,8 @@ class Committer:
         while (wanted := state.wanted_vectors(judging)) is not None:
             if self.outbox.moves(state.group):
                 await self.outbox.flush()  # so that the store has the vectors that were posted
+                if self._states.get(state.group) is not state:
+                    return  # dropped meanwhile: a thread may be emptying it
                 continue
             _, missing = wanted
 
@@ -339,7 +342,8 @@ class Committer:
         held, store = list(self._states), self._parts.store
         found = await off_the_loop(store, lambda: store.heads(held), much=len(held) > _FEW)
         for group, head in found.items():
-            if self._states[group].last_recorded != head.last_recorded:
+            state = self._states.get(group)  # None: dropped meanwhile
+            if state is not None and state.last_recorded != head.last_recorded:
                 self.forget(group)
 
     async def commit(self, change: EpisodeChange, done: OnDurable | None = None) -> None:

@@ -32,7 +32,9 @@ def place(path: str) -> str | RemoteFile:
         raise InputError(
             f"{parts.scheme}:// is not read: a backfill takes paths, {', '.join(_SCHEMES)} and file"
         )
-    if parts.password or (parts.username and parts.scheme != "hdfs"):
+    # A bucket has no port: what follows a colon is a key, which a slash in it may cut short.
+    keyed = parts.username or ":" in parts.netloc
+    if parts.password or (keyed and parts.scheme != "hdfs"):
         raise InputError(
             f"a {parts.scheme}:// URL with a key in it is not taken, because URLs are kept and shown: set "
             f"the key in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

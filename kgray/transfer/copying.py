@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -66,8 +66,9 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
         def verify() -> None:
             moments[0] = _verified(source, target, group, ours, _summed(target.store, group, on_row))
 
-        rows = ours.passing(_scanned(source.store, group, head), on_row)
-        target.store.adopt(group, head, rows, verify)
+        # Closed whatever happens: a store that is scanned cannot be closed.
+        with closing(_scanned(source.store, group, head)) as scanned:
+            target.store.adopt(group, head, ours.passing(scanned, on_row), verify)
     return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
 
 
@@ -139,7 +140,7 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def _scanned(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
+def _scanned(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, Row], None, None]:
     """Yield a group's rows of one moment. Raises Outrun at the end where it was written meanwhile."""
     with store.reading():
         yield from rows_of(store, group, head)

@@ -80,6 +80,7 @@ def test_an_outage_in_the_middle_of_a_file_is_gone_on_after(kgray: Shell, bucket
     ("url", "words"),
     [
         ("s3://me:secret@b/x.jsonl", "with a key in it"),
+        ("s3://me:sec/ret@b/x.jsonl", "with a key in it"),
         ("gs://me:secret@b/x.jsonl", "with a key in it"),
         ("http://h/x.jsonl", "http:// is not read"),
         ("file:///no/such/file.jsonl", "/no/such/file.jsonl cannot be read"),
@@ -89,7 +90,7 @@ def test_what_is_not_taken_is_said_in_one_line(url: str, words: str, tmp_path) -
     """A key never gets into the manifest: it is refused, and not repeated."""
     with pytest.raises(InputError, match=words) as refused:
         find([url], tmp_path)
-    assert "secret@" not in str(refused.value)
+    assert "ret@" not in str(refused.value)
 
 
 def test_a_missing_object_is_said(bucket: Bucket, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,24 @@ def test_a_copy_that_was_cut_off_is_found_by_nobody_and_done_again(ways, monkeyp
     copy_group(source, target, group)
     assert summed(target.store, group) == summed(source.store, group)
     assert Engine(store=target.store, prefix=ours.prefix).dump() == ours.dump()
+
+
+@pytest.mark.parametrize("ways", ["sqlite-sqlite"], indirect=True)
+def test_a_copy_that_is_cut_off_lets_its_source_be_closed(ways):
+    """Closing waits for whoever reads; a scan that nobody goes on with is no reader."""
+    source, target = map(opened, ways)
+    group = lived(source.store, ways[1].prefix).named()
+
+    def cut():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as kept:  # with its frames, as whoever closes has it
+        copy_group(source, target, group, on_row=cut)
+    closing = threading.Thread(target=source.store.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    del kept
 
 
 @pytest.mark.parametrize("ways", WAYS, indirect=True)

@@ -1,0 +1,113 @@
+"""A group's state on its way from the store, while the group is forgotten, checked or written to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgray.ingest.committer import Committer, Direct
+from kgray.ingest.state import GroupState
+from kgray.ingest.withdraw import withdraw_requested
+from kgray.ledger import request
+from kgray.ports import RowChanges
+from kgray.records import Operation
+from tests.graph.engine import SMALL, Engine, fingerprint, triples, works
+from tests.graph.test_erasure import Away
+
+
+def test_a_group_that_is_forgotten_before_its_load_begins_is_loaded_all_the_same(tmp_path: Path) -> None:
+    """The load is a task, which begins a moment later."""
+    engine = Engine(tmp_path)
+    engine.add(triples(1, works("Acme")))
+
+    async def loaded() -> GroupState:
+        committer = Committer(engine.parts, writes=False)
+        asked = asyncio.create_task(committer.state("g"))
+        await asyncio.sleep(0)
+        committer.forget("g")
+        return await asked
+
+    there = GroupState.load(engine.store, "g", SMALL.dimensions)
+    assert fingerprint(asyncio.run(loaded())) == fingerprint(there)
+
+
+def test_a_load_that_was_cancelled_before_it_began_is_in_nobodys_way(tmp_path: Path) -> None:
+    """A run that is cancelled cancels the loads, too; the next one loads anew, in another loop."""
+    engine = Engine(tmp_path)
+    engine.add(triples(1, works("Acme")))
+    committer = Committer(engine.parts, writes=False)
+
+    async def cancelled() -> None:
+        asked = asyncio.create_task(committer.state("g"))
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.wait((asked,))
+        assert asked.cancelled()
+
+    asyncio.run(cancelled())
+    assert asyncio.run(committer.state("g")).group == "g"
+
+
+def test_a_state_may_be_dropped_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the store may be made in a thread; meanwhile a load may end, which drops other states."""
+    engine = Engine(tmp_path)
+    engine.add(triples(1, works("Acme")))
+    heads = engine.store.heads
+
+    async def checked() -> None:
+        committer = Committer(engine.parts, writes=False)
+        await committer.state("g")
+
+        def dropping(groups: Any = None) -> Any:
+            committer.forget("g")
+            return heads(groups)
+
+        monkeypatch.setattr(engine.store, "heads", dropping)
+        await committer.forget_stale()
+        assert committer.kept("g") is None
+
+    asyncio.run(checked())
+
+
+class Slow(Direct):
+    """A writer that waits until it is let."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.store)
+        self.begun, self.may = asyncio.Event(), asyncio.Event()
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Wait, then write."""
+        self.begun.set()
+        await self.may.wait()
+        await super().write(changes)
+
+
+def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(tmp_path: Path) -> None:
+    """R27: of two episodes that wait for the group's state, the second does not get it without them."""
+    engine = Engine(tmp_path, judging="statement")
+    for n, word in enumerate(("toils", "works"), 1):
+        engine.add(triples(n, works("Acme", text=f"Alice {word} at Acme"), client_id=word))
+    request(engine.store, Operation(group="g", kind="remove", episodes=("toils",)))
+
+    async def states() -> None:
+        writer = Slow(engine)
+        committer = Committer(replace(engine.parts, writer=writer))
+        first = asyncio.create_task(committer.state("g"))
+        await writer.begun.wait()
+        second = asyncio.create_task(committer.state("g"))
+        done, _ = await asyncio.wait((second,), timeout=0.3)
+        writer.may.set()
+        for state in (await first, await second):
+            assert len(state.statement_vectors) == 1
+        assert not done
+
+    with engine.store.writing():
+        asyncio.run(withdraw_requested(engine.store, Away(), "g"))
+        asyncio.run(states())
